@@ -1,0 +1,23 @@
+"""Typed, documented settings; flags, docs and planning derive from them."""
+
+from octavo.config.settings import (
+    CacheSettings,
+    DeviceSettings,
+    EngineConfig,
+    LoadSettings,
+    LoggingSettings,
+    ModelSettings,
+    SchedulerSettings,
+    ServerSettings,
+)
+
+__all__ = [
+    "CacheSettings",
+    "DeviceSettings",
+    "EngineConfig",
+    "LoadSettings",
+    "LoggingSettings",
+    "ModelSettings",
+    "SchedulerSettings",
+    "ServerSettings",
+]

@@ -1,0 +1,242 @@
+"""Every setting, once: its type, default, bounds and meaning.
+
+Flags of the command line (``--max-num-seqs``), keyword arguments of ``LLM`` and ``AsyncLLM``
+(``max_num_seqs``) and the table in ``docs/configuration.md`` are all read off these classes.
+``None`` means "decided at start from model and device"; :mod:`octavo.planning` does that and gives its reason.
+"""
+
+import difflib
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from octavo.errors import ConfigError
+
+DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
+LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+Policy = Literal["fcfs", "priority"]
+PositiveInt = Annotated[int, Meta(ge=1)]
+BlockSize = Annotated[int, Meta(ge=1, le=1024)]
+BlockCount = Annotated[int, Meta(ge=2)]
+
+
+class ModelSettings(msgspec.Struct, kw_only=True):
+    """Which model, and how to read it."""
+
+    model: Annotated[str, Meta(description="Hugging Face id, folder, GGUF file, or bundled:NAME.")]
+    tokenizer: Annotated[str | None, Meta(description="Where the tokenizer comes from, if not from the model.")] = None
+    skip_tokenizer_init: Annotated[
+        bool, Meta(description="Load no tokenizer: prompts are token ids and outputs have no text.")
+    ] = False
+    trust_remote_code: Annotated[
+        bool, Meta(description="Refused: Octavo runs no code from a model's folder. Accepted when false.")
+    ] = False
+    revision: Annotated[str | None, Meta(description="Branch, tag or commit of the model on the hub.")] = None
+    tokenizer_revision: Annotated[str | None, Meta(description="The same for the tokenizer.")] = None
+    hf_token: Annotated[str | None, Meta(description="Token for the hub.")] = None
+    hf_overrides: Annotated[
+        dict[str, Any] | None, Meta(description="Values that replace those of the model's config.json, as JSON.")
+    ] = None
+    dtype: Annotated[
+        DType, Meta(description="Type to compute in; auto takes the model's own, where the device is fast in it.")
+    ] = "auto"
+    seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0
+    max_model_len: Annotated[
+        PositiveInt | None, Meta(description="Longest sequence in tokens, prompt and answer together.")
+    ] = None
+    max_logprobs: Annotated[
+        int, Meta(ge=-1, description="Most log-probabilities a request may ask for per token; -1 is no limit.")
+    ] = 20
+    generation_config: Annotated[
+        str,
+        Meta(
+            description="Sampling defaults: auto takes the model's generation_config.json, vllm (or octavo) the "
+            "engine's own, a folder that folder's file."
+        ),
+    ] = "auto"
+    override_generation_config: Annotated[
+        dict[str, Any] | None, Meta(description="Values that replace those of the generation config, as JSON.")
+    ] = None
+    logits_processors: Annotated[
+        list[Any] | None, Meta(description="Custom logit processors: classes, or names as package.module:Class.")
+    ] = None
+    enforce_eager: Annotated[bool, Meta(description="Never capture device graphs.")] = False
+
+
+class LoadSettings(msgspec.Struct, kw_only=True):
+    """How weights get into memory."""
+
+    load_format: Annotated[
+        LoadFormat, Meta(description="auto looks at the files; dummy makes random weights from the shapes.")
+    ] = "auto"
+    download_dir: Annotated[str | None, Meta(description="Cache folder for downloads from the hub.")] = None
+    use_tqdm_on_load: Annotated[bool, Meta(description="Show a progress bar while loading.")] = True
+
+
+class CacheSettings(msgspec.Struct, kw_only=True):
+    """The paged key/value cache."""
+
+    block_size: Annotated[BlockSize | None, Meta(description="Tokens in a cache block.")] = None
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="Share of the device's memory this process may use.")
+    ] = 0.92
+    kv_cache_memory_bytes: Annotated[
+        PositiveInt | None, Meta(description="Bytes for the cache; overrides the share. Takes suffixes: 4GiB, 500MB.")
+    ] = None
+    num_gpu_blocks_override: Annotated[
+        BlockCount | None, Meta(description="Number of cache blocks, whatever memory there is.")
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool, Meta(description="Keep computed blocks and reuse them for prompts that begin alike.")
+    ] = True
+
+
+class SchedulerSettings(msgspec.Struct, kw_only=True):
+    """What one step may hold."""
+
+    max_num_batched_tokens: Annotated[PositiveInt | None, Meta(description="Token budget of a step.")] = None
+    max_num_seqs: Annotated[PositiveInt | None, Meta(description="Most requests in a step.")] = None
+    scheduling_policy: Annotated[
+        Policy, Meta(description="fcfs: first come, first served; priority: lowest priority value first.")
+    ] = "fcfs"
+    enable_chunked_prefill: Annotated[
+        bool, Meta(description="Split long prompts over steps; without it a prompt must fit one step's budget.")
+    ] = True
+    max_num_waiting: Annotated[
+        PositiveInt | None, Meta(description="Most requests that may wait; further ones are refused with status 503.")
+    ] = None
+    async_scheduling: Annotated[
+        bool | None, Meta(description="Prepare the next step before the last one's tokens are known.")
+    ] = None
+
+
+class DeviceSettings(msgspec.Struct, kw_only=True):
+    """Where to run."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Kind of device.")] = "auto"
+    tensor_parallel_size: Annotated[
+        int, Meta(ge=1, description="Devices that share each layer; only 1 so far.")
+    ] = 1
+    num_threads: Annotated[
+        PositiveInt | None, Meta(description="CPU threads for computing; default is one per available core.")
+    ] = None
+
+
+class LoggingSettings(msgspec.Struct, kw_only=True):
+    """What is written to the log."""
+
+    disable_log_stats: Annotated[bool, Meta(description="No periodic line of figures.")] = False
+    enable_log_requests: Annotated[
+        bool, Meta(description="A line per request, with its parameters but without its text.")
+    ] = False
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severity to log.")
+    ] = "info"
+
+
+class ServerSettings(msgspec.Struct, kw_only=True):
+    """The HTTP server."""
+
+    host: Annotated[str | None, Meta(description="Address to listen on; default is all of this machine's.")] = None
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    uds: Annotated[str | None, Meta(description="Unix socket to listen on instead of host and port.")] = None
+    api_key: Annotated[
+        list[str] | None, Meta(description="Keys that clients must send as bearer token; all routes but health.")
+    ] = None
+    served_model_name: Annotated[
+        list[str] | None, Meta(description="Names under which the model is served; the first is shown in answers.")
+    ] = None
+    chat_template: Annotated[str | None, Meta(description="Chat template, as a file or the text itself.")] = None
+    response_role: Annotated[str, Meta(description="Role of the answers in chats.")] = "assistant"
+    api_server_count: Annotated[int, Meta(ge=1, le=64, description="Number of API processes.")] = 1
+    shutdown_timeout: Annotated[
+        float, Meta(ge=0, description="Seconds that running requests may take after SIGTERM.")
+    ] = 30.0
+    max_request_bytes: Annotated[
+        int, Meta(ge=1024, description="Largest request body. Takes suffixes: 4MiB.")
+    ] = 4 << 20
+    request_timeout: Annotated[
+        float, Meta(gt=0, description="Seconds a client may take to send its request.")
+    ] = 30.0
+    stream_write_timeout: Annotated[
+        float, Meta(gt=0, description="Seconds a client may leave a streamed answer unread before it is cut.")
+    ] = 60.0
+    root_path: Annotated[str, Meta(description="Path prefix that a proxy strips.")] = ""
+    allowed_origins: Annotated[
+        list[str], Meta(description="Origins allowed by CORS, as JSON; none unless given.")
+    ] = []
+    disable_fastapi_docs: Annotated[bool, Meta(description="No OpenAPI page.")] = False
+    enable_request_id_headers: Annotated[bool, Meta(description="Send X-Request-Id back.")] = False
+    enable_prompt_tokens_details: Annotated[
+        bool, Meta(description="Report cached prompt tokens in usage.")
+    ] = True
+    enable_force_include_usage: Annotated[
+        bool, Meta(description="Stream usage even if the client did not ask.")
+    ] = False
+    disable_uvicorn_access_log: Annotated[bool, Meta(description="No line per HTTP request.")] = False
+    ssl_keyfile: Annotated[str | None, Meta(description="Key file for TLS.")] = None
+    ssl_certfile: Annotated[str | None, Meta(description="Certificate file for TLS.")] = None
+
+
+class EngineConfig(msgspec.Struct, kw_only=True):
+    """All settings of one engine."""
+
+    model: ModelSettings
+    load: LoadSettings = msgspec.field(default_factory=LoadSettings)
+    cache: CacheSettings = msgspec.field(default_factory=CacheSettings)
+    scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
+    device: DeviceSettings = msgspec.field(default_factory=DeviceSettings)
+    logging: LoggingSettings = msgspec.field(default_factory=LoggingSettings)
+
+    @classmethod
+    def from_kwargs(cls, **kwargs: Any) -> "EngineConfig":
+        """Build from flat keyword arguments, named like the settings.
+
+        Raises:
+            ConfigError: unknown name (with the nearest known one), wrong type or value out of bounds.
+        """
+        by_section: dict[str, dict[str, Any]] = {section: {} for section in ENGINE_SECTIONS}
+        for name, value in kwargs.items():
+            section = _SECTION_OF.get(name)
+            if section is None:
+                near = difflib.get_close_matches(name, _SECTION_OF, 1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(f"There is no setting {name!r}.{hint}")
+            by_section[section][name] = value
+        return cls(**{s: convert_section(ENGINE_SECTIONS[s], values) for s, values in by_section.items()})
+
+
+ENGINE_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "model": ModelSettings,
+    "load": LoadSettings,
+    "cache": CacheSettings,
+    "scheduler": SchedulerSettings,
+    "device": DeviceSettings,
+    "logging": LoggingSettings,
+}
+_SECTION_OF: dict[str, str] = {
+    name: section for section, struct in ENGINE_SECTIONS.items() for name in struct.__struct_fields__
+}
+
+
+def convert_section(struct: type[msgspec.Struct], values: dict[str, Any]) -> Any:
+    """Check ``values`` against a section and build it.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of bounds; the sentence names the setting.
+    """
+    for name, value in values.items():
+        try:
+            msgspec.convert({**_required(struct), name: value}, struct)
+        except msgspec.ValidationError as error:
+            reason = str(error).split(" - at ")[0]
+            raise ConfigError(f"Setting {name!r} is wrong, got {value!r}: {reason}.") from None
+    try:
+        return msgspec.convert(values, struct)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{error}.") from None
+
+
+def _required(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: "" for field in msgspec.structs.fields(struct) if field.required}

@@ -1,0 +1,57 @@
+"""Exceptions that carry one sentence for a person.
+
+Every error Octavo raises on purpose derives from :class:`OctavoError`. Faces translate them once:
+the command line prints the sentence, the HTTP API maps the type to a status code.
+"""
+
+
+class OctavoError(Exception):
+    """Base of all errors raised on purpose; ``str(error)`` is a sentence that can be shown to a user."""
+
+
+class ConfigError(OctavoError, ValueError):
+    """A setting is wrong, or settings contradict each other or the machine."""
+
+
+class ModelNotFoundError(OctavoError, FileNotFoundError):
+    """No model lies under the given name."""
+
+
+class UnsupportedModelError(OctavoError, ValueError):
+    """The model exists, but its architecture, file type or some feature of it is not supported."""
+
+
+class WeightsError(OctavoError, ValueError):
+    """Weights are missing, unexpected, mis-shaped, truncated or corrupted."""
+
+
+class InvalidRequestError(OctavoError, ValueError):
+    """A request asks for something impossible; the fault is the caller's.
+
+    Attributes:
+        param: name of the offending field, if one can be named.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptTooLongError(InvalidRequestError):
+    """A prompt does not fit into the model's context."""
+
+
+class ChatTemplateError(InvalidRequestError):
+    """A chat template is missing, raised an error, or ran past its limits."""
+
+
+class OverloadedError(OctavoError, RuntimeError):
+    """The server cannot take the request now; trying again later may help."""
+
+
+class RequestFailedError(OctavoError, RuntimeError):
+    """One request ended because of a fault on our side; others are unaffected."""
+
+
+class EngineDeadError(OctavoError, RuntimeError):
+    """The engine stopped and will not come back by itself."""

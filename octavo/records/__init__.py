@@ -1,0 +1,47 @@
+"""The plain records that cross floors: requests, steps, outputs."""
+
+from octavo.records.engine import (
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    RequestTimes,
+    TokenLogprobs,
+)
+from octavo.records.outputs import (
+    CompletionOutput,
+    Logprob,
+    PromptLogprobs,
+    RequestOutput,
+    RequestStateStats,
+    SampleLogprobs,
+)
+from octavo.records.prompts import PromptType, TextPrompt, TokensPrompt
+from octavo.records.sampling_params import RequestOutputKind, SamplingParams
+from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Step, StepResult
+
+__all__ = [
+    "NAN_TOKEN",
+    "BlockUpdate",
+    "CompletionOutput",
+    "EngineInfo",
+    "EngineOutput",
+    "EngineRequest",
+    "EngineStats",
+    "Logprob",
+    "NewRow",
+    "PromptLogprobs",
+    "PromptType",
+    "RequestOutput",
+    "RequestOutputKind",
+    "RequestStateStats",
+    "RequestTimes",
+    "RowLogprobs",
+    "SampleLogprobs",
+    "SamplingParams",
+    "Step",
+    "StepResult",
+    "TextPrompt",
+    "TokenLogprobs",
+    "TokensPrompt",
+]

@@ -1,0 +1,135 @@
+"""Records that cross between a frontend and the engine, in one process or two."""
+
+from typing import Any
+
+import msgspec
+
+from octavo.records.sampling_params import SamplingParams
+
+
+class EngineRequest(msgspec.Struct, omit_defaults=True):
+    """One sequence to generate, as the engine sees it: token ids, no text.
+
+    Attributes:
+        request_id: unique among the requests in flight.
+        prompt_token_ids: the prompt.
+        params: sampling parameters; ``max_tokens`` is resolved, ``n`` is ignored (a frontend forks).
+        seed: 64-bit seed of the request's random numbers; position and seed alone decide a draw.
+        eos_token_ids: tokens that end the text unless ``params.ignore_eos``.
+        bad_words_token_ids: tokenised ``params.bad_words``.
+        output_token_ids: tokens generated before (a replay after a restart); never sent again.
+        priority: lower runs first under the priority policy.
+        arrival_time: seconds since the epoch.
+        cache_salt: separates prefix-cache entries of different tenants.
+        leader_id: request whose prompt is the same (``n`` > 1): wait for it, then share its blocks.
+        client_index: which frontend gets the output.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    seed: int = 0
+    eos_token_ids: list[int] = []
+    bad_words_token_ids: list[list[int]] = []
+    output_token_ids: list[int] = []
+    priority: int = 0
+    arrival_time: float = 0.0
+    cache_salt: str | None = None
+    leader_id: str | None = None
+    client_index: int = 0
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities at one position, as plain numbers.
+
+    Attributes:
+        token_ids: the chosen (or prompt) token first, then the top ones by probability.
+        logprobs: natural logarithms, same order.
+        rank: rank of the first token, 1 is the likeliest.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+
+
+class RequestTimes(msgspec.Struct, omit_defaults=True):
+    """When things happened to a request in the engine: seconds on the epoch clock, 0 for not yet."""
+
+    queued: float = 0.0
+    scheduled: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    num_preemptions: int = 0
+
+
+class EngineOutput(msgspec.Struct, omit_defaults=True):
+    """What one step brought for one request.
+
+    Attributes:
+        new_token_ids: tokens to append; empty with prompt logprobs only or on an error.
+        finish_reason: ``stop``, ``length``, ``abort`` or ``error``; None while running.
+        stop_reason: the stop token that ended the text; None for an end-of-sequence token.
+        error: a sentence, with finish_reason ``error``.
+        logprobs: one per new token, if asked for.
+        prompt_logprobs: for prompt positions from 1 on, once, if asked for.
+        num_cached_tokens: prompt tokens served from the prefix cache; sent with the first output.
+        times: sent with the first token and at the end.
+    """
+
+    request_id: str
+    new_token_ids: list[int] = []
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    error: str | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    num_cached_tokens: int | None = None
+    times: RequestTimes | None = None
+
+
+class EngineStats(msgspec.Struct, omit_defaults=True):
+    """Gauges and counters of an engine; counters only grow over the engine's life.
+
+    Attributes:
+        num_running, num_waiting: requests in each state.
+        cache_usage: share of blocks in use, 0 to 1.
+        num_blocks, num_free_blocks: size of the cache and what is free of it, in blocks.
+        prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
+        num_preemptions: preemptions so far.
+        prompt_tokens, generation_tokens: tokens computed and sampled so far.
+        num_steps: steps so far.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    cache_usage: float = 0.0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_preemptions: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    num_steps: int = 0
+
+
+class EngineInfo(msgspec.Struct):
+    """What a frontend needs to know of a started engine.
+
+    Attributes:
+        max_model_len: longest sequence, in tokens.
+        vocab_size: number of logits; valid token ids are below it.
+        num_blocks, block_size: size of the cache.
+        max_num_seqs: most requests in one step.
+        supports_prefix_caching: whether prefix hits can happen.
+        decisions: resolved settings with their reasons, for logs.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    supports_prefix_caching: bool
+    decisions: list[dict[str, Any]] = []

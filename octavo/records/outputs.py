@@ -1,0 +1,85 @@
+"""What a user gets back, with vLLM's names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Logprob:
+    """Log-probability of one token.
+
+    Attributes:
+        logprob: natural logarithm.
+        rank: 1 is the likeliest of the vocabulary.
+        decoded_token: the token's text.
+    """
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+PromptLogprobs = list[dict[int, Logprob] | None]
+SampleLogprobs = list[dict[int, Logprob]]
+
+
+@dataclass(slots=True)
+class RequestStateStats:
+    """Times and counts of one request; times in seconds on the epoch clock."""
+
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+    arrival_time: float = 0.0
+    queued_ts: float = 0.0
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One completion of a prompt.
+
+    Attributes:
+        index: which of the ``n`` completions.
+        text: generated text (whole, or the new part with ``RequestOutputKind.DELTA``).
+        token_ids: generated token ids, likewise.
+        cumulative_logprob: sum over the sampled tokens, if logprobs were asked for.
+        logprobs: per generated token, token id → :class:`Logprob`.
+        finish_reason: ``stop``, ``length``, ``abort``, ``error`` or None while running.
+        stop_reason: the stop string or stop token id; None for end of sequence.
+    """
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    cumulative_logprob: float | None = None
+    logprobs: SampleLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        """Whether no more tokens will come."""
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """Everything about one prompt and its completions.
+
+    Attributes:
+        prompt: the text, if the request was made with text.
+        prompt_logprobs: None for the first position, then token id → :class:`Logprob`.
+        num_cached_tokens: prompt tokens that came from the prefix cache.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: PromptLogprobs | None
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: RequestStateStats | None = None
+    num_cached_tokens: int | None = None
+    error: str | None = field(default=None, kw_only=True)

@@ -1,0 +1,224 @@
+"""How to sample: the parameters a user sends with one request."""
+
+import math
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from octavo.errors import InvalidRequestError
+
+MAX_N = 1024
+MAX_LOGPROBS = 1 << 20
+MAX_STOP_STRINGS = 256
+MAX_STOP_STRING_LENGTH = 4096
+MAX_LISTED_TOKENS = 1 << 18
+MAX_BAD_WORDS = 1024
+MAX_TOKENS_LIMIT = 1 << 31
+GREEDY_TEMPERATURE = 1e-5
+
+
+class RequestOutputKind(IntEnum):
+    """What each streamed :class:`RequestOutput` holds."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class SamplingParams(msgspec.Struct, omit_defaults=True):
+    """Sampling parameters of one request, with vLLM's names and defaults.
+
+    Values are checked at construction (:meth:`verify`); a wrong one raises
+    :class:`InvalidRequestError` that names the field and its range.
+
+    Attributes:
+        n: number of completions for the prompt.
+        presence_penalty: subtracted once from the logit of every token already generated, −2 to 2.
+        frequency_penalty: subtracted per occurrence of a generated token, −2 to 2.
+        repetition_penalty: divides (positive) or multiplies (negative) logits of prompt and
+            generated tokens, above 0; 1 is off (CTRL, arXiv:1909.05858).
+        temperature: 0 is greedy.
+        top_p: nucleus mass, above 0 up to 1 (arXiv:1904.09751).
+        top_k: number of candidates; 0 or −1 is all.
+        min_p: least probability relative to the likeliest token, 0 to 1 (arXiv:2407.01082).
+        seed: makes the request's text reproducible, whatever else is in the batch.
+        stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
+        stop_token_ids: tokens that end the text.
+        ignore_eos: do not stop at the model's end-of-sequence tokens.
+        max_tokens: most tokens to generate; None is as many as the context holds.
+        min_tokens: tokens before which no end or stop token may be sampled.
+        logprobs: number of top log-probabilities per generated token; −1 is the whole vocabulary.
+        prompt_logprobs: the same for prompt tokens.
+        detokenize: whether to produce text.
+        skip_special_tokens: leave special tokens out of the text.
+        spaces_between_special_tokens: kept for compatibility; fast tokenizers do not use it.
+        output_kind: cumulative, delta or only the final output.
+        logit_bias: token id → value added to its logit, −100 to 100.
+        allowed_token_ids: if given, only these can be sampled.
+        bad_words: strings that must not be generated.
+        extra_args: free-form values for custom logit processors.
+        skip_reading_prefix_cache: compute the whole prompt anew.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    extra_args: dict[str, Any] | None = None
+    skip_reading_prefix_cache: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.normalise()
+        self.verify()
+
+    def normalise(self) -> None:
+        """Bring equivalent spellings to one form (a lone stop string to a list, true to 1)."""
+        if isinstance(self.stop, str):
+            self.stop = [self.stop]
+        self.stop = list(self.stop or [])
+        self.stop_token_ids = list(self.stop_token_ids or [])
+        self.bad_words = list(self.bad_words or [])
+        if self.logprobs is True:
+            self.logprobs = 1
+        if self.prompt_logprobs is True:
+            self.prompt_logprobs = 1
+        if self.seed == -1:
+            self.seed = None
+        if self.logit_bias is not None:
+            self.logit_bias = {_as_token_id(k, "logit_bias"): v for k, v in self.logit_bias.items()}
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature < GREEDY_TEMPERATURE
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """The stop strings as a list, whatever form they were given in."""
+        return self.stop if isinstance(self.stop, list) else []
+
+    def clone(self) -> "SamplingParams":
+        """A copy that shares no mutable field with this one."""
+        return msgspec.convert(msgspec.to_builtins(self, builtin_types=()), SamplingParams, strict=False)
+
+    def verify(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidRequestError: naming the first field that is out of range.
+        """
+        _check_int("n", self.n, 1, MAX_N)
+        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.0, 1e6, above_low=True)
+        _check_float("temperature", self.temperature, 0.0, 1e6)
+        _check_float("top_p", self.top_p, 0.0, 1.0, above_low=True)
+        _check_int("top_k", self.top_k, -1, MAX_TOKENS_LIMIT)
+        _check_float("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _check_int("seed", self.seed, -(1 << 63), (1 << 64) - 1)
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 1, MAX_TOKENS_LIMIT)
+        _check_int("min_tokens", self.min_tokens, 0, MAX_TOKENS_LIMIT)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens must not exceed max_tokens ({self.max_tokens}), got {self.min_tokens}.", "min_tokens"
+            )
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None:
+                _check_int(name, count, -1, MAX_LOGPROBS)
+        self._verify_lists()
+        if self.is_greedy and self.n > 1:
+            raise InvalidRequestError(
+                f"n must be 1 with greedy sampling (temperature 0), got {self.n}: all texts would be equal.", "n"
+            )
+
+    def _verify_lists(self) -> None:
+        stop = self.stop_strings
+        if len(stop) > MAX_STOP_STRINGS:
+            raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(stop)}.", "stop")
+        for text in stop:
+            if not isinstance(text, str):
+                raise InvalidRequestError("stop must be a string or a list of strings.", "stop")
+            if not text:
+                raise InvalidRequestError("stop strings must not be empty.", "stop")
+            if len(text) > MAX_STOP_STRING_LENGTH:
+                raise InvalidRequestError(
+                    f"a stop string takes at most {MAX_STOP_STRING_LENGTH} characters, got {len(text)}.", "stop"
+                )
+        if stop and not self.detokenize:
+            raise InvalidRequestError("stop strings need detokenize=True; use stop_token_ids instead.", "stop")
+        for name, ids in (("stop_token_ids", self.stop_token_ids), ("allowed_token_ids", self.allowed_token_ids)):
+            if ids is not None:
+                if len(ids) > MAX_LISTED_TOKENS:
+                    raise InvalidRequestError(f"{name} takes at most {MAX_LISTED_TOKENS} ids, got {len(ids)}.", name)
+                for token_id in ids:
+                    _check_int(name, token_id, 0, MAX_TOKENS_LIMIT)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise InvalidRequestError("allowed_token_ids must not be empty.", "allowed_token_ids")
+        if self.bad_words and len(self.bad_words) > MAX_BAD_WORDS:
+            raise InvalidRequestError(f"bad_words takes at most {MAX_BAD_WORDS} strings.", "bad_words")
+        for word in self.bad_words or []:
+            if not isinstance(word, str) or not word:
+                raise InvalidRequestError("bad_words must be a list of non-empty strings.", "bad_words")
+            if len(word) > MAX_STOP_STRING_LENGTH:
+                raise InvalidRequestError(
+                    f"a bad word takes at most {MAX_STOP_STRING_LENGTH} characters, got {len(word)}.", "bad_words"
+                )
+        if self.logit_bias is not None:
+            if len(self.logit_bias) > MAX_LISTED_TOKENS:
+                raise InvalidRequestError(f"logit_bias takes at most {MAX_LISTED_TOKENS} entries.", "logit_bias")
+            for value in self.logit_bias.values():
+                _check_float("logit_bias", value, -100.0, 100.0)
+
+    def __repr__(self) -> str:
+        changed = (f"{k}={v!r}" for k, v in msgspec.structs.asdict(self).items() if v not in (None, [], _DEFAULTS[k]))
+        return f"SamplingParams({', '.join(changed)})"
+
+
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default for field in msgspec.structs.fields(SamplingParams)
+}
+
+
+def _as_token_id(value: Any, name: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise InvalidRequestError(f"{name} must map token ids to numbers, got the key {value!r}.", name) from None
+
+
+def _check_int(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(f"{name} must be a whole number, got {value!r}.", name)
+    if not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be between {low} and {high}, got {value}.", name)
+
+
+def _check_float(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidRequestError(f"{name} must be a finite number, got {value!r}.", name)
+    if value < low or value > high or (above_low and value == low):
+        bound = "above" if above_low else "at least"
+        raise InvalidRequestError(f"{name} must be {bound} {low:g} and at most {high:g}, got {value:g}.", name)

@@ -1,0 +1,115 @@
+"""What the scheduler tells the runner about one step, and what comes back."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.records.engine import TokenLogprobs
+from octavo.records.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class NewRow:
+    """A request that enters device state: everything the runner must know about it.
+
+    Attributes:
+        slot: the request's row in device state.
+        token_ids: all known tokens: the prompt and, after a preemption or replay, what was generated.
+        prompt_len: how many of them are prompt.
+        params: sampling parameters.
+        seed: 64-bit seed of its random numbers.
+        stop_token_ids: every token that may end the text, for ``min_tokens`` to hold back.
+        bad_words_token_ids: token sequences that must not be completed.
+        prompt_logprobs_from: first prompt position whose log-probability is still wanted
+            (positions count from 0; position 0 has none).
+    """
+
+    slot: int
+    token_ids: list[int]
+    prompt_len: int
+    params: SamplingParams
+    seed: int
+    stop_token_ids: list[int]
+    bad_words_token_ids: list[list[int]]
+    prompt_logprobs_from: int = 0
+
+
+@dataclass(slots=True)
+class BlockUpdate:
+    """Blocks appended to one request's block table.
+
+    Attributes:
+        group: cache group.
+        slot: the request's row.
+        start: index in the block table of the first of them.
+        block_ids: the blocks.
+    """
+
+    group: int
+    slot: int
+    start: int
+    block_ids: list[int]
+
+
+@dataclass(slots=True)
+class Step:
+    """One pass of the engine over ``R`` requests and ``T`` tokens in total.
+
+    Rows that decode (one token) come first; the others follow.
+
+    Attributes:
+        step_id: counts from 1.
+        slots: ``[R]`` int32, row in device state.
+        num_computed: ``[R]`` int32, tokens of the request in the cache before this step.
+        num_new: ``[R]`` int32, tokens to process.
+        samples: ``[R]`` bool, whether the row's last token yields a new token.
+        new_rows: requests that enter device state with this step.
+        freed_slots: rows given back since the last step.
+        block_updates: additions to block tables.
+    """
+
+    step_id: int
+    slots: NDArray[np.int32]
+    num_computed: NDArray[np.int32]
+    num_new: NDArray[np.int32]
+    samples: NDArray[np.bool_]
+    new_rows: list[NewRow] = field(default_factory=list)
+    freed_slots: list[int] = field(default_factory=list)
+    block_updates: list[BlockUpdate] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the whole step."""
+        return int(self.num_new.sum())
+
+
+@dataclass(slots=True)
+class RowLogprobs:
+    """Log-probabilities that one step brought for one row.
+
+    Attributes:
+        sampled: of the new token, if asked for.
+        prompt: of the prompt positions in this chunk, in order.
+    """
+
+    sampled: TokenLogprobs | None = None
+    prompt: list[TokenLogprobs] = field(default_factory=list)
+
+
+NAN_TOKEN = -1
+"""Stands for a token where the model's logits were not numbers."""
+
+
+@dataclass(slots=True)
+class StepResult:
+    """Tokens of one step.
+
+    Attributes:
+        token_ids: one per row of the step; meaningful where the row samples, :data:`NAN_TOKEN`
+            where the logits were not numbers.
+        logprobs: row index → log-probabilities, for rows that asked.
+    """
+
+    token_ids: list[int]
+    logprobs: dict[int, RowLogprobs] = field(default_factory=dict)
