@@ -16,6 +16,7 @@ from octavo.records.outputs import (
     RequestStateStats,
     SampleLogprobs,
 )
+from octavo.records.prepared import PreparedRequest
 from octavo.records.prompts import PromptType, TextPrompt, TokensPrompt
 from octavo.records.sampling_params import RequestOutputKind, SamplingParams
 from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Step, StepResult
@@ -30,6 +31,7 @@ __all__ = [
     "EngineStats",
     "Logprob",
     "NewRow",
+    "PreparedRequest",
     "PromptLogprobs",
     "PromptType",
     "RequestOutput",
