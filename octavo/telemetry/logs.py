@@ -1,0 +1,86 @@
+"""One log format for Octavo and the libraries that speak through it."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+
+from octavo.records import EngineStats
+
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+# ASCII control characters (line feeds among them) and the two Unicode line separators.
+_ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+class OneLineFormatter(logging.Formatter):
+    """Keeps a message on one line, so that nothing a client sends can forge a log entry."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Fill in the format with control characters of the message escaped."""
+        record.message = record.message.translate(_ESCAPED_CONTROLS)
+        return super().formatMessage(record)
+
+
+def configure_logging(level: str = "info") -> None:
+    """Log to standard error, one line an event; may be called again to change the level.
+
+    Octavo's and uvicorn's loggers speak from ``level`` on, everybody else from warnings on.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLineFormatter(FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        if isinstance(old.formatter, OneLineFormatter):
+            root.removeHandler(old)
+    root.addHandler(handler)
+    for name in ("octavo", "uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(level.upper())
+
+
+class StatsLine:
+    """Turns successive :class:`EngineStats` into a line of rates, or into nothing when the engine idles."""
+
+    def __init__(self, now: float) -> None:
+        self._last = EngineStats()
+        self._last_time = now
+
+    def line(self, stats: EngineStats, now: float) -> str | None:
+        """The line for the time since the previous call, None if nothing ran.
+
+        Args:
+            stats: the latest figures.
+            now: seconds on any steady clock, the same as at construction.
+        """
+        if stats.num_steps < self._last.num_steps:
+            self._last = EngineStats()  # a restarted engine counts from zero
+        seconds = max(now - self._last_time, 1e-9)
+        num_prompt = stats.prompt_tokens - self._last.prompt_tokens
+        num_generated = stats.generation_tokens - self._last.generation_tokens
+        num_queries = stats.prefix_queries - self._last.prefix_queries
+        num_hits = stats.prefix_hits - self._last.prefix_hits
+        self._last, self._last_time = stats, now
+        if not (num_prompt or num_generated or stats.num_running or stats.num_waiting):
+            return None
+        parts = [
+            f"{num_prompt / seconds:.1f} prompt and {num_generated / seconds:.1f} generated tokens/s",
+            f"{stats.num_running} running",
+            f"{stats.num_waiting} waiting",
+            f"cache {stats.cache_usage:.1%} used",
+        ]
+        if num_queries:
+            parts.append(f"{num_hits / num_queries:.1%} of prompt tokens from the prefix cache")
+        return ", ".join(parts)
+
+
+async def log_stats(latest: Callable[[], EngineStats], logger: logging.Logger, interval: float = 10.0) -> None:
+    """Log a line of rates every ``interval`` seconds while there is work; runs until cancelled."""
+    stats_line = StatsLine(time.monotonic())
+    while True:
+        await asyncio.sleep(interval)
+        line = stats_line.line(latest(), time.monotonic())
+        if line is not None:
+            logger.info(line)

@@ -1,0 +1,85 @@
+"""The log says what matters, on one line each."""
+
+import asyncio
+import logging
+
+import pytest
+
+from octavo.records import EngineStats
+from octavo.telemetry.logs import OneLineFormatter, StatsLine, configure_logging, log_stats
+
+
+@pytest.fixture(autouse=True)
+def restore_logging():
+    names = ("", "octavo", "uvicorn", "uvicorn.error", "uvicorn.access")
+    loggers = [logging.getLogger(name) for name in names]
+    saved = [(logger.level, logger.handlers[:], logger.propagate) for logger in loggers]
+    yield
+    for logger, (level, handlers, propagate) in zip(loggers, saved, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+        logger.propagate = propagate
+
+
+def test_configuring_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info")
+    configure_logging("warning")
+    logging.getLogger("octavo.engine").info("not shown")
+    logging.getLogger("octavo.engine").warning("careful")
+    logging.getLogger("uvicorn.error").warning("from below")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("WARNING octavo.engine: careful")
+    assert lines[1].endswith("uvicorn.error: from below")
+
+
+def test_a_message_cannot_forge_a_line() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "got %s", ("a\nINFO all is well\x1b[0m",), None)
+    assert "\n" not in OneLineFormatter("%(message)s").format(record)
+    assert "\x1b" not in OneLineFormatter("%(message)s").format(record)
+
+
+def test_stats_line_shows_rates_since_the_last_one() -> None:
+    stats_line = StatsLine(now=0.0)
+    line = stats_line.line(EngineStats(num_running=2, prompt_tokens=100, generation_tokens=50, num_steps=5), now=10.0)
+    assert line is not None
+    assert "10.0 prompt and 5.0 generated tokens/s" in line
+    assert "2 running" in line
+
+
+def test_stats_line_is_silent_when_idle() -> None:
+    stats_line = StatsLine(now=0.0)
+    busy = EngineStats(generation_tokens=50, num_steps=5)
+    assert stats_line.line(busy, now=10.0) is not None
+    assert stats_line.line(busy, now=20.0) is None
+
+
+class Catcher(logging.Handler):
+    """Keeps the first message and tells that it came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message = ""
+        self.caught = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.message = record.getMessage()
+        self.caught.set()
+
+
+def test_log_stats_logs_while_busy() -> None:
+    counts = iter(range(1, 1000))
+
+    def latest() -> EngineStats:
+        count = next(counts)
+        return EngineStats(generation_tokens=count, num_steps=count)
+
+    async def run() -> str:
+        logger, catcher = logging.Logger("test.stats"), Catcher()
+        logger.addHandler(catcher)
+        task = asyncio.create_task(log_stats(latest, logger, interval=0.001))
+        await asyncio.wait_for(catcher.caught.wait(), 5)
+        task.cancel()
+        return catcher.message
+
+    assert "generated tokens/s" in asyncio.run(run())

@@ -1,0 +1,83 @@
+"""What Prometheus reads is what happened."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.records import EngineInfo, EngineStats, RequestStateStats
+from octavo.telemetry.metrics import Metrics, one_two_five_up_to
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """Sample name (with a finished_reason, if any) → value."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            reason = sample.labels.get("finished_reason")
+            found[sample.name + (f"[{reason}]" if reason else "")] = sample.value
+    return found
+
+
+def test_counters_follow_the_engine_through_a_restart() -> None:
+    metrics = Metrics("m")
+    metrics.record_stats(EngineStats(num_running=3, cache_usage=0.5, generation_tokens=100, num_steps=50))
+    metrics.record_stats(EngineStats(num_waiting=2, generation_tokens=130, num_steps=60))
+    metrics.record_stats(EngineStats(generation_tokens=7, num_steps=2))
+    found = samples(metrics)
+    assert found["octavo:generation_tokens_total"] == 137
+    assert found["octavo:num_requests_running"] == 0
+    assert found["octavo:num_requests_waiting"] == 0
+
+
+def test_a_finished_request_shows_in_every_histogram_it_reached() -> None:
+    metrics = Metrics("m", max_model_len=2048)
+    stats = RequestStateStats(
+        num_generation_tokens=11, arrival_time=10, queued_ts=10, scheduled_ts=11, first_token_ts=13, last_token_ts=18
+    )
+    metrics.record_first_token(3.0)
+    metrics.record_next_token(0.5)
+    metrics.record_finished(stats, "stop", num_prompt_tokens=5, n=1, max_tokens=16, finished_time=18)
+    found = samples(metrics)
+    assert found["octavo:request_success_total[stop]"] == 1
+    assert found["octavo:request_success_total[abort]"] == 0
+    assert found["octavo:e2e_request_latency_seconds_sum"] == 8
+    assert found["octavo:request_queue_time_seconds_sum"] == 1
+    assert found["octavo:request_prefill_time_seconds_sum"] == 2
+    assert found["octavo:request_decode_time_seconds_sum"] == 5
+    assert found["octavo:request_inference_time_seconds_sum"] == 7
+    assert found["octavo:request_time_per_output_token_seconds_sum"] == 0.5
+    assert found["octavo:time_to_first_token_seconds_sum"] == 3
+    assert found["octavo:inter_token_latency_seconds_sum"] == 0.5
+    assert found["octavo:request_params_max_tokens_sum"] == 16
+
+
+def test_a_request_aborted_in_the_queue_has_no_step_times() -> None:
+    metrics = Metrics("m")
+    stats = RequestStateStats(arrival_time=10, queued_ts=10)
+    metrics.record_finished(stats, "abort", num_prompt_tokens=5, n=1, max_tokens=None, finished_time=12)
+    found = samples(metrics)
+    assert found["octavo:request_success_total[abort]"] == 1
+    assert found["octavo:request_queue_time_seconds_count"] == 0
+    assert found["octavo:request_decode_time_seconds_count"] == 0
+
+
+def test_two_engines_in_one_process_do_not_share_figures() -> None:
+    first, second = Metrics("a"), Metrics("b")
+    first.record_first_token(1.0)
+    assert samples(second)["octavo:time_to_first_token_seconds_count"] == 0
+
+
+def test_cache_size_is_published() -> None:
+    metrics = Metrics("m")
+    metrics.set_cache_info(EngineInfo(2048, 100, 77, 16, 8, True))
+    text = metrics.render().decode()
+    assert 'num_gpu_blocks="77"' in text
+    assert 'model_name="m"' in text
+
+
+@given(st.integers(1, 10**7))
+def test_buckets_rise_and_stay_within_the_limit(limit: int) -> None:
+    buckets = one_two_five_up_to(limit)
+    assert buckets == sorted(set(buckets))
+    assert buckets[0] == 1
+    assert limit / 2.5 <= buckets[-1] <= limit
