@@ -1,0 +1,27 @@
+"""Kernels: fast device functions, each beside a plain reference of the same signature."""
+
+from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, ReferenceAttention
+from octavo.kernels.basic import (
+    add_rms_norm,
+    apply_rope,
+    gelu_tanh_and_mul,
+    rms_norm,
+    silu_and_mul,
+    store_kv,
+)
+from octavo.kernels.select import attention_backend, pack_linear
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionInputs",
+    "AttentionSpec",
+    "ReferenceAttention",
+    "add_rms_norm",
+    "apply_rope",
+    "attention_backend",
+    "gelu_tanh_and_mul",
+    "pack_linear",
+    "rms_norm",
+    "silu_and_mul",
+    "store_kv",
+]

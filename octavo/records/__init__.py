@@ -16,6 +16,7 @@ from octavo.records.outputs import (
     RequestStateStats,
     SampleLogprobs,
 )
+from octavo.records.plan import CacheGroup, Decision, MemoryPart, Plan
 from octavo.records.prepared import PreparedRequest
 from octavo.records.prompts import PromptType, TextPrompt, TokensPrompt
 from octavo.records.sampling_params import RequestOutputKind, SamplingParams
@@ -24,13 +25,17 @@ from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Ste
 __all__ = [
     "NAN_TOKEN",
     "BlockUpdate",
+    "CacheGroup",
     "CompletionOutput",
+    "Decision",
     "EngineInfo",
     "EngineOutput",
     "EngineRequest",
     "EngineStats",
     "Logprob",
+    "MemoryPart",
     "NewRow",
+    "Plan",
     "PreparedRequest",
     "PromptLogprobs",
     "PromptType",

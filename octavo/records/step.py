@@ -67,6 +67,7 @@ class Step:
         new_rows: requests that enter device state with this step.
         freed_slots: rows given back since the last step.
         block_updates: additions to block tables.
+        blocks_to_wipe: blocks to fill with zeros before anything else: what they hold is not a number.
     """
 
     step_id: int
@@ -77,6 +78,7 @@ class Step:
     new_rows: list[NewRow] = field(default_factory=list)
     freed_slots: list[int] = field(default_factory=list)
     block_updates: list[BlockUpdate] = field(default_factory=list)
+    blocks_to_wipe: list[int] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:

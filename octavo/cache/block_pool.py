@@ -1,0 +1,129 @@
+"""The pool of cache blocks: reference counts, a free list in order of last use, and the prefix index."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+NULL_BLOCK = 0
+"""Stands in block tables for blocks that nobody reads; never allocated."""
+
+
+class PrefixKey(NamedTuple):
+    """What a cached block holds: the chained hash of its tokens, for one cache group."""
+
+    hash: bytes
+    group: int
+
+
+class BlockPool:
+    """Blocks ``1 … num_blocks − 1``, handed out and taken back.
+
+    A block whose last reference goes stays in the prefix index until it is handed out again, so a later hit
+    costs nothing. The free list is doubly linked through two arrays: every operation takes constant time.
+
+    Args:
+        num_blocks: blocks in all, the null block included; at least 2.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        assert num_blocks >= 2
+        self.num_blocks = num_blocks
+        self._ref_counts = [0] * num_blocks
+        self._keys: list[PrefixKey | None] = [None] * num_blocks
+        self._index: dict[PrefixKey, int] = {}
+        # The null block's place in the arrays serves as head and tail of the ring.
+        self._next = [*range(1, num_blocks), NULL_BLOCK]
+        self._previous = [num_blocks - 1, *range(num_blocks - 1)]
+        self._num_free = num_blocks - 1
+
+    @property
+    def num_free(self) -> int:
+        """Blocks without a reference, cached contents or not."""
+        return self._num_free
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that somebody holds, 0 to 1."""
+        return 1.0 - self._num_free / (self.num_blocks - 1)
+
+    def ref_count(self, block: int) -> int:
+        """How many requests hold the block."""
+        return self._ref_counts[block]
+
+    def allocate(self, count: int) -> list[int]:
+        """Hand out blocks with one reference each, those unused for longest first; what they cached is forgotten.
+
+        The caller has made sure that ``count`` blocks are free.
+        """
+        assert count <= self._num_free
+        blocks = []
+        for _ in range(count):
+            block = self._next[NULL_BLOCK]
+            self._unlink(block)
+            self._forget(block)
+            self._ref_counts[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def lookup(self, key: PrefixKey) -> int | None:
+        """The block that caches this content, if any."""
+        return self._index.get(key)
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Add a reference to each block, null blocks excepted."""
+        for block in blocks:
+            if block == NULL_BLOCK:
+                continue
+            if self._ref_counts[block] == 0:
+                self._unlink(block)
+            self._ref_counts[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Drop a reference from each block, null blocks excepted.
+
+        Blocks that become free are reused in the order given, after those already free; blocks that cache nothing
+        are reused before all others.
+        """
+        for block in blocks:
+            if block == NULL_BLOCK:
+                continue
+            assert self._ref_counts[block] > 0
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block] == 0:
+                self._link(block, at_front=self._keys[block] is None)
+
+    def publish(self, block: int, key: PrefixKey) -> None:
+        """Enter a full block's content into the prefix index, unless the content or the block is there already."""
+        if key not in self._index and self._keys[block] is None:
+            self._index[key] = block
+            self._keys[block] = key
+
+    def retract(self, blocks: Iterable[int]) -> None:
+        """Take blocks out of the prefix index: their content is not to be trusted."""
+        for block in blocks:
+            self._forget(block)
+
+    def clear_index(self) -> bool:
+        """Forget all cached prefixes; refused (False) while any block is held."""
+        if self._num_free != self.num_blocks - 1:
+            return False
+        self._index.clear()
+        self._keys = [None] * self.num_blocks
+        return True
+
+    def _forget(self, block: int) -> None:
+        key = self._keys[block]
+        if key is not None:
+            del self._index[key]
+            self._keys[block] = None
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._previous[block], self._next[block]
+        self._next[before], self._previous[after] = after, before
+        self._num_free -= 1
+
+    def _link(self, block: int, *, at_front: bool) -> None:
+        before = NULL_BLOCK if at_front else self._previous[NULL_BLOCK]
+        after = self._next[before]
+        self._next[before] = self._previous[after] = block
+        self._previous[block], self._next[block] = before, after
+        self._num_free += 1

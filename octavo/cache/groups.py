@@ -1,0 +1,102 @@
+"""How one cache group finds, keeps and returns a request's blocks: full attention or a sliding window."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, PrefixKey
+from octavo.records import CacheGroup
+
+
+class GroupPolicy(ABC):
+    """The rules of one cache group.
+
+    Args:
+        group: index of the group.
+        block_size: tokens a block.
+    """
+
+    def __init__(self, group: int, block_size: int, pool: BlockPool) -> None:
+        self.group = group
+        self.block_size = block_size
+        self.pool = pool
+
+    @abstractmethod
+    def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
+        """The longest cached prefix of at most ``max_blocks`` blocks.
+
+        Returns:
+            The blocks; null blocks where the group does not need the content.
+        """
+
+    @abstractmethod
+    def num_dead_blocks(self, num_computed: int) -> int:
+        """Leading blocks that no query at position ``num_computed`` or later sees."""
+
+    @abstractmethod
+    def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
+        """Most blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
+
+    def _lookup(self, block_hash: bytes) -> int | None:
+        return self.pool.lookup(PrefixKey(block_hash, self.group))
+
+
+class FullPolicy(GroupPolicy):
+    """Every query sees all that came before."""
+
+    def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
+        blocks: list[int] = []
+        for block_hash in hashes[:max_blocks]:
+            block = self._lookup(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def num_dead_blocks(self, num_computed: int) -> int:
+        return 0
+
+    def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+
+class WindowPolicy(GroupPolicy):
+    """A query sees itself and the ``window − 1`` tokens before it."""
+
+    def __init__(self, group: int, block_size: int, pool: BlockPool, window: int) -> None:
+        super().__init__(group, block_size, pool)
+        self.window = window
+
+    def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
+        """Only the blocks that the next query's window touches need be cached: search from the end for such a run."""
+        blocks: list[int] = [NULL_BLOCK] * min(max_blocks, len(hashes))
+        end = len(blocks)  # the prefix under test is blocks[:end]
+        index = end - 1
+        while index >= self.num_dead_blocks(end * self.block_size):
+            block = self._lookup(hashes[index])
+            if block is None:
+                end = index
+                blocks[index:] = []
+            else:
+                blocks[index] = block
+            index -= 1
+        dead = self.num_dead_blocks(end * self.block_size)
+        blocks[:dead] = [NULL_BLOCK] * dead
+        return blocks
+
+    def num_dead_blocks(self, num_computed: int) -> int:
+        return max(0, num_computed - self.window + 1) // self.block_size
+
+    def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
+        # The window before the chunk's first query, the chunk, and a block cut on either side.
+        spanned = -(-(self.window - 1 + max_chunk) // self.block_size) + 1
+        return min(spanned, -(-num_tokens // self.block_size))
+
+
+def make_policies(groups: Sequence[CacheGroup], block_size: int, pool: BlockPool) -> list[GroupPolicy]:
+    """The policy of each group, in order."""
+    return [
+        FullPolicy(index, block_size, pool)
+        if group.window is None
+        else WindowPolicy(index, block_size, pool, group.window)
+        for index, group in enumerate(groups)
+    ]

@@ -1,0 +1,153 @@
+"""Which request holds which blocks: lookup of cached prefixes, growth, and return, over all cache groups."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, PrefixKey
+from octavo.cache.groups import make_policies
+from octavo.cache.hashing import PrefixHasher
+from octavo.records import CacheGroup
+
+
+@dataclass(slots=True)
+class RequestCache:
+    """One request's share of the cache.
+
+    Attributes:
+        hasher: hashes of its blocks; None if nothing of it is to be found by others.
+        tables: per group, its block table; null blocks where contents are no longer needed.
+        num_published: blocks of each table that were offered to the prefix index.
+        num_dropped: per group, leading blocks given back because no query will see them.
+    """
+
+    hasher: PrefixHasher | None
+    tables: list[list[int]]
+    num_dropped: list[int]
+    num_published: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlocks:
+    """Blocks appended to one group's table, from index ``start`` on."""
+
+    group: int
+    start: int
+    block_ids: list[int]
+
+
+class CacheManager:
+    """The cache as the scheduler sees it: no tensors, only who holds what.
+
+    Args:
+        max_chunk: most tokens of one request in a step.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, groups: Sequence[CacheGroup], max_chunk: int) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self.policies = make_policies(groups, block_size, self.pool)
+        self.max_chunk = max_chunk
+
+    def new_request(self, hasher: PrefixHasher | None) -> RequestCache:
+        """An empty share."""
+        count = len(self.policies)
+        return RequestCache(hasher, [[] for _ in range(count)], [0] * count)
+
+    def fits(self, num_tokens: int) -> bool:
+        """Whether a request of that many tokens can run at all, alone in the cache."""
+        needed = sum(policy.max_blocks(num_tokens, self.max_chunk) for policy in self.policies)
+        return needed <= self.pool.num_blocks - 1
+
+    def find_prefix(self, cache: RequestCache, token_ids: Sequence[int]) -> tuple[int, list[list[int]]]:
+        """The longest prefix that every group can serve, short of the last token (whose logits are needed).
+
+        Returns:
+            Its length in tokens, and per group the blocks.
+        """
+        if cache.hasher is None:
+            return 0, [[] for _ in self.policies]
+        limit = (len(token_ids) - 1) // self.block_size
+        hashes = cache.hasher.extend(token_ids, limit * self.block_size)
+        while True:
+            found = [policy.find_prefix(hashes, limit) for policy in self.policies]
+            shortest = min((len(blocks) for blocks in found), default=0)
+            if shortest == limit or all(len(blocks) == shortest for blocks in found):
+                return shortest * self.block_size, found
+            limit = shortest
+
+    def adopt_prefix(self, cache: RequestCache, blocks: list[list[int]]) -> None:
+        """Take a found prefix into a request's empty tables."""
+        for group, prefix in enumerate(blocks):
+            self.pool.share(prefix)
+            cache.tables[group].extend(prefix)
+            cache.num_dropped[group] = prefix.count(NULL_BLOCK)
+        cache.num_published = len(blocks[0]) if blocks else 0
+
+    def num_blocks_wanted(self, cache: RequestCache, num_tokens: int) -> int:
+        """Blocks that growing to ``num_tokens`` tokens takes."""
+        total = -(-num_tokens // self.block_size)
+        return sum(max(0, total - len(table)) for table in cache.tables)
+
+    def grow(self, cache: RequestCache, num_tokens: int) -> list[NewBlocks] | None:
+        """Make room for the first ``num_tokens`` tokens.
+
+        Returns:
+            What was added, or None (and nothing changed) if too few blocks are free.
+        """
+        if self.num_blocks_wanted(cache, num_tokens) > self.pool.num_free:
+            return None
+        total = -(-num_tokens // self.block_size)
+        added = []
+        for group, table in enumerate(cache.tables):
+            if total > len(table):
+                blocks = self.pool.allocate(total - len(table))
+                added.append(NewBlocks(group, len(table), blocks))
+                table.extend(blocks)
+        return added
+
+    def drop_unseen(self, cache: RequestCache, num_computed: int) -> None:
+        """Give back the blocks that no query from position ``num_computed`` on will see."""
+        for group, policy in enumerate(self.policies):
+            table, done = cache.tables[group], cache.num_dropped[group]
+            dead = min(policy.num_dead_blocks(num_computed), len(table))
+            if dead > done:
+                # Later blocks are the likelier ones to be hit, so they are to be reused last.
+                self.pool.release(table[done:dead])
+                table[done:dead] = [NULL_BLOCK] * (dead - done)
+                cache.num_dropped[group] = dead
+
+    def publish(self, cache: RequestCache, token_ids: Sequence[int], num_computed: int) -> None:
+        """Offer the full blocks among the first ``num_computed`` tokens to the prefix index."""
+        if cache.hasher is None:
+            return
+        full = num_computed // self.block_size
+        if full <= cache.num_published:
+            return
+        hashes = cache.hasher.extend(token_ids, num_computed)
+        for index in range(cache.num_published, full):
+            for group, table in enumerate(cache.tables):
+                if table[index] != NULL_BLOCK:
+                    self.pool.publish(table[index], PrefixKey(hashes[index], group))
+        cache.num_published = full
+
+    def num_blocks_lost(self, cache: RequestCache) -> int:
+        """Blocks that nobody else holds: what freeing the request puts at risk, and what it gains."""
+        return sum(self.pool.ref_count(block) == 1 for table in cache.tables for block in table)
+
+    def free(self, cache: RequestCache) -> None:
+        """Give everything back; the end of a sequence is to be reused before its beginning."""
+        for group, table in enumerate(cache.tables):
+            self.pool.release(reversed(table))
+            table.clear()
+            cache.num_dropped[group] = 0
+        cache.num_published = 0
+
+    def distrust(self, cache: RequestCache) -> list[int]:
+        """Take a request's blocks out of the prefix index.
+
+        Returns:
+            Those that only this request holds; their contents must be wiped before reuse.
+        """
+        blocks = [block for table in cache.tables for block in table if block != NULL_BLOCK]
+        self.pool.retract(blocks)
+        return [block for block in blocks if self.pool.ref_count(block) == 1]

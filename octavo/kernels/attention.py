@@ -1,0 +1,124 @@
+"""The interface of paged attention, and its plain reference."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(slots=True)
+class AttentionInputs:
+    """What attention must know of one step, for one cache group of ``R`` requests and ``T`` tokens.
+
+    Attributes:
+        block_tables: ``[R, max_blocks]`` int32 on the device; entries past a request's length are arbitrary.
+        slot_mapping: ``[T]`` int64 on the device, where each new token goes in the cache.
+        query_lens: tokens of each request in this step, on the host.
+        seq_lens: tokens of each request after this step, on the host.
+        block_size: tokens a block.
+        window: tokens that a query sees, itself included; None is all.
+    """
+
+    block_tables: torch.Tensor
+    slot_mapping: torch.Tensor
+    query_lens: list[int]
+    seq_lens: list[int]
+    block_size: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What one attention layer does.
+
+    Attributes:
+        num_heads, num_kv_heads, head_dim: query heads, key/value heads, size of each.
+        scale: factor of the scores.
+        softcap: scores become ``c · tanh(scores / c)``; None for no cap.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    softcap: float | None = None
+
+
+class AttentionBackend(ABC):
+    """A way to compute paged causal attention; chosen once at start."""
+
+    @abstractmethod
+    def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> Any:
+        """Prepare once a step and cache group what all its layers share; the result is passed to :meth:`attend`."""
+
+    @abstractmethod
+    def attend(self, q: torch.Tensor, kv_cache: torch.Tensor, plan: Any, spec: AttentionSpec) -> torch.Tensor:
+        """Attention of new queries over the cached keys and values.
+
+        Args:
+            q: ``[T, H, D]``.
+            kv_cache: ``[2, blocks, block_size, Hkv, D]`` with this step's tokens already stored.
+
+        Returns:
+            ``[T, H, D]``.
+        """
+
+
+class ReferenceAttention(AttentionBackend):
+    """One request after another, in float32: what the fast backends are held against."""
+
+    def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> AttentionInputs:
+        return inputs
+
+    def attend(
+        self, q: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec
+    ) -> torch.Tensor:
+        outputs = []
+        start = 0
+        for row, (query_len, seq_len) in enumerate(zip(plan.query_lens, plan.seq_lens, strict=True)):
+            num_blocks = -(-seq_len // plan.block_size)
+            blocks = plan.block_tables[row, :num_blocks].long()
+            keys, values = kv_cache[:, blocks].flatten(1, 2)[:, :seq_len].float()  # [S, Hkv, D] each
+            queries = q[start : start + query_len].float()
+            outputs.append(_attend_one(queries, keys, values, seq_len - query_len, plan.window, spec))
+            start += query_len
+        return torch.cat(outputs).to(q.dtype)
+
+
+def causal_mask(
+    query_len: int, first_query: int, first_key: int, num_keys: int, window: int | None, device: torch.device
+) -> torch.Tensor:
+    """Which keys each query may see.
+
+    Args:
+        first_query, first_key: positions of the first query and the first key in the sequence.
+
+    Returns:
+        ``[query_len, num_keys]`` bool.
+    """
+    queries = torch.arange(first_query, first_query + query_len, device=device)[:, None]
+    keys = torch.arange(first_key, first_key + num_keys, device=device)[None, :]
+    visible = keys <= queries
+    if window is not None:
+        visible &= keys > queries - window
+    return visible
+
+
+def _attend_one(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    first_query: int,
+    window: int | None,
+    spec: AttentionSpec,
+) -> torch.Tensor:
+    groups = spec.num_heads // spec.num_kv_heads
+    keys = keys.repeat_interleave(groups, dim=1)
+    values = values.repeat_interleave(groups, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", queries, keys) * spec.scale
+    if spec.softcap is not None:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    visible = causal_mask(len(queries), first_query, 0, len(keys), window, queries.device)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)

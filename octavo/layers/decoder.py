@@ -1,0 +1,82 @@
+"""The decoder that most families are variations of: attention and a gated feed-forward, each after a norm."""
+
+import torch
+from torch import nn
+
+from octavo import kernels
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels import AttentionSpec
+from octavo.layers.attention import Attention, StepAttention
+from octavo.layers.build import Build
+from octavo.layers.linear import Linear, QKVLinear
+from octavo.layers.mlp import GatedMLP
+from octavo.layers.norm import RMSNorm
+from octavo.layers.rotary import RopeTables
+
+
+class RotaryAttention(nn.Module):
+    """Grouped-query attention with rotary positions, and norms on queries and keys where a family has them.
+
+    Args:
+        norm: the norm to use on each head's query and key; None for none.
+        output_bias: whether the output projection has a bias.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        build: Build,
+        *,
+        norm: type[RMSNorm] | None = None,
+        output_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.num_heads, self.num_kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.qkv_proj = QKVLinear(config.hidden_size, heads, kv_heads, head_dim, build, bias=config.attention_bias)
+        self.o_proj = Linear(heads * head_dim, config.hidden_size, build, bias=output_bias)
+        self.q_norm = norm(head_dim, config.rms_norm_eps) if norm else None
+        self.k_norm = norm(head_dim, config.rms_norm_eps) if norm else None
+        scale = (config.query_pre_attn_scalar or head_dim) ** -0.5
+        spec = AttentionSpec(heads, kv_heads, head_dim, scale, config.attn_logit_softcap)
+        self.attention = Attention(layer, spec)
+
+    def forward(self, x: torch.Tensor, rope: RopeTables, step: StepAttention) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        qkv = self.qkv_proj(x).view(len(x), heads + 2 * kv_heads, self.head_dim)
+        qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
+        if self.q_norm is not None and self.k_norm is not None:
+            qk = torch.cat((self.q_norm(qk[:, :heads]), self.k_norm(qk[:, heads:])), dim=1)
+        qk = kernels.apply_rope(qk, *rope)
+        return self.o_proj(self.attention(qk[:, :heads], qk[:, heads:], v, step))
+
+
+class PreNormLayer(nn.Module):
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``: Llama's block."""
+
+    def __init__(self, config: ModelConfig, attention: RotaryAttention, build: Build) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = attention
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = GatedMLP(
+            config.hidden_size, config.intermediate_size, config.hidden_act, build, bias=config.mlp_bias
+        )
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, rope: RopeTables, step: StepAttention
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer's output, not yet added to the residual stream, and the stream.
+
+        Args:
+            residual: ``[T, hidden]``; None in the first layer, where ``x`` is the stream itself.
+        """
+        if residual is None:
+            normed, residual = self.input_layernorm(x), x
+        else:
+            normed, residual = self.input_layernorm.add(x, residual)
+        attended = self.self_attn(normed, rope, step)
+        normed, residual = self.post_attention_layernorm.add(attended, residual)
+        return self.mlp(normed), residual

@@ -1,0 +1,61 @@
+"""From token ids to vectors, and from vectors to logits."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from octavo.layers.build import Build
+from octavo.layers.linear import Linear
+
+
+class Embedding(nn.Module):
+    """A vector per token.
+
+    Args:
+        scale: factor on every vector, rounded to the compute type first (as Gemma was trained).
+    """
+
+    def __init__(self, vocab_size: int, hidden_size: int, *, scale: float | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
+        self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """``[T]`` int → ``[T, hidden]``."""
+        vectors = F.embedding(token_ids, self.weight)
+        return vectors if self.scale is None else vectors * self.scale
+
+
+class Head(Linear):
+    """Logits over the vocabulary, ``[N, hidden] → [N, vocab]``.
+
+    Args:
+        tied: the embedding whose weight serves; the checkpoint then has no head of its own.
+        softcap: logits become ``c · tanh(logits / c)``.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        build: Build,
+        *,
+        tied: Embedding | None = None,
+        softcap: float | None = None,
+    ) -> None:
+        super().__init__(hidden_size, vocab_size, build)
+        self.softcap = softcap
+        self._is_tied = tied is not None
+        if tied is not None:
+            # Held as a parameter of the embedding only: a second name for it would look like a second checkpoint entry.
+            del self.weight
+            object.__setattr__(self, "weight", tied.weight)
+
+    def finalize_weights(self) -> None:
+        """Rearrange the head's copy of the weight; a tied embedding keeps its own."""
+        self._apply_weights = self.scheme.finalize(self, keep_weight=self._is_tied)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[N, hidden] → [N, vocab]``."""
+        logits = super().forward(x)
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)

@@ -1,0 +1,36 @@
+"""The gated feed-forward layer."""
+
+import torch
+from torch import nn
+
+from octavo import kernels
+from octavo.errors import UnsupportedModelError
+from octavo.layers.build import Build
+from octavo.layers.linear import Linear, MergedLinear
+
+_ACTIVATIONS = {
+    "silu": kernels.silu_and_mul,
+    "swish": kernels.silu_and_mul,
+    "gelu_pytorch_tanh": kernels.gelu_tanh_and_mul,
+}
+
+
+class GatedMLP(nn.Module):
+    """``down(act(gate(x)) · up(x))`` (arXiv:2002.05202)."""
+
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: str, build: Build, *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise UnsupportedModelError(
+                f"The activation {activation!r} is not supported; supported are {', '.join(_ACTIVATIONS)}."
+            )
+        sizes = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
+        self.gate_up_proj = MergedLinear(hidden_size, sizes, build, bias=bias)
+        self.down_proj = Linear(intermediate_size, hidden_size, build, bias=bias)
+        self.activation = _ACTIVATIONS[activation]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        return self.down_proj(self.activation(self.gate_up_proj(x)))

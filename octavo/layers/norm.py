@@ -1,0 +1,31 @@
+"""Norms."""
+
+import torch
+from torch import nn
+
+from octavo import kernels
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over the last dimension (arXiv:1910.07467)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size), requires_grad=False)
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., size]`` in and out."""
+        return kernels.rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add ``x`` to the residual stream; returns the normed sum and the sum."""
+        return kernels.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class UnitOffsetRMSNorm(RMSNorm):
+    """The norm whose weight is stored as its distance from one (Gemma), applied in float32."""
+
+    def finalize_weights(self) -> None:
+        """Add the one, in float32 so that small weights keep their digits."""
+        self.weight = nn.Parameter(self.weight.data.float() + 1.0, requires_grad=False)

@@ -1,0 +1,71 @@
+"""What the runner expects of a model, and the trunk that families share."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from octavo.hub.model_config import ModelConfig
+from octavo.layers.attention import StepAttention
+from octavo.layers.build import Build
+from octavo.layers.decoder import PreNormLayer
+from octavo.layers.embedding import Embedding, Head
+from octavo.layers.norm import RMSNorm
+from octavo.layers.rotary import RotaryEmbedding
+
+
+class CausalLM(nn.Module):
+    """A model that predicts the next token. Families derive from it."""
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+        """Run the layers.
+
+        Args:
+            token_ids, positions: ``[T]`` int64.
+
+        Returns:
+            ``[T, hidden]``, after the last norm.
+        """
+        raise NotImplementedError
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[N, hidden] → [N, vocab]``."""
+        raise NotImplementedError
+
+
+class DecoderTrunk(nn.Module):
+    """Embedding, layers of Llama's shape, last norm."""
+
+    def __init__(self, config: ModelConfig, build: Build, layer: Callable[[int], PreNormLayer], max_positions: int):
+        super().__init__()
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(layer(index) for index in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope, max_positions)
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+        """See :meth:`CausalLM.forward`."""
+        x, residual = self.embed_tokens(token_ids), None
+        rope = self.rotary(positions)
+        for layer in self.layers:
+            x, residual = layer(x, residual, rope, step)
+        x, _ = self.norm.add(x, residual)
+        return x
+
+
+class TrunkLM(CausalLM):
+    """A trunk under ``model`` and a head under ``lm_head``: the layout of most checkpoints."""
+
+    def __init__(self, config: ModelConfig, build: Build, layer: Callable[[int], PreNormLayer], max_positions: int):
+        super().__init__()
+        self.model = DecoderTrunk(config, build, layer, max_positions)
+        tied = self.model.embed_tokens if config.tie_word_embeddings else None
+        self.lm_head = Head(
+            config.vocab_size, config.hidden_size, build, tied=tied, softcap=config.final_logit_softcap
+        )
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+        return self.model(token_ids, positions, step)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(hidden)

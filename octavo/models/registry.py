@@ -1,0 +1,47 @@
+"""Architectures by the name that checkpoints give them."""
+
+import difflib
+import importlib
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.model_config import ModelConfig
+from octavo.layers.build import Build
+from octavo.models.base import CausalLM
+
+_FAMILIES: dict[str, str] = {
+    "LlamaForCausalLM": "octavo.models.llama",
+    "MistralForCausalLM": "octavo.models.mistral",
+    "Qwen2ForCausalLM": "octavo.models.qwen2",
+    "Qwen3ForCausalLM": "octavo.models.qwen3",
+    "Gemma3ForCausalLM": "octavo.models.gemma3",
+}
+
+
+def supported_architectures() -> list[str]:
+    """Names of all architectures, sorted."""
+    return sorted(_FAMILIES)
+
+
+def check_supported(architecture: str) -> None:
+    """Refuse an unknown architecture.
+
+    Raises:
+        UnsupportedModelError: with the names that are near it.
+    """
+    if architecture in _FAMILIES:
+        return
+    near = difflib.get_close_matches(architecture, _FAMILIES, n=3, cutoff=0.5)
+    hint = f"Near it are: {', '.join(near)}." if near else f"Supported are: {', '.join(supported_architectures())}."
+    raise UnsupportedModelError(f"The architecture {architecture!r} is not supported. {hint}")
+
+
+def build_model(config: ModelConfig, build: Build, max_positions: int) -> CausalLM:
+    """Make the model with empty weights, of torch's default type on torch's default device.
+
+    Args:
+        max_positions: longest sequence it must serve, in tokens.
+    """
+    check_supported(config.architecture)
+    family = getattr(importlib.import_module(_FAMILIES[config.architecture]), config.architecture)
+    model: CausalLM = family(config, build, max_positions)
+    return model.eval()

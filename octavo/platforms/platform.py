@@ -1,0 +1,164 @@
+"""The devices Octavo knows, each described by the same few facts."""
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from octavo.errors import ConfigError
+
+_COMPUTE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory in bytes: all there is, and what is free now."""
+
+    total: int
+    available: int
+
+
+class Platform(ABC):
+    """Facts about one kind of device, read once at start."""
+
+    name: str
+    runs_ahead: bool
+    """Whether the device works on while the host prepares the next step."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """The device tensors live on."""
+
+    @abstractmethod
+    def memory(self) -> DeviceMemory:
+        """How much memory the device has; on a CPU, within the limits of this process's control group."""
+
+    @abstractmethod
+    def fast_dtypes(self) -> tuple[torch.dtype, ...]:
+        """Types the device computes in at full speed, the preferred first."""
+
+    @abstractmethod
+    def prepare(self, num_threads: int | None) -> None:
+        """Set up this process for computing."""
+
+    @abstractmethod
+    def read_bandwidth(self) -> float:
+        """Estimated memory read bandwidth in bytes a second, for the speed limit that planning prints."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The device in words."""
+
+
+class CpuPlatform(Platform):
+    """The processor that runs this program."""
+
+    name = "cpu"
+    runs_ahead = False
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def memory(self) -> DeviceMemory:
+        virtual = psutil.virtual_memory()
+        limit = _control_group_limit()
+        total = min(virtual.total, limit) if limit else virtual.total
+        return DeviceMemory(total, min(virtual.available, total))
+
+    def fast_dtypes(self) -> tuple[torch.dtype, ...]:
+        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return (torch.bfloat16, torch.float32)
+        return (torch.float32,)
+
+    def prepare(self, num_threads: int | None) -> None:
+        torch.set_num_threads(num_threads or available_cores())
+
+    def read_bandwidth(self) -> float:
+        return _measure_read_bandwidth()
+
+    def describe(self) -> str:
+        return f"CPU with {available_cores()} cores ({torch.backends.cpu.get_cpu_capability()})"
+
+
+class CudaPlatform(Platform):
+    """An NVIDIA GPU."""
+
+    name = "cuda"
+    runs_ahead = True
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def memory(self) -> DeviceMemory:
+        free, total = torch.cuda.mem_get_info()
+        return DeviceMemory(total, free)
+
+    def fast_dtypes(self) -> tuple[torch.dtype, ...]:
+        if torch.cuda.get_device_capability() >= (8, 0):
+            return (torch.bfloat16, torch.float16, torch.float32)
+        return (torch.float16, torch.float32)
+
+    def prepare(self, num_threads: int | None) -> None:
+        torch.set_num_threads(num_threads or 1)
+
+    def read_bandwidth(self) -> float:
+        properties = torch.cuda.get_device_properties(self.device)
+        # Two transfers a clock; the clock is in kHz, the width in bits.
+        return 2.0 * properties.memory_clock_rate * 1e3 * properties.memory_bus_width / 8
+
+    def describe(self) -> str:
+        return torch.cuda.get_device_name()
+
+
+def select_platform(device: str) -> Platform:
+    """The platform for ``auto``, ``cpu`` or ``cuda``.
+
+    Raises:
+        ConfigError: CUDA was asked for and is not there.
+    """
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        raise ConfigError("device is 'cuda', but no usable CUDA device was found; check the driver or use 'cpu'.")
+    if device == "cuda" or (device == "auto" and has_cuda):
+        return CudaPlatform()
+    return CpuPlatform()
+
+
+def compute_type(name: str) -> torch.dtype | None:
+    """The torch type of a checkpoint's type name, None if it is not one to compute in."""
+    return _COMPUTE_TYPES.get(name)
+
+
+def available_cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _control_group_limit() -> int | None:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 1 << 60:
+            return int(text)
+    return None
+
+
+def _measure_read_bandwidth() -> float:
+    """Bytes a second that summing a buffer larger than the caches reads; takes about 30 ms."""
+    import time
+
+    buffer = torch.ones(64 << 20, dtype=torch.uint8).view(torch.float32)
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        buffer.sum()
+        best = min(best, time.perf_counter() - start)
+    return buffer.numel() * buffer.element_size() / best

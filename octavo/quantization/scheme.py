@@ -1,0 +1,49 @@
+"""How a linear layer's weights are stored, loaded and applied."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from octavo.kernels import pack_linear
+
+Apply = Callable[[torch.Tensor], torch.Tensor]
+
+
+class LinearScheme(ABC):
+    """A way to hold a weight ``[out, in]``."""
+
+    @abstractmethod
+    def create(self, module: nn.Module, in_features: int, out_features: int, bias: bool) -> None:
+        """Give the module the parameters that a checkpoint fills."""
+
+    @abstractmethod
+    def finalize(self, module: nn.Module, *, keep_weight: bool) -> Apply:
+        """Called once the parameters are loaded.
+
+        Args:
+            keep_weight: somebody else reads the parameter too (a tied embedding); leave it in place.
+
+        Returns:
+            The layer's function, ``[..., in] → [..., out]``.
+        """
+
+
+class PlainScheme(LinearScheme):
+    """Weights in the compute type, as in the checkpoint."""
+
+    def create(self, module: nn.Module, in_features: int, out_features: int, bias: bool) -> None:
+        module.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
+        module.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+
+    def finalize(self, module: nn.Module, *, keep_weight: bool) -> Apply:
+        weight, bias = module.weight, module.bias
+        assert isinstance(weight, nn.Parameter)
+        assert bias is None or isinstance(bias, nn.Parameter)
+        packed = pack_linear(weight.data, None if bias is None else bias.data)
+        if packed is None:
+            return lambda x: nn.functional.linear(x, weight, bias)
+        if not keep_weight:
+            module.weight = nn.Parameter(weight.data.new_empty(0), requires_grad=False)
+        return packed

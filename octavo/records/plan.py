@@ -1,0 +1,84 @@
+"""What was decided at start: the settings in force, each with its reason."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One setting as it will be used.
+
+    Attributes:
+        name: the setting.
+        value: its value, as a person would write it.
+        reason: why, in words.
+    """
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that share one block table.
+
+    A cache block has room for ``len(layers)`` layers (of the largest group); which physical tensor a layer uses is
+    its position in this tuple.
+
+    Attributes:
+        layers: indices in the model.
+        window: tokens that a query sees, itself included; None is all.
+    """
+
+    layers: tuple[int, ...]
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """Memory that one purpose takes, in bytes."""
+
+    name: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything the engine needs to know before it loads a model.
+
+    Attributes:
+        dtype: compute type by torch's name, such as ``bfloat16``.
+        max_model_len: longest sequence, in tokens.
+        block_size: tokens a cache block.
+        num_blocks: blocks in the pool, block 0 (never used) included.
+        groups: cache groups.
+        max_num_seqs, max_num_batched_tokens: most requests and tokens in a step.
+        enable_prefix_caching, enable_chunked_prefill: as set.
+        scheduling_policy: ``fcfs`` or ``priority``.
+        num_steps_ahead: steps that may be under way before the oldest one's tokens are read.
+        memory: parts of the device's memory.
+        cache_tokens: tokens that fit into the cache when every layer keeps all of them.
+        decode_limit: tokens a second that reading the weights allows at batch 1.
+        decisions: settings with reasons.
+    """
+
+    dtype: str
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    groups: tuple[CacheGroup, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    scheduling_policy: str
+    num_steps_ahead: int
+    memory: tuple[MemoryPart, ...] = ()
+    cache_tokens: int = 0
+    decode_limit: float = 0.0
+    decisions: tuple[Decision, ...] = field(default=())
+
+    @property
+    def max_blocks_per_seq(self) -> int:
+        """Entries in one block table."""
+        return -(-self.max_model_len // self.block_size)
