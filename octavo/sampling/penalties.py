@@ -1,0 +1,59 @@
+"""Presence, frequency and repetition penalties, computed afresh each step from the tokens themselves.
+
+Nothing is counted along the way, so preemption and replay cannot lose or double a count.
+"""
+
+import torch
+from torch import Tensor
+
+
+def apply_penalties(
+    logits: Tensor,
+    rows: Tensor,
+    token_ids: Tensor,
+    lengths: Tensor,
+    prompt_lens: Tensor,
+    repetition: Tensor,
+    frequency: Tensor,
+    presence: Tensor,
+) -> None:
+    """Penalise tokens that occurred already, in place: repetition first, then frequency and presence.
+
+    Args:
+        logits: ``[N, V]`` float32, contiguous.
+        rows: ``[P]`` int64, the rows of ``logits`` to penalise; the rest have ``P`` entries likewise.
+        token_ids: ``[P, L]`` integers, the known tokens of each row; entries from ``lengths`` on are garbage.
+        lengths: ``[P]`` int64.
+        prompt_lens: ``[P]`` int64; frequency and presence count only tokens after the prompt.
+        repetition, frequency, presence: ``[P]`` float, neutral at 1, 0, 0.
+    """
+    vocab_size = logits.shape[1]
+    tokens, seen, generated = _occurrences(token_ids.long(), lengths, prompt_lens, vocab_size)
+    counts = torch.zeros(len(rows), vocab_size, dtype=torch.float32, device=logits.device)
+    count = counts.scatter_add_(1, tokens, generated).gather(1, tokens)  # [P, L]
+
+    flat = logits.view(-1)
+    places = tokens + rows.unsqueeze(1) * vocab_size
+    old = flat[places]
+    factor = repetition.to(logits.dtype).unsqueeze(1)
+    # A division by a tiny penalty must not make an infinity, which would count as the model's fault.
+    new = torch.where(old > 0, old / factor, old * factor).clamp_(max=torch.finfo(logits.dtype).max)
+    new -= frequency.to(logits.dtype).unsqueeze(1) * count
+    new -= presence.to(logits.dtype).unsqueeze(1) * (count > 0)
+    flat[places] = torch.where(seen, new, old)
+
+
+def _occurrences(
+    token_ids: Tensor, lengths: Tensor, prompt_lens: Tensor, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Valid token ids, whether each occurs among the known tokens, and 1.0 where it was generated; all ``[P, L]``.
+
+    Garbage becomes token 0, seen only if token 0 is: then all entries of one token get the same new logit, and it
+    does not matter which of them is written last.
+    """
+    position = torch.arange(token_ids.shape[1], device=token_ids.device)
+    seen = (position < lengths.unsqueeze(1)) & (token_ids >= 0) & (token_ids < vocab_size)
+    generated = (seen & (position >= prompt_lens.unsqueeze(1))).to(torch.float32)
+    tokens = token_ids * seen
+    is_zero_seen = (seen & (tokens == 0)).any(-1, keepdim=True)
+    return tokens, seen | ((tokens == 0) & is_zero_seen), generated

@@ -1,0 +1,204 @@
+"""The sampler: logits in, one token per request out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo.records import NAN_TOKEN, NewRow, TokenLogprobs
+from octavo.sampling import blocks, filters
+from octavo.sampling.logprobs import chosen_logprobs
+from octavo.sampling.parameters import SlotParameters
+from octavo.sampling.penalties import apply_penalties
+from octavo.sampling.plan import Part, Plan, Planner, RequestNeeds, Subset
+from octavo.sampling.processor_batch import ProcessorBatch
+from octavo.sampling.processors import LogitsProcessor
+from octavo.sampling.random import uniforms
+
+# Logits that are worked on together, about what a processor's cache holds; other devices are limited by memory only.
+_PASS_ELEMENTS = {"cpu": 1 << 19}
+_PASS_ELEMENTS_ELSEWHERE = 1 << 24
+
+
+@dataclass(slots=True)
+class Samples:
+    """What one step drew.
+
+    Attributes:
+        token_ids: ``[N]`` int64 on the device; :data:`NAN_TOKEN` where the logits were not numbers or nothing was left
+            to choose from.
+        logprobs: one per row; None where none were asked for or no token was drawn.
+    """
+
+    token_ids: Tensor
+    logprobs: list[TokenLogprobs | None]
+
+
+class Sampler:
+    """Draws the next token of each request of a step.
+
+    A row's token depends on its logits, its parameters, its seed and its position, never on the other rows: no
+    generator state, and no shortcut that another row's parameters would open or close.
+
+    The order is vLLM's: allowed tokens, logit bias, bad words, min_tokens; custom processors; penalties; temperature;
+    argmax-invariant processors; min-p, top-k, top-p; draw. Greedy rows stop after the penalties.
+    """
+
+    def __init__(
+        self,
+        max_num_seqs: int,
+        vocab_size: int,
+        device: torch.device,
+        *,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
+        """Set up for requests in slots 0 to ``max_num_seqs`` − 1."""
+        pass_elements = _PASS_ELEMENTS.get(device.type, _PASS_ELEMENTS_ELSEWHERE)
+        rows_per_pass = min(max_num_seqs, max(1, pass_elements // vocab_size))
+        self._vocab_size = vocab_size
+        self._parameters = SlotParameters(max_num_seqs, device)
+        self._needs: list[RequestNeeds | None] = [None] * max_num_seqs
+        self._custom = ProcessorBatch(processors, device)
+        self._planner = Planner(vocab_size, device, rows_per_pass, works_all=self._custom.has_processors)
+        self._plan: Plan | None = None
+        self._work = torch.empty(rows_per_pass, vocab_size, dtype=torch.float32, device=device)
+        self._spare = torch.empty_like(self._work)
+
+    def add(self, row: NewRow) -> None:
+        """Take in a request, whatever was in its slot before."""
+        self._parameters.write(row)
+        self._needs[row.slot] = RequestNeeds.of(row, self._vocab_size)
+        self._plan = None
+        if self._custom.has_processors:
+            self._custom.add(row)
+
+    def remove(self, slot: int) -> None:
+        """Forget the request in a slot, if there is one."""
+        self._needs[slot] = None
+        self._plan = None
+        self._custom.remove(slot)
+
+    def sample(
+        self, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor, slot_list: list[int]
+    ) -> Samples:
+        """Draw one token per row.
+
+        Args:
+            logits: ``[N, V]`` of any float type, left as they are.
+            slots: ``[N]`` int64, each row's slot.
+            lengths: ``[N]`` int64, tokens of the request known before this one.
+            token_ids: ``[S, L]`` int32, known tokens by slot; entries from a request's length on are ignored.
+            slot_list: ``slots`` on the host.
+        """
+        plan = self._plan_for(slot_list)
+        tokens = torch.empty(len(slot_list), dtype=torch.int64, device=logits.device)
+        if plan.plain is not None:
+            best, likeliest = blocks.argmax(plan.plain.take(logits))
+            plan.plain.put(tokens, likeliest.masked_fill_(~best.isfinite(), NAN_TOKEN))
+        if self._custom.has_processors:
+            self._custom.update(slots, lengths, token_ids, slot_list)
+        for part in plan.parts:
+            part_slots, part_lengths = part.rows.take(slots), part.rows.take(lengths)
+            part.rows.put(tokens, self._sample_part(part, logits, part_slots, part_lengths, token_ids))
+        return Samples(tokens, _logprobs(plan, logits, tokens))
+
+    def prompt_logprobs(self, logits: Tensor, next_token_ids: Tensor, k: int) -> list[TokenLogprobs]:
+        """Log-probabilities of the tokens that follow in a prompt, and of the ``k`` likeliest (−1: all).
+
+        Args:
+            logits: ``[M, V]``.
+            next_token_ids: ``[M]`` int64.
+        """
+        return chosen_logprobs(logits, next_token_ids, k)
+
+    def _plan_for(self, slot_list: list[int]) -> Plan:
+        if self._plan is None or self._plan.slot_list != slot_list:
+            needs = [need for slot in slot_list if (need := self._needs[slot]) is not None]
+            assert len(needs) == len(slot_list), "a slot is sampled that holds no request"
+            self._plan = self._planner.plan(slot_list, needs)
+        return self._plan
+
+    def _sample_part(self, part: Part, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> Tensor:
+        """Draw for the rows of a part: ``slots`` and ``lengths`` are theirs, ``logits`` is the step's; ``[n]``."""
+        work, spare = self._buffers(part.rows.size)
+        work.copy_(part.rows.take(logits))
+        is_sound = work.amax(-1).isfinite()
+        work = self._edit(part, work, slots, lengths, token_ids)
+        best, tokens = blocks.argmax(work)
+        if part.random is not None:
+            part.random.put(tokens, self._draw(part, part.random, work, spare, best, slots, lengths))
+        return tokens.masked_fill_(~(is_sound & best.isfinite()), NAN_TOKEN)
+
+    def _buffers(self, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Two float32 ``[num_rows, V]`` to write on; only custom processors need more rows than are kept ready."""
+        if num_rows <= len(self._work):
+            return self._work[:num_rows], self._spare[:num_rows]
+        work = self._work.new_empty(num_rows, self._vocab_size)
+        return work, torch.empty_like(work)
+
+    def _edit(self, part: Part, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> Tensor:
+        """Everything that may change which token is the likeliest; the result may be ``logits`` itself."""
+        if part.edits is not None:
+            part.edits.apply(logits, slots, lengths, token_ids)
+        if self._custom.has_processors:
+            logits = self._custom.apply_before(logits)
+        if part.penalised is not None:
+            self._penalise(part.penalised, logits, slots, lengths, token_ids)
+        return logits
+
+    def _penalise(self, rows: Subset, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> None:
+        slots, lengths, p = rows.take(slots), rows.take(lengths), self._parameters
+        longest = int(lengths.max())
+        apply_penalties(
+            logits,
+            torch.arange(rows.size, device=logits.device) if rows.index is None else rows.index,
+            token_ids[:, :longest].index_select(0, slots),
+            lengths,
+            p.take(p.prompt_len, slots),
+            p.take(p.repetition, slots),
+            p.take(p.frequency, slots),
+            p.take(p.presence, slots),
+        )
+
+    def _draw(
+        self, part: Part, rows: Subset, logits: Tensor, spare: Tensor, best: Tensor, slots: Tensor, lengths: Tensor
+    ) -> Tensor:
+        """Draw for the random rows of a part, overwriting both buffers; ``best`` is each row's largest logit."""
+        p = self._parameters
+        temperature = p.take(p.temperature, slots)
+        if self._custom.has_invariant:
+            logits = self._custom.apply_invariant(filters.scale(logits, best, temperature))
+            best, temperature = logits.amax(-1), torch.ones_like(temperature)
+        slots = rows.take(slots)
+        weights = filters.scale(rows.take(logits), rows.take(best), rows.take(temperature)).exp_()
+        self._filter(part, weights, spare[: rows.size], slots)
+        counters = rows.take(lengths) - p.take(p.prompt_len, slots)
+        return blocks.pick(weights, uniforms(p.take(p.seed, slots), counters))
+
+    def _filter(self, part: Part, weights: Tensor, spare: Tensor, slots: Tensor) -> None:
+        """Set the weights to zero that top-k, top-p and min-p rule out; rows and ``slots`` are the random ones."""
+        p = self._parameters
+        if part.has_min_p:
+            filters.drop_below(weights, p.take(p.min_p, slots), spare)
+        if part.top_k is not None:
+            chosen = part.top_k.take(weights)
+            least = filters.top_k_least(chosen, p.take(p.top_k, part.top_k.take(slots)), part.largest_k)
+            filters.drop_below(chosen, least, spare[: part.top_k.size])
+            part.top_k.put(weights, chosen)
+        if part.top_p is not None:
+            chosen = part.top_p.take(weights)
+            least = filters.top_p_least(chosen, p.take(p.top_p, part.top_p.take(slots)))
+            filters.drop_below(chosen, least, spare[: part.top_p.size])
+            part.top_p.put(weights, chosen)
+
+
+def _logprobs(plan: Plan, logits: Tensor, tokens: Tensor) -> list[TokenLogprobs | None]:
+    result: list[TokenLogprobs | None] = [None] * len(plan.slot_list)
+    for num_top, rows, subset in plan.logprobs:
+        chosen = subset.take(tokens)
+        found = chosen_logprobs(subset.take(logits), chosen.clamp(min=0), num_top)
+        for row, token, logprobs in zip(rows, chosen.tolist(), found, strict=True):
+            if token != NAN_TOKEN:
+                result[row] = logprobs
+    return result

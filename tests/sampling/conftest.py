@@ -1,0 +1,65 @@
+"""A small batch to sample from, built in a line or two."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from octavo.records import NewRow, SamplingParams
+from octavo.sampling import LogitsProcessor, Sampler, Samples
+
+CPU = torch.device("cpu")
+
+
+class Batch:
+    """A sampler with its token matrix; requests are named by their slot."""
+
+    def __init__(
+        self, vocab_size: int, max_num_seqs: int = 16, max_len: int = 64, processors: Sequence[LogitsProcessor] = ()
+    ) -> None:
+        self.sampler = Sampler(max_num_seqs, vocab_size, CPU, processors=processors)
+        # Garbage past the end of a row must not matter: neither valid ids nor invalid ones.
+        self.token_ids = torch.randint(-5, vocab_size + 5, (max_num_seqs, max_len), dtype=torch.int32)
+        self.lengths = [0] * max_num_seqs
+
+    def add(
+        self,
+        slot: int,
+        params: SamplingParams,
+        prompt: Sequence[int] = (0,),
+        output: Sequence[int] = (),
+        seed: int = 0,
+        stop: Sequence[int] = (),
+        bad_words: Sequence[list[int]] = (),
+    ) -> None:
+        tokens = [*prompt, *output]
+        self.sampler.add(NewRow(slot, tokens, len(prompt), params, seed, list(stop), list(bad_words)))
+        self.token_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        self.lengths[slot] = len(tokens)
+
+    def sample(self, logits: torch.Tensor, slots: Sequence[int]) -> Samples:
+        """One step, without appending the tokens."""
+        lengths = torch.tensor([self.lengths[slot] for slot in slots], dtype=torch.int64)
+        before = logits.clone()
+        samples = self.sampler.sample(
+            logits, torch.tensor(slots, dtype=torch.int64), lengths, self.token_ids, list(slots)
+        )
+        assert torch.equal(logits.nan_to_num(), before.nan_to_num()), "the model's logits were changed"
+        return samples
+
+    def append(self, slot: int, token: int) -> None:
+        self.token_ids[slot, self.lengths[slot]] = token
+        self.lengths[slot] += 1
+
+    def step(self, logits: torch.Tensor, slots: Sequence[int]) -> list[int]:
+        """One step whose tokens are appended."""
+        tokens = self.sample(logits, slots).token_ids.tolist()
+        for slot, token in zip(slots, tokens, strict=True):
+            self.append(slot, token)
+        return tokens
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., Batch]:
+    torch.manual_seed(0)
+    return Batch
