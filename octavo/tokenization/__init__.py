@@ -1,0 +1,6 @@
+"""Tokenizers and chat templates."""
+
+from octavo.tokenization.load import load_tokenizer, read_chat_template
+from octavo.tokenization.tokenizer import SpecialTokens, Tokenizer
+
+__all__ = ["SpecialTokens", "Tokenizer", "load_tokenizer", "read_chat_template"]

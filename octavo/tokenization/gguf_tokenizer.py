@@ -1,0 +1,252 @@
+"""Build a tokenizer from the metadata of a GGUF file.
+
+A GGUF file carries a vocabulary, not a tokenizer: how text is normalised and split beforehand is a name
+(``tokenizer.ggml.pre``) that every reader has to know. The names and their meaning are llama.cpp's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from octavo.errors import UnsupportedModelError
+from octavo.tokenization.tokenizer import SpecialTokens, Tokenizer
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORD_IN_CASES = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+)
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_ROLES = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "sep_token": "seperator_token_id",
+    "pad_token": "padding_token_id",
+}
+_SPACE = "▁"
+
+
+class _TokenType(IntEnum):
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Splitting:
+    """How byte-level BPE prepares text.
+
+    Attributes:
+        pattern: what a word is; None is GPT-2's own pattern.
+        splits_digits: every digit stands alone.
+        composes: characters are composed first (NFC).
+        ignores_merges: a word that is a token is taken whole.
+        adds_bos: texts begin with the bos token, unless the file says otherwise.
+    """
+
+    pattern: str | None = None
+    splits_digits: bool = False
+    composes: bool = False
+    ignores_merges: bool = False
+    adds_bos: bool = False
+
+
+_GPT2 = _Splitting()
+_DIGITS_APART = _Splitting(splits_digits=True)
+_QWEN2 = _Splitting(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}", composes=True
+)
+_LLAMA3 = _Splitting(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+    ignores_merges=True,
+    adds_bos=True,
+)
+_TEKKEN = _Splitting(
+    rf"{_WORD_IN_CASES % ('', '')}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}", ignores_merges=True, adds_bos=True
+)
+_GPT4O = _Splitting(
+    rf"{_WORD_IN_CASES % (_CONTRACTIONS + '?', _CONTRACTIONS + '?')}"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+_SPLITTINGS: dict[str, _Splitting] = {
+    **dict.fromkeys(("default", "gpt-2", "phi-2"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), _DIGITS_APART),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3),
+    "tekken": _TEKKEN,
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+}
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that the metadata of a GGUF file describes.
+
+    Args:
+        metadata: the file's keys and values.
+
+    Raises:
+        UnsupportedModelError: no tokenizer in the file, one of an unknown kind, or one that contradicts itself.
+    """
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind not in ("gpt2", "llama"):
+        raise UnsupportedModelError(
+            f"The GGUF file's tokenizer is of kind {kind!r}; gpt2 (byte-level BPE) and llama (SentencePiece) are known."
+            if kind
+            else "The GGUF file holds no tokenizer; name a folder with one by --tokenizer."
+        )
+    vocabulary = _Vocabulary.read(metadata)
+    try:
+        backend = _byte_level(metadata, vocabulary) if kind == "gpt2" else _sentencepiece(metadata, vocabulary)
+        _add_whole_tokens(backend, vocabulary)
+        _add_begin_and_end(backend, metadata, vocabulary, adds_bos=_adds_bos_by_default(kind, metadata))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UnsupportedModelError(f"The GGUF file's tokenizer contradicts itself: {error}.") from None
+    except Exception as error:  # The tokenizers library raises plain Exception.
+        raise UnsupportedModelError(f"The GGUF file's tokenizer cannot be built: {error}.") from None
+    named = {role: token for role in _ROLES if (token := vocabulary.special(metadata, role)) is not None}
+    return Tokenizer(backend, SpecialTokens(named), _chat_templates(metadata))
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """Tokens by id, with their types (1 for normal) and SentencePiece scores (empty if there are none)."""
+
+    tokens: list[str]
+    types: list[int]
+    scores: list[float]
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, Any]) -> "_Vocabulary":
+        tokens = _as_list(metadata.get("tokenizer.ggml.tokens"))
+        types = _as_list(metadata.get("tokenizer.ggml.token_type")) or [int(_TokenType.NORMAL)] * len(tokens)
+        scores = _as_list(metadata.get("tokenizer.ggml.scores"))
+        if not tokens or len(types) != len(tokens) or (scores and len(scores) != len(tokens)):
+            raise UnsupportedModelError(
+                f"The GGUF file's tokenizer is damaged: {len(tokens)} tokens, {len(types)} types, {len(scores)} scores."
+            )
+        return cls(tokens, types, scores)
+
+    def special(self, metadata: Mapping[str, Any], role: str) -> str | None:
+        token_id = metadata.get(f"tokenizer.ggml.{_ROLES[role]}")
+        if token_id is None:
+            return None
+        if not 0 <= token_id < len(self.tokens):
+            raise UnsupportedModelError(
+                f"The GGUF file's {role} has id {token_id}, which its vocabulary does not hold."
+            )
+        return self.tokens[token_id]
+
+    def ids(self, token_type: _TokenType) -> Iterator[int]:
+        return (token_id for token_id, kind in enumerate(self.types) if kind == token_type)
+
+
+def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend:
+    splitting = _splitting(metadata)
+    merges = [tuple(merge.split(" ", 1)) for merge in _as_list(metadata.get("tokenizer.ggml.merges"))]
+    ids = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
+    backend = Backend(models.BPE(vocab=ids, merges=merges, ignore_merges=splitting.ignores_merges))
+    if splitting.composes:
+        backend.normalizer = normalizers.NFC()
+    words: list[pre_tokenizers.PreTokenizer] = []
+    if splitting.splits_digits:
+        words.append(pre_tokenizers.Digits(individual_digits=True))
+    if splitting.pattern is not None:
+        words.append(pre_tokenizers.Split(Regex(splitting.pattern), behavior="isolated"))
+    words.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splitting.pattern is None))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(words)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _splitting(metadata: Mapping[str, Any]) -> _Splitting:
+    name = metadata.get("tokenizer.ggml.pre", "default")
+    if name not in _SPLITTINGS:
+        known = ", ".join(sorted(_SPLITTINGS))
+        raise UnsupportedModelError(f"The GGUF file splits text as {name!r}, which is not known; known are {known}.")
+    return _SPLITTINGS[name]
+
+
+def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend:
+    ids = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
+    unknown = vocabulary.special(metadata, "unk_token")
+    merges = _merges_from_scores(vocabulary)
+    backend = Backend(models.BPE(vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    adds_space = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    spaces = normalizers.Replace(" ", _SPACE)
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if adds_space else spaces
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if adds_space else steps)
+    return backend
+
+
+def _merges_from_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    """Every way to put a token together from two others, those that make the best-scored token first.
+
+    SentencePiece merges whatever neighbours make the token of the highest score; a list of merges in that order makes
+    rank-based BPE do the same. Only normal tokens come about by merging.
+    """
+    normal = [vocabulary.tokens[token_id] for token_id in vocabulary.ids(_TokenType.NORMAL)]
+    scores = (
+        [vocabulary.scores[token_id] for token_id in vocabulary.ids(_TokenType.NORMAL)] if vocabulary.scores else []
+    )
+    order = sorted(range(len(normal)), key=scores.__getitem__, reverse=True) if scores else range(len(normal))
+    parts = set(normal)
+    merges: list[tuple[str, str]] = []
+    for index in order:
+        token = normal[index]
+        for cut in range(len(token) - 1, 0, -1):
+            if token[:cut] in parts and token[cut:] in parts:
+                merges.append((token[:cut], token[cut:]))
+    return merges
+
+
+def _add_whole_tokens(backend: Backend, vocabulary: _Vocabulary) -> None:
+    """Let tokens that never come about by merging be found in the text itself, the longest first."""
+    control = vocabulary.ids(_TokenType.CONTROL)
+    backend.add_special_tokens([AddedToken(vocabulary.tokens[i], normalized=False, special=True) for i in control])
+    defined = vocabulary.ids(_TokenType.USER_DEFINED)
+    backend.add_tokens([AddedToken(vocabulary.tokens[i], normalized=False, special=False) for i in defined])
+
+
+def _adds_bos_by_default(kind: str, metadata: Mapping[str, Any]) -> bool:
+    return kind == "llama" or _splitting(metadata).adds_bos
+
+
+def _add_begin_and_end(
+    backend: Backend, metadata: Mapping[str, Any], vocabulary: _Vocabulary, *, adds_bos: bool
+) -> None:
+    bos = vocabulary.special(metadata, "bos_token") if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None
+    eos = vocabulary.special(metadata, "eos_token") if metadata.get("tokenizer.ggml.add_eos_token", False) else None
+    set_begin_and_end(backend, bos, eos)
+
+
+def set_begin_and_end(backend: Backend, bos: str | None, eos: str | None) -> None:
+    """Let texts encoded with special tokens begin with ``bos`` and end with ``eos``, where given."""
+    around = {token: backend.token_to_id(token) for token in (bos, eos) if token is not None}
+    template = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
+    if around:
+        backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=list(around.items()))
+
+
+def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    prefix = "tokenizer.chat_template"
+    templates = {
+        key.removeprefix(prefix).removeprefix(".") or "default": value
+        for key, value in metadata.items()
+        if (key == prefix or key.startswith(prefix + ".")) and isinstance(value, str)
+    }
+    return templates
+
+
+def _as_list(values: Sequence[Any] | None) -> list[Any]:
+    if values is None:
+        return []
+    return values if isinstance(values, list) else list(values)

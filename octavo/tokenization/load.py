@@ -1,0 +1,180 @@
+"""Find out where a model's tokenizer is described, and build it.
+
+A Hugging Face folder describes it in ``tokenizer.json`` (splitting and merging) and ``tokenizer_config.json`` (roles
+of tokens, chat template), with older or optional files beside them; a GGUF file in its metadata.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from octavo.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
+from octavo.tokenization.gguf_tokenizer import set_begin_and_end, tokenizer_from_gguf
+from octavo.tokenization.tokenizer import SPECIAL_TOKEN_NAMES, SpecialTokens, Tokenizer
+
+# These classes put bos and eos around a text as their configuration says, whatever tokenizer.json says.
+_CONFIGURED_BEGIN_AND_END = ("Llama", "CodeLlama", "Gemma", "Cohere")
+
+
+def load_tokenizer(path: Path, *, chat_template: str | None = None) -> Tokenizer:
+    """The tokenizer of a Hugging Face folder or a GGUF file.
+
+    Args:
+        path: the folder or the file.
+        chat_template: replaces the model's own: the template, or the path of a file with it.
+
+    Raises:
+        ModelNotFoundError: nothing lies there.
+        UnsupportedModelError: there is no tokenizer, or one that cannot be used.
+        ConfigError: ``chat_template`` is neither a template nor a file.
+    """
+    if path.is_dir():
+        tokenizer = _from_folder(path)
+    elif path.is_file():
+        tokenizer = _from_gguf_file(path)
+    else:
+        raise ModelNotFoundError(f"There is no tokenizer at {path}.")
+    if chat_template is not None:
+        tokenizer.chat_templates = {"default": read_chat_template(chat_template)}
+    return tokenizer
+
+
+def read_chat_template(template_or_path: str) -> str:
+    """The template itself, read from a file if ``template_or_path`` names one.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if "{" in template_or_path or "\n" in template_or_path:
+        return template_or_path
+    try:
+        return Path(template_or_path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The chat template {template_or_path!r} is no template and no readable file: {error}."
+        ) from None
+
+
+def _from_gguf_file(path: Path) -> Tokenizer:
+    from octavo.tokenization.gguf_file import GGUFFile
+
+    return tokenizer_from_gguf(GGUFFile.open(path).metadata)
+
+
+def _from_folder(folder: Path) -> Tokenizer:
+    config = _read_json(folder / "tokenizer_config.json")
+    backend = _backend(folder)
+    _add_configured_tokens(backend, config, _read_json(folder / "added_tokens.json"))
+    special_tokens = _special_tokens({**_read_json(folder / "special_tokens_map.json"), **config})
+    class_name = str(config.get("tokenizer_class", ""))
+    if class_name.removesuffix("Fast").removesuffix("Tokenizer") in _CONFIGURED_BEGIN_AND_END:
+        _configure_begin_and_end(backend, config, special_tokens)
+    return Tokenizer(backend, special_tokens, _chat_templates(folder, config))
+
+
+def _backend(folder: Path) -> tokenizers.Tokenizer:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return _converted_backend(folder)
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # The tokenizers library raises plain Exception.
+        raise UnsupportedModelError(f"{file} cannot be read as a tokenizer: {error}.") from None
+
+
+def _converted_backend(folder: Path) -> tokenizers.Tokenizer:
+    """Let transformers build a fast tokenizer from older files such as ``tokenizer.model`` or ``vocab.json``."""
+    from transformers import AutoTokenizer
+
+    try:
+        backend = AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True).backend_tokenizer
+    except Exception as error:  # Whatever its many converters raise.
+        raise UnsupportedModelError(
+            f"{folder} has no tokenizer.json, and none can be made from its other files: {error}."
+        ) from None
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise UnsupportedModelError(
+            f"{folder} has a slow tokenizer, which is not supported; it needs a tokenizer.json."
+        )
+    return backend
+
+
+def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any], added: dict[str, Any]) -> None:
+    """Add tokens that the other files name but ``tokenizer.json`` does not, in the order of their ids."""
+    wanted: dict[int, tokenizers.AddedToken] = {
+        token_id: tokenizers.AddedToken(token, normalized=False)
+        for token, token_id in added.items()
+        if isinstance(token_id, int)
+    }
+    for token_id, token in config.get("added_tokens_decoder", {}).items():
+        flags = {name: bool(token.get(name, False)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+        wanted[int(token_id)] = tokenizers.AddedToken(token["content"], special=bool(token.get("special")), **flags)
+    known = backend.get_added_tokens_decoder()
+    for token_id, token in sorted(wanted.items()):
+        if token_id not in known and backend.token_to_id(token.content) in (None, token_id):
+            add = backend.add_special_tokens if token.special else backend.add_tokens
+            add([token])
+
+
+def _special_tokens(config: Mapping[str, Any]) -> SpecialTokens:
+    named = {name: text for name in SPECIAL_TOKEN_NAMES if (text := _token_text(config.get(name))) is not None}
+    others = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    if isinstance(others, Mapping):
+        others = list(others.values())
+    return SpecialTokens(named, tuple(text for other in others if (text := _token_text(other)) is not None))
+
+
+def _token_text(token: object) -> str | None:
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _configure_begin_and_end(
+    backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: SpecialTokens
+) -> None:
+    if not isinstance(config.get("add_bos_token"), bool) and not isinstance(config.get("add_eos_token"), bool):
+        return
+    wanted = [
+        special_tokens.named.get(f"{name}_token") if config.get(f"add_{name}_token", name == "bos") else None
+        for name in ("bos", "eos")
+    ]
+    bos, eos = (token if token is not None and backend.token_to_id(token) is not None else None for token in wanted)
+    if bos is None and eos is None:
+        backend.post_processor = None
+    else:
+        set_begin_and_end(backend, bos, eos)
+
+
+def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Name → template. A ``chat_template.jinja`` wins over the other places a template can stand in."""
+    templates: dict[str, str] = {}
+    for source in (config, _read_json(folder / "chat_template.json")):
+        match source.get("chat_template"):
+            case str(template):
+                templates["default"] = template
+            case list(entries):
+                templates.update({entry["name"]: entry["template"] for entry in entries})
+            case dict(named):
+                templates.update(named)
+    for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        templates[file.stem] = file.read_text(encoding="utf-8")
+    if (file := folder / "chat_template.jinja").is_file():
+        templates["default"] = file.read_text(encoding="utf-8")
+    return templates
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The object in ``file``; empty if there is no such file."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnsupportedModelError(f"{file} cannot be read: {error}.") from None
+    if not isinstance(content, dict):
+        raise UnsupportedModelError(f"{file} must hold a JSON object.")
+    return content

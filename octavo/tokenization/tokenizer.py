@@ -1,0 +1,288 @@
+"""The tokenizer: text to token ids and back, on the ``tokenizers`` library."""
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import tokenizers
+
+from octavo.errors import ChatTemplateError, InvalidRequestError
+from octavo.tokenization.chat_template import render_chat
+from octavo.tokenization.decoding import DecodingScheme, decoding_scheme
+
+PARALLEL_ENCODE_LENGTH = 1 << 14
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The tokens that have a role, as text.
+
+    Attributes:
+        named: role (``bos_token``, ``eos_token``…) → token; chat templates see them under these names.
+        others: further tokens that are left out of texts.
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+
+
+class Tokenizer:
+    """One model's tokenizer; every method may be called from any thread.
+
+    Args:
+        backend: what splits and merges.
+        special_tokens: tokens with a role; those that are in the vocabulary count as special from now on.
+        chat_templates: name → template; the one called ``default`` is used unless another is asked for.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens: SpecialTokens = SpecialTokens(),  # noqa: B008 (frozen)
+        chat_templates: Mapping[str, str] | None = None,
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.special_tokens = special_tokens
+        self.chat_templates = dict(chat_templates or {})
+        _mark_special(backend, [*special_tokens.named.values(), *special_tokens.others])
+        self.all_special_ids: list[int] = sorted(
+            token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
+        )
+        self.vocab_size: int = backend.get_vocab_size()
+        self.scheme: DecodingScheme | None = decoding_scheme(
+            backend.decoder.__getstate__() if backend.decoder else None
+        )
+        self._bytes_with_special = _TokenBytes(backend, self.scheme)
+        self._bytes_without_special = _TokenBytes(backend, self.scheme)
+        self._bytes_without_special.update(dict.fromkeys(self.all_special_ids, b""))
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of ``text``. Other threads run meanwhile.
+
+        Raises:
+            InvalidRequestError: the text holds lone surrogates, which are not Unicode text.
+        """
+        if len(text) >= PARALLEL_ENCODE_LENGTH:
+            return self.encode_batch([text], add_special_tokens)[0]
+        try:
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:
+            raise _not_unicode(text) from None
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Token ids of each text, computed on all cores; raises as :meth:`encode`."""
+        try:
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        except TypeError:
+            raise next((_not_unicode(text) for text in texts if not _is_unicode(text)), _not_unicode("")) from None
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of ``ids``; ids outside of the vocabulary are passed over.
+
+        Bytes that are not UTF-8 become U+FFFD. This is the tokenizer's own decoding but for one case: when
+        SentencePiece byte tokens spell valid characters right before or after invalid bytes, the characters stay.
+        """
+        if self.scheme is None:
+            return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        token_bytes = self.byte_table(skip_special_tokens)
+        text = str(b"".join(map(token_bytes.__getitem__, ids)), "utf-8", self.scheme.errors)
+        return strip_front(text, self.scheme.num_stripped)
+
+    def byte_table(self, skip_special_tokens: bool) -> Mapping[int, bytes]:
+        """Token id → the bytes of its text (none for special tokens, if they are to be skipped); total over int."""
+        return self._bytes_without_special if skip_special_tokens else self._bytes_with_special
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token's text, special tokens included; empty for an id outside of the vocabulary."""
+        return self._bytes_with_special[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """How one token reads by itself: its leading space is kept, bytes that are not UTF-8 become U+FFFD."""
+        return str(self._bytes_with_special[token_id], "utf-8", "replace")
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
+        """Tokens as the vocabulary spells them; None for an id outside of it."""
+        return [self.backend.id_to_token(token_id) if token_id >= 0 else None for token_id in ids]
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int | None]:
+        """The reverse of :meth:`convert_ids_to_tokens`."""
+        return [self.backend.token_to_id(token) for token in tokens]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Token → id, added tokens included."""
+        return self.backend.get_vocab()
+
+    @cached_property
+    def max_token_length(self) -> int:
+        """Length of the longest token, in characters: what ``n`` tokens can hold at most is ``n`` times this."""
+        return max(map(len, self.get_vocab()), default=1)
+
+    def _special(self, name: str) -> str | None:
+        return self.special_tokens.named.get(name)
+
+    def _special_id(self, name: str) -> int | None:
+        token = self._special(name)
+        return None if token is None else self.backend.token_to_id(token)
+
+    @property
+    def bos_token(self) -> str | None:
+        """The token that begins a text, if there is one."""
+        return self._special("bos_token")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Its id."""
+        return self._special_id("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """The token that ends a text, if there is one."""
+        return self._special("eos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Its id."""
+        return self._special_id("eos_token")
+
+    @property
+    def pad_token(self) -> str | None:
+        """The token that fills up batches, if there is one."""
+        return self._special("pad_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """Its id."""
+        return self._special_id("pad_token")
+
+    @property
+    def unk_token(self) -> str | None:
+        """The token for what cannot be spelled, if there is one."""
+        return self._special("unk_token")
+
+    @property
+    def unk_token_id(self) -> int | None:
+        """Its id."""
+        return self._special_id("unk_token")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template that is used unless another is asked for."""
+        return self.chat_templates.get("default")
+
+    def select_chat_template(self, wanted: str | None = None, *, with_tools: bool = False) -> str:
+        """The template to use: ``wanted`` (a name or the text itself), else the one for tools, else the default.
+
+        Raises:
+            ChatTemplateError: the model has no template.
+        """
+        if wanted is not None:
+            return self.chat_templates.get(wanted, wanted)
+        if with_tools and "tool_use" in self.chat_templates:
+            return self.chat_templates["tool_use"]
+        if self.chat_template is not None:
+            return self.chat_template
+        if self.chat_templates:
+            names = ", ".join(sorted(self.chat_templates))
+            raise ChatTemplateError(f"This model has several chat templates; choose one of {names}.", "chat_template")
+        raise ChatTemplateError("This model has no chat template; give one with --chat-template.", "chat_template")
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        tokenize: bool = True,
+        **kwargs: Any,
+    ) -> str | list[int]:
+        """Write a conversation as one prompt: token ids, or the text if ``tokenize`` is false.
+
+        Args:
+            messages: each with ``role`` and ``content``.
+            tools: JSON descriptions of functions that the model may call.
+            documents: passages for templates that take them.
+            add_generation_prompt: end with the header of the assistant's turn.
+            continue_final_message: leave the last message open, to be continued.
+            chat_template: name of one of the model's templates, or a template.
+            kwargs: further values the template can see.
+
+        Raises:
+            ChatTemplateError: no template, or the template failed.
+        """
+        template = self.select_chat_template(chat_template, with_tools=bool(tools))
+        values = {**self.special_tokens.named, **kwargs, "tools": tools, "documents": documents}
+        text = render_chat(
+            template,
+            messages,
+            values,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+
+class _TokenBytes(dict[int, bytes]):
+    """Token id → bytes, filled as tokens are met: a whole vocabulary would take a good part of a second."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, scheme: DecodingScheme | None) -> None:
+        super().__init__()
+        self._backend = backend
+        self._scheme = scheme
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._backend.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
+        if token is None:
+            return b""
+        if self._scheme is not None:
+            spelled = self._scheme.token_bytes(token)
+        else:
+            spelled = self._backend.decode([token_id], skip_special_tokens=False).encode()
+        self[token_id] = spelled
+        return spelled
+
+
+def strip_front(text: str, num_spaces: int) -> str:
+    """``text`` without up to ``num_spaces`` of its leading spaces."""
+    while num_spaces and text.startswith(" "):
+        text, num_spaces = text[1:], num_spaces - 1
+    return text
+
+
+def text_decoder(scheme: DecodingScheme) -> codecs.IncrementalDecoder:
+    """A decoder from a stream of token bytes to text that holds back incomplete characters (3 bytes at most)."""
+    return codecs.getincrementaldecoder("utf-8")(scheme.errors)
+
+
+def _mark_special(backend: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
+    known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    wanted = [token for token in dict.fromkeys(tokens) if token not in known and backend.token_to_id(token) is not None]
+    if wanted:
+        backend.add_special_tokens([tokenizers.AddedToken(t, special=True, normalized=False) for t in wanted])
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _not_unicode(text: str) -> InvalidRequestError:
+    if not isinstance(text, str):
+        return InvalidRequestError(f"A prompt must be text, got {type(text).__name__}.", "prompt")
+    return InvalidRequestError(
+        "The text holds lone surrogates (half characters), which are not valid Unicode.", "prompt"
+    )
