@@ -1,0 +1,63 @@
+"""Octavo: large-language-model inference and serving.
+
+Names are imported when they are first used, so ``import octavo`` is quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from octavo.async_llm import AsyncLLM
+    from octavo.llm import LLM
+    from octavo.records import (
+        CompletionOutput,
+        Logprob,
+        PromptType,
+        RequestOutput,
+        RequestOutputKind,
+        SamplingParams,
+        TextPrompt,
+        TokensPrompt,
+    )
+
+_HOMES = {
+    "AsyncLLM": "octavo.async_llm",
+    "CompletionOutput": "octavo.records",
+    "LLM": "octavo.llm",
+    "Logprob": "octavo.records",
+    "PromptType": "octavo.records",
+    "RequestOutput": "octavo.records",
+    "RequestOutputKind": "octavo.records",
+    "SamplingParams": "octavo.records",
+    "TextPrompt": "octavo.records",
+    "TokensPrompt": "octavo.records",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "Logprob",
+    "PromptType",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

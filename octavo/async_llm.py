@@ -1,0 +1,325 @@
+"""The asynchronous face: many requests in flight, the engine in a process of its own."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from octavo.config import EngineConfig
+from octavo.engine.client import EngineClient
+from octavo.engine.supervisor import Supervisor
+from octavo.errors import ConfigError, EngineDeadError, OverloadedError, RequestFailedError
+from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.frontend import Frontend
+from octavo.inputs.processor import InputProcessor
+from octavo.outputs.processor import OutputProcessor
+from octavo.records import (
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    PreparedRequest,
+    PromptType,
+    RequestOutput,
+    SamplingParams,
+)
+from octavo.tokenization import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_MAX_REPLAYS = 3
+_LONG_TEXT = 4096
+
+
+class AsyncLLM:
+    """A model served to many callers of one event loop.
+
+    The engine runs in a process of its own. If that dies it is started again, and requests in flight go on where
+    they were: callers see a pause.
+
+    Args:
+        settings: the engine's settings.
+        chat_template: a chat template, or a file with one, instead of the model's own.
+        address: where to listen for an engine that somebody else keeps alive; by default this object keeps its own.
+        client_index: place among the frontends of that engine.
+    """
+
+    def __init__(
+        self,
+        settings: EngineConfig,
+        *,
+        chat_template: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        if any(not isinstance(spec, str) for spec in settings.model.logits_processors or []):
+            raise ConfigError(
+                "The engine runs in another process: give logits_processors by name, as 'package.module:Class'."
+            )
+        self.settings = settings
+        self.stats = EngineStats()
+        self.model_name = settings.model.model
+        self._chat_template = chat_template
+        self._address = address
+        self._folder: Path | None = None
+        self._client: EngineClient | None = None
+        self._supervisor: Supervisor | None = None
+        self._supervision: asyncio.Task[None] | None = None
+        self._frontend: Frontend | None = None
+        self._inputs: InputProcessor | None = None
+        self._info: EngineInfo | None = None
+        self._outputs = OutputProcessor(None)
+        self._streams: dict[str, asyncio.Queue[RequestOutput | Exception]] = {}
+        self._num_replays: dict[str, int] = {}
+        self._started = asyncio.Event()
+        self._error: EngineDeadError | ConfigError | None = None
+
+    @classmethod
+    def from_engine_args(cls, **settings: object) -> "AsyncLLM":
+        """Build from flat keyword arguments, named like the settings."""
+        return cls(EngineConfig.from_kwargs(**settings))
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer, None if it was told to do without."""
+        return None if self._frontend is None else self._frontend.tokenizer
+
+    @property
+    def chat_renderer(self) -> ChatRenderer | None:
+        """Renders conversations; None without a tokenizer."""
+        return None if self._frontend is None else self._frontend.chat_renderer
+
+    @property
+    def input_processor(self) -> InputProcessor:
+        """Checks and tokenises prompts."""
+        assert self._inputs is not None, "start() comes first"
+        return self._inputs
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's description."""
+        assert self._info is not None, "start() comes first"
+        return self._info
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine is there; False while it is starting, also again."""
+        return self._error is None and self._client is not None and self._client.is_connected
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engine is gone for good."""
+        return self._error is not None
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests in flight."""
+        return len(self._streams)
+
+    async def start(self) -> None:
+        """Start the engine and wait until it is loaded.
+
+        Raises:
+            OctavoError: the model or a setting is wrong.
+            EngineDeadError: the engine did not start.
+        """
+        address = self._address
+        if address is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+            address = f"ipc://{self._folder}/engine.sock"
+        self._client = EngineClient(
+            address, on_ready=self._handle_ready, on_batch=self._handle_batch, on_failed=self._handle_failure
+        )
+        self._client.start()
+        if self._address is None:
+            self._supervisor = Supervisor(self.settings, [address])
+            self._supervision = asyncio.create_task(self._supervise(self._supervisor))
+        try:
+            # The engine process loads weights meanwhile.
+            self._frontend = await asyncio.to_thread(Frontend.load, self.settings, self._chat_template)
+            self._outputs = OutputProcessor(self._frontend.tokenizer)
+            await self._started.wait()
+            if self._error is not None:
+                raise self._error
+        except BaseException:
+            await self.shutdown()
+            raise
+        self._inputs = self._frontend.input_processor(self.info)
+
+    async def wait_until_dead(self) -> None:
+        """Return when the engine is gone for good."""
+        if self._supervision is not None:
+            await asyncio.wait([self._supervision])
+
+    async def generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams | None,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Complete a prompt; closing the generator aborts the request.
+
+        Args:
+            sampling_params: None takes the model's defaults; ``output_kind`` decides what each output holds.
+
+        Raises:
+            InvalidRequestError: the request is wrong; raised before the first output.
+            OverloadedError: too many requests wait already.
+            RequestFailedError: the request failed in the engine.
+            EngineDeadError: the engine is gone for good.
+        """
+        self._check_admission()
+        prepared = await self._prepare(prompt, sampling_params, request_id, priority, cache_salt, truncate_prompt_tokens)
+        stream: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
+        self._outputs.add(prepared)
+        self._streams[request_id] = stream
+        finished = False
+        try:
+            assert self._client is not None
+            await self._client.add(prepared.children)
+            while not finished:
+                item = await stream.get()
+                if isinstance(item, Exception):
+                    raise item
+                finished = item.finished
+                if item.error is not None:
+                    raise RequestFailedError(item.error)
+                yield item
+        finally:
+            self._streams.pop(request_id, None)
+            self._forget_replays(prepared)
+            if not finished:
+                await self._abort_in_engine(request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its generator yields a last output with finish reason ``abort``."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        engine_ids = self._outputs.abort(request_id)
+        stream.put_nowait(RequestFailedError("The request was aborted."))
+        if self._client is not None:
+            await self._client.abort(engine_ids)
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes; False if requests are running."""
+        assert self._client is not None, "start() comes first"
+        return await self._client.call("reset_prefix_cache")
+
+    async def shutdown(self) -> None:
+        """End requests, the engine process and all that was set up; may be called more than once."""
+        for stream in self._streams.values():
+            stream.put_nowait(EngineDeadError("The engine is shutting down."))
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+            self._supervisor = None
+        if self._supervision is not None:
+            self._supervision.cancel()
+            await asyncio.gather(self._supervision, return_exceptions=True)
+            self._supervision = None
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def _prepare(
+        self,
+        prompt: PromptType,
+        params: SamplingParams | None,
+        request_id: str,
+        priority: int,
+        cache_salt: str | None,
+        truncate_prompt_tokens: int | None,
+    ) -> PreparedRequest:
+        def process() -> PreparedRequest:
+            return self.input_processor.process(
+                request_id,
+                prompt,
+                params,
+                priority=priority,
+                cache_salt=cache_salt,
+                truncate_prompt_tokens=truncate_prompt_tokens,
+            )
+
+        text = prompt if isinstance(prompt, str) else prompt.get("prompt") if isinstance(prompt, dict) else None
+        # Tokenising a long text takes long and lets go of the interpreter; a short one is not worth a thread.
+        if isinstance(text, str) and len(text) > _LONG_TEXT:
+            return await asyncio.to_thread(process)
+        return process()
+
+    def _check_admission(self) -> None:
+        if self._error is not None:
+            raise self._error
+        limit = self.settings.scheduler.max_num_waiting
+        if limit is not None and self.num_unfinished >= self.info.max_num_seqs + limit:
+            raise OverloadedError(f"{self.num_unfinished} requests are in flight, as many as this server takes.")
+
+    async def _abort_in_engine(self, request_id: str) -> None:
+        engine_ids = self._outputs.abort(request_id)
+        if engine_ids and self._client is not None:
+            await self._client.abort(engine_ids)
+
+    async def _supervise(self, supervisor: Supervisor) -> None:
+        await supervisor.run()
+        self._die(EngineDeadError("The engine stopped and does not come back; see the log."))
+
+    def _die(self, error: EngineDeadError | ConfigError) -> None:
+        if self._error is None:
+            self._error = error
+        for stream in self._streams.values():
+            stream.put_nowait(self._error)
+        self._started.set()
+
+    def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
+        self._info = info
+        self._started.set()
+        return [request for request in self._outputs.replays() if self._may_replay(request)]
+
+    def _handle_failure(self, error: str, is_setting: bool) -> None:
+        logger.error("%s", error)
+        if is_setting:
+            self._die(ConfigError(error))
+
+    def _may_replay(self, request: EngineRequest) -> bool:
+        """Whether to try a request once more; one that was there at every death may be their cause."""
+        count = self._num_replays.get(request.request_id, 0)
+        self._num_replays[request.request_id] = count + 1
+        if count < _MAX_REPLAYS:
+            return True
+        error = f"The engine died {count + 1} times while it worked on this request."
+        self._handle_batch([EngineOutput(request.request_id, finish_reason="error", error=error)], self.stats)
+        return False
+
+    def _forget_replays(self, prepared: PreparedRequest) -> None:
+        for child in prepared.children:
+            self._num_replays.pop(child.request_id, None)
+
+    def _handle_batch(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
+        self.stats = stats
+        if not outputs:
+            return
+        processed = self._outputs.process(outputs)
+        for output in processed.outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None:
+                stream.put_nowait(output)
+        if processed.aborts and self._client is not None:
+            _run_soon(self._client.abort(processed.aborts))
+
+
+_background: set[asyncio.Task[None]] = set()
+
+
+def _run_soon(work: "contextlib.AbstractAsyncContextManager[None] | object") -> None:
+    """Start a coroutine and keep it alive until it is done."""
+    task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    _background.add(task)
+    task.add_done_callback(_background.discard)

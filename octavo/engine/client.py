@@ -1,0 +1,122 @@
+"""A frontend's end of the connection to the engine process."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from octavo.engine import messages
+from octavo.errors import EngineDeadError
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats
+
+
+class EngineClient:
+    """Listens for an engine process, whichever is alive, and talks to it.
+
+    While there is none, requests are not sent and not kept: whoever owns them sends all unfinished ones again from
+    ``on_ready``, which is called each time that an engine has connected.
+
+    Args:
+        address: where to listen, a ZeroMQ address.
+        on_ready: called with the engine's description; returns the requests to (re)play.
+        on_batch: called with outputs and the engine's figures.
+        on_failed: called when the engine could not start: sentence, and whether a setting is at fault.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        on_ready: Callable[[EngineInfo], list[EngineRequest]],
+        on_batch: Callable[[list[EngineOutput], EngineStats], None],
+        on_failed: Callable[[str, bool], None],
+    ) -> None:
+        self._on_ready, self._on_batch, self._on_failed = on_ready, on_batch, on_failed
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.bind(address)
+        self._identity: bytes | None = None
+        self._generation = 0
+        self._calls: dict[int, asyncio.Future[bool]] = {}
+        self._call_ids = itertools.count(1)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether an engine is there and loaded."""
+        return self._identity is not None
+
+    def start(self) -> None:
+        """Begin to listen, on the running event loop."""
+        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch_connection())]
+
+    async def add(self, requests: list[EngineRequest]) -> None:
+        """Send requests, if an engine is there."""
+        await self._send(messages.Add(requests))
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Ask to end requests, if an engine is there."""
+        await self._send(messages.Abort(request_ids))
+
+    async def call(self, name: str) -> bool:
+        """Run a control function of the engine.
+
+        Raises:
+            EngineDeadError: no engine is there, or it died before it answered.
+        """
+        if self._identity is None:
+            raise EngineDeadError("The engine is not running at the moment.")
+        call_id = next(self._call_ids)
+        self._calls[call_id] = asyncio.get_running_loop().create_future()
+        await self._send(messages.Call(call_id, name))
+        return await self._calls[call_id]
+
+    async def close(self) -> None:
+        """Stop listening."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
+        self._context.term()
+
+    async def _send(self, message: messages.ToEngine) -> None:
+        if self._identity is not None:
+            with contextlib.suppress(zmq.ZMQError):
+                await self._socket.send_multipart([self._identity, messages.encode(message)])
+
+    async def _receive(self) -> None:
+        while True:
+            identity, data = await self._socket.recv_multipart()
+            match messages.decode_from_engine(data):
+                case messages.Batch(generation=generation, outputs=outputs, stats=stats):
+                    # A dead engine's last words may be read after its successor's first.
+                    if generation == self._generation and self.is_connected:
+                        self._on_batch(outputs, stats)
+                case messages.Ready(generation=generation, info=info):
+                    self._identity, self._generation = identity, generation
+                    await self.add(self._on_ready(info))
+                case messages.Failed(error=error, is_setting=is_setting):
+                    self._on_failed(error, is_setting)
+                case messages.Reply(call_id=call_id, value=value):
+                    future = self._calls.pop(call_id, None)
+                    if future is not None and not future.done():
+                        future.set_result(value)
+
+    async def _watch_connection(self) -> None:
+        while True:
+            await recv_monitor_message(self._monitor)
+            self._identity = None
+            for future in self._calls.values():
+                if not future.done():
+                    future.set_exception(EngineDeadError("The engine stopped before it answered."))
+            self._calls.clear()

@@ -1,0 +1,102 @@
+"""The engine: takes requests, runs steps, gives tokens."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from octavo.config import EngineConfig
+from octavo.execution.executor import Executor, InProcessExecutor, PendingStep
+from octavo.hub import load_model_config, resolve
+from octavo.planning import make_plan
+from octavo.platforms import select_platform
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan
+from octavo.scheduling import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Scheduler and executor in one loop. Knows token ids, no text; not safe for several threads.
+
+    Raises:
+        OctavoError: the model or a setting is wrong.
+    """
+
+    def __init__(self, settings: EngineConfig) -> None:
+        start = time.perf_counter()
+        model = settings.model
+        source = resolve(
+            model.model, revision=model.revision, token=model.hf_token, cache_dir=settings.load.download_dir
+        )
+        config = load_model_config(source, model.hf_overrides)
+        platform = select_platform(settings.device.device)
+        self.plan: Plan = make_plan(settings, config, platform)
+        for decision in self.plan.decisions:
+            logger.debug("%s = %s: %s", decision.name, decision.value, decision.reason)
+        executor = InProcessExecutor(settings, source, config, self.plan, platform)
+        self.executor: Executor = executor
+        self.scheduler = Scheduler(self.plan)
+        self._pending: deque[PendingStep] = deque()
+        self.info = EngineInfo(
+            max_model_len=self.plan.max_model_len,
+            vocab_size=config.vocab_size,
+            num_blocks=self.plan.num_blocks - 1,
+            block_size=self.plan.block_size,
+            max_num_seqs=self.plan.max_num_seqs,
+            supports_prefix_caching=self.plan.enable_prefix_caching,
+        )
+        logger.info(
+            "%s on %s: weights in %.1f s, ready in %.1f s; cache for %d tokens, sequences up to %d",
+            source.name,
+            platform.describe(),
+            executor.load_report.seconds,
+            time.perf_counter() - start,
+            self.plan.cache_tokens,
+            self.plan.max_model_len,
+        )
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            InvalidRequestError: it can never run.
+        """
+        self.scheduler.add(request)
+
+    def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
+        """End requests at once; unknown ids are ignored."""
+        return self.scheduler.abort(request_ids)
+
+    def step(self) -> list[EngineOutput]:
+        """Run one step and return what it brought; nothing if nothing can run.
+
+        Keeps up to ``num_steps_ahead`` further steps under way.
+        """
+        while len(self._pending) <= self.plan.num_steps_ahead:
+            step = self.scheduler.schedule()
+            if step is None:
+                break
+            self._pending.append(self.executor.submit(step))
+        if not self._pending:
+            return []
+        return self.scheduler.update(self._pending.popleft().result())
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step may do something."""
+        return self.scheduler.has_unfinished or bool(self._pending)
+
+    @property
+    def stats(self) -> EngineStats:
+        """Figures as of now."""
+        return self.scheduler.current_stats()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes; refused (False) while requests run."""
+        return self.scheduler.reset_prefix_cache()
+
+    def shutdown(self) -> None:
+        """Give the model's memory back."""
+        self._pending.clear()
+        self.executor.shutdown()

@@ -1,0 +1,74 @@
+"""What API processes and the engine process say to each other.
+
+Every message is one msgpack array, tagged by kind. Decoding builds only the types below, so nothing that
+arrives can run code.
+"""
+
+import msgspec
+
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats
+
+
+class Add(msgspec.Struct, tag="add"):
+    """Queue requests, in order."""
+
+    requests: list[EngineRequest]
+
+
+class Abort(msgspec.Struct, tag="abort"):
+    """End requests; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class Call(msgspec.Struct, tag="call"):
+    """Run one of the engine's control functions and reply."""
+
+    call_id: int
+    name: str
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The engine is loaded. Sent on every connection.
+
+    Attributes:
+        generation: counts the engine processes of this server, from 1.
+    """
+
+    generation: int
+    info: EngineInfo
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """The engine could not start.
+
+    Attributes:
+        is_setting: whether a setting or model is at fault, so that trying again is no use.
+    """
+
+    generation: int
+    error: str
+    is_setting: bool
+
+
+class Batch(msgspec.Struct, tag="batch"):
+    """What a step brought for one frontend's requests."""
+
+    generation: int
+    outputs: list[EngineOutput]
+    stats: EngineStats
+
+
+class Reply(msgspec.Struct, tag="reply"):
+    """A control function's result."""
+
+    call_id: int
+    value: bool
+
+
+ToEngine = Add | Abort | Call
+FromEngine = Ready | Failed | Batch | Reply
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

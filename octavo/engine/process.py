@@ -1,0 +1,188 @@
+"""The engine's own process: a loop between a socket per frontend and the core.
+
+Started by the supervisor as ``python -m octavo.engine.process`` with its :class:`Launch` as one line of JSON on
+standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+import msgspec
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from octavo.engine import messages
+from octavo.engine.core import EngineCore
+from octavo.engine.launch import Launch
+from octavo.errors import InvalidRequestError, OctavoError
+from octavo.records import EngineOutput, EngineRequest
+from octavo.telemetry.logs import configure_logging
+
+logger = logging.getLogger(__name__)
+
+_STATS_INTERVAL = 0.5
+_IDLE_POLL_MS = 60_000
+
+
+class _Frontend:
+    """The connection to one frontend and the requests it has here."""
+
+    def __init__(self, context: zmq.Context, address: str, generation: int) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.IDENTITY, f"engine-{generation}".encode())
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self.socket.connect(address)
+        self.request_ids: set[str] = set()
+
+
+class EngineServer:
+    """Serves frontends until told to stop."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._generation = launch.generation
+        self._context = zmq.Context()
+        self._frontends = [_Frontend(self._context, address, launch.generation) for address in launch.addresses]
+        self._owners: dict[str, int] = {}
+        self._core: EngineCore | None = None
+        self._settings = launch.settings
+        self._last_stats = 0.0
+
+    def run(self) -> int:
+        """Load the model, then serve; returns the exit status."""
+        try:
+            self._core = EngineCore(self._settings)
+        except OctavoError as error:
+            return self._report_failure(str(error), is_setting=True)
+        except Exception as error:
+            logger.exception("the engine could not start")
+            return self._report_failure(f"The engine could not start: {error}", is_setting=False)
+        # Connections were made before the model was loaded; their handshakes wait in the monitors and bring out Ready.
+        poller = zmq.Poller()
+        for frontend in self._frontends:
+            poller.register(frontend.socket, zmq.POLLIN)
+            poller.register(frontend.monitor, zmq.POLLIN)
+        while True:
+            events = dict(poller.poll(0 if self._core.has_work else _IDLE_POLL_MS))
+            if events:
+                self._handle(events)
+            if self._core.has_work:
+                self._deliver(self._core.step())
+
+    def _handle(self, events: dict[zmq.Socket, int]) -> None:
+        for index, frontend in enumerate(self._frontends):
+            if frontend.monitor in events:
+                self._handle_connection(frontend)
+            if frontend.socket in events:
+                self._receive(index, frontend)
+
+    def _handle_connection(self, frontend: _Frontend) -> None:
+        """A frontend that came back starts afresh; one that went takes its requests along."""
+        assert self._core is not None
+        event = recv_monitor_message(frontend.monitor)["event"]
+        if event == zmq.EVENT_DISCONNECTED:
+            self._abort(list(frontend.request_ids))
+        else:
+            self._send(frontend, messages.Ready(self._generation, self._core.info))
+
+    def _receive(self, index: int, frontend: _Frontend) -> None:
+        assert self._core is not None
+        while True:
+            try:
+                data = frontend.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            match messages.decode_to_engine(data):
+                case messages.Add(requests=requests):
+                    for request in requests:
+                        request.client_index = index
+                        self._add(request, frontend)
+                case messages.Abort(request_ids=request_ids):
+                    self._abort(request_ids)
+                case messages.Call(call_id=call_id, name="reset_prefix_cache"):
+                    self._send(frontend, messages.Reply(call_id, self._core.reset_prefix_cache()))
+                case messages.Call(call_id=call_id):
+                    self._send(frontend, messages.Reply(call_id, False))
+
+    def _add(self, request: EngineRequest, frontend: _Frontend) -> None:
+        assert self._core is not None
+        try:
+            self._core.add(request)
+        except InvalidRequestError as error:
+            output = EngineOutput(request.request_id, finish_reason="error", error=str(error))
+            self._send(frontend, messages.Batch(self._generation, [output], self._core.stats))
+            return
+        self._owners[request.request_id] = request.client_index
+        frontend.request_ids.add(request.request_id)
+
+    def _abort(self, request_ids: list[str]) -> None:
+        """The frontend that aborts has forgotten its requests already: no output goes back."""
+        assert self._core is not None
+        for output in self._core.abort(request_ids):
+            self._forget(output.request_id)
+        self._send_stats()
+
+    def _forget(self, request_id: str) -> None:
+        owner = self._owners.pop(request_id, None)
+        if owner is not None:
+            self._frontends[owner].request_ids.discard(request_id)
+
+    def _deliver(self, outputs: list[EngineOutput]) -> None:
+        assert self._core is not None
+        by_owner: dict[int, list[EngineOutput]] = {}
+        for output in outputs:
+            owner = self._owners.get(output.request_id)
+            if owner is None:
+                continue
+            by_owner.setdefault(owner, []).append(output)
+            if output.finish_reason is not None:
+                self._forget(output.request_id)
+        stats = self._core.stats
+        for owner, batch in by_owner.items():
+            self._send(self._frontends[owner], messages.Batch(self._generation, batch, stats))
+        if time.monotonic() - self._last_stats > _STATS_INTERVAL or not self._core.has_work:
+            self._send_stats()
+
+    def _send_stats(self) -> None:
+        """Let every frontend know the figures, also those without outputs of their own."""
+        assert self._core is not None
+        self._last_stats = time.monotonic()
+        for frontend in self._frontends:
+            self._send(frontend, messages.Batch(self._generation, [], self._core.stats))
+
+    def _report_failure(self, error: str, *, is_setting: bool) -> int:
+        for frontend in self._frontends:
+            self._send(frontend, messages.Failed(self._generation, error, is_setting))
+            frontend.socket.close()
+        self._context.term()
+        return 2 if is_setting else 1
+
+    def _send(self, frontend: _Frontend, message: messages.FromEngine) -> None:
+        frontend.socket.send(messages.encode(message))
+
+
+def _end_with_supervisor() -> None:
+    """Block until standard input closes, then end the process at once."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)
+
+
+def main() -> int:
+    """Entry of the process."""
+    # Ctrl-C in a terminal reaches the whole group; the supervisor decides when the engine stops.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    threading.Thread(target=_end_with_supervisor, daemon=True).start()
+    configure_logging(launch.settings.logging.log_level)
+    return EngineServer(launch).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

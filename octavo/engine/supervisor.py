@@ -1,0 +1,98 @@
+"""Keeps an engine process alive."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+
+import msgspec
+
+from octavo.config import EngineConfig
+from octavo.engine.launch import Launch
+
+logger = logging.getLogger(__name__)
+
+_SETTINGS_AT_FAULT = 2
+_RESTART_WINDOW = 120.0
+_MAX_RESTARTS = 5
+
+
+class Supervisor:
+    """Starts the engine process, and starts it again when it dies.
+
+    Gives up when a setting is at fault or when the process dies more than five times within two minutes.
+
+    Args:
+        addresses: where each frontend listens.
+    """
+
+    def __init__(self, settings: EngineConfig, addresses: list[str]) -> None:
+        self._settings = settings
+        self._addresses = addresses
+        self._process: asyncio.subprocess.Process | None = None
+        self._deaths: list[float] = []
+        self._generation = 0
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine, None while there is none."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def run(self) -> None:
+        """Keep the engine alive until :meth:`stop`; returns earlier only when giving up."""
+        while not self._stopping:
+            process = await self._start()
+            status = await process.wait()
+            if self._stopping:
+                return
+            if status == _SETTINGS_AT_FAULT:
+                return
+            logger.error("the engine process ended %s; starting it again", _describe(status))
+            if not self._may_restart():
+                logger.error("the engine died %d times within %.0f s; giving up", _MAX_RESTARTS + 1, _RESTART_WINDOW)
+                return
+            await asyncio.sleep(0.1 * 2 ** (len(self._deaths) - 1))
+
+    async def stop(self) -> None:
+        """End the engine process."""
+        self._stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), 5)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._generation += 1
+        launch = Launch(self._settings, self._addresses, self._generation)
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "octavo.engine.process", stdin=asyncio.subprocess.PIPE
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
+        with contextlib.suppress(ConnectionError):
+            await self._process.stdin.drain()
+        return self._process
+
+    def _may_restart(self) -> bool:
+        now = time.monotonic()
+        self._deaths = [*(death for death in self._deaths if now - death < _RESTART_WINDOW), now]
+        return len(self._deaths) <= _MAX_RESTARTS
+
+
+def _describe(status: int) -> str:
+    if status >= 0:
+        return f"with status {status}"
+    try:
+        return f"by signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"

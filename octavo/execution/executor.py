@@ -1,0 +1,102 @@
+"""Where steps are carried out."""
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import torch
+
+from octavo.config import EngineConfig
+from octavo.execution.runner import ModelRunner
+from octavo.hub import ModelSource
+from octavo.hub.model_config import ModelConfig
+from octavo.layers.build import Build
+from octavo.models.base import CausalLM
+from octavo.models.loading import LoadReport, load_weights
+from octavo.models.registry import build_model
+from octavo.platforms import Platform
+from octavo.records import Plan, Step, StepResult
+from octavo.sampling.processors import load_processors
+
+
+class PendingStep(Protocol):
+    """A step under way."""
+
+    def result(self) -> StepResult:
+        """Wait for the step's tokens."""
+        ...
+
+
+class Executor(ABC):
+    """Carries out steps, in the order in which they are submitted."""
+
+    @abstractmethod
+    def submit(self, step: Step) -> PendingStep:
+        """Start a step; its results are asked for later."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Give memory and processes back."""
+
+
+class _Done:
+    """A step that was carried out at once."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class InProcessExecutor(Executor):
+    """One device, in the caller's process.
+
+    Attributes:
+        load_report: bytes and seconds that loading took.
+    """
+
+    def __init__(
+        self, settings: EngineConfig, source: ModelSource, config: ModelConfig, plan: Plan, platform: Platform
+    ) -> None:
+        platform.prepare(settings.device.num_threads)
+        device, dtype = platform.device, getattr(torch, plan.dtype)
+        model, self.load_report = _load(settings, source, config, plan, dtype, device)
+        processors = [
+            processor(settings, device, False) for processor in load_processors(settings.model.logits_processors or [])
+        ]
+        self._runner: ModelRunner | None = ModelRunner(model, config, plan, dtype, device, processors)
+
+    def submit(self, step: Step) -> PendingStep:
+        assert self._runner is not None, "the executor is shut down"
+        return _Done(self._runner.execute(step))
+
+    def shutdown(self) -> None:
+        self._runner = None
+
+
+def _load(
+    settings: EngineConfig,
+    source: ModelSource,
+    config: ModelConfig,
+    plan: Plan,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[CausalLM, LoadReport]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            model = build_model(config, Build(), plan.max_model_len)
+    finally:
+        torch.set_default_dtype(before)
+    report = load_weights(
+        model,
+        source,
+        config,
+        load_format=settings.load.load_format,
+        dtype=dtype,
+        device=device,
+        seed=settings.model.seed,
+        show_progress=settings.load.use_tqdm_on_load,
+    )
+    return model, report

@@ -1,0 +1,30 @@
+"""The cache's memory."""
+
+import numpy as np
+import torch
+
+from octavo.hub.model_config import ModelConfig
+from octavo.records import Plan
+
+
+def allocate_kv_caches(plan: Plan, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    """Make the cache.
+
+    Cache groups share memory: a block belongs to one group at a time, and the i-th layer of each group lies in the
+    i-th tensor.
+
+    Returns:
+        Per layer, ``[2, blocks, block_size, Hkv, D]`` (keys, values), zeroed.
+    """
+    shape = (2, plan.num_blocks, plan.block_size, config.num_kv_heads, config.head_dim)
+    tensors = [_zeros(shape, dtype, device) for _ in range(max(len(group.layers) for group in plan.groups))]
+    by_layer = {layer: tensors[index] for group in plan.groups for index, layer in enumerate(group.layers)}
+    return [by_layer[layer] for layer in range(config.num_layers)]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy takes zeroed pages from the system as they are first touched, torch would write them all now.
+    num_bytes = int(np.prod(shape)) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)

@@ -1,0 +1,174 @@
+"""Runs the model on one device: a step in, tokens out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from octavo.execution.kv_cache import allocate_kv_caches
+from octavo.execution.state import BatchState
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels import AttentionInputs, attention_backend
+from octavo.layers.attention import StepAttention
+from octavo.models.base import CausalLM
+from octavo.records import NewRow, Plan, RowLogprobs, Step, StepResult
+from octavo.sampling.processors import LogitsProcessor
+from octavo.sampling.sampler import Sampler
+
+_PROMPT_LOGPROB_ROWS = 128
+"""Prompt positions whose logits exist at a time: 128 × 262,144 float32 are 128 MiB."""
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """Tensors of one step over ``T`` tokens and ``R`` rows.
+
+    Attributes:
+        slots: ``[R]`` int64.
+        token_ids, positions: ``[T]`` int64.
+        token_slots: ``[T]`` int64, each token's row in device state.
+        last_tokens: ``[R]`` int64, index among the T of each row's last token.
+    """
+
+    slots: torch.Tensor
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    token_slots: torch.Tensor
+    last_tokens: torch.Tensor
+
+
+class ModelRunner:
+    """A model, its cache and the state of the requests it works on."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        config: ModelConfig,
+        plan: Plan,
+        dtype: torch.dtype,
+        device: torch.device,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
+        self.model = model
+        self.plan = plan
+        self.dtype = dtype
+        self.device = device
+        self.state = BatchState(plan, device)
+        self.kv_caches = allocate_kv_caches(plan, config, dtype, device)
+        self.backend = attention_backend(device)
+        self.sampler = Sampler(plan.max_num_seqs, config.vocab_size, device, processors=list(processors))
+        self._group_of_layer = {layer: index for index, group in enumerate(plan.groups) for layer in group.layers}
+        self._prompt_logprob_rows: dict[int, NewRow] = {}
+
+    @torch.inference_mode()
+    def execute(self, step: Step) -> StepResult:
+        """Run one step."""
+        self._take_changes(step)
+        inputs = self._prepare_inputs(step)
+        hidden = self.model(inputs.token_ids, inputs.positions, self._plan_attention(step, inputs))
+        self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
+        result = StepResult([0] * len(step.slots))
+        self._sample(step, inputs, hidden, result)
+        if self._prompt_logprob_rows:
+            self._collect_prompt_logprobs(step, hidden, result)
+        return result
+
+    def _take_changes(self, step: Step) -> None:
+        for slot in step.freed_slots:
+            self.sampler.remove(slot)
+            self._prompt_logprob_rows.pop(slot, None)
+        for row in step.new_rows:
+            self.sampler.add(row)
+            if row.params.prompt_logprobs is not None and row.prompt_logprobs_from < row.prompt_len:
+                self._prompt_logprob_rows[row.slot] = row
+        if step.blocks_to_wipe:
+            blocks = torch.tensor(step.blocks_to_wipe, device=self.device)
+            for cache in self.kv_caches:
+                cache[:, blocks] = 0
+        self.state.apply(step)
+
+    def _prepare_inputs(self, step: Step) -> _Inputs:
+        """What the model reads, from device state."""
+        num_rows = len(step.slots)
+        state = self.state
+        slots = state.row_slots[:num_rows].long()
+        num_new = state.row_num_new[:num_rows].long()
+        positions = state.num_computed[slots].long()
+        last_tokens = num_new.cumsum(0) - 1
+        token_slots = slots
+        if step.num_tokens > num_rows:
+            row_of_token = torch.repeat_interleave(num_new, output_size=step.num_tokens)
+            first_tokens = last_tokens - num_new + 1
+            offsets = torch.arange(step.num_tokens, device=self.device) - first_tokens[row_of_token]
+            token_slots = slots[row_of_token]
+            positions = positions[row_of_token] + offsets
+        token_ids = state.token_ids[token_slots, positions].long()
+        return _Inputs(slots, token_ids, positions, token_slots, last_tokens)
+
+    def _plan_attention(self, step: Step, inputs: _Inputs) -> StepAttention:
+        query_lens = step.num_new.tolist()
+        seq_lens = (step.num_computed + step.num_new).tolist()
+        size = self.plan.block_size
+        block_index, offset = inputs.positions // size, inputs.positions % size
+        plans, mappings = [], []
+        for index, group in enumerate(self.plan.groups):
+            tables = self.state.block_tables[index]
+            mapping = tables[inputs.token_slots, block_index].long() * size + offset
+            # A window of the whole context hides nothing.
+            window = None if group.window is not None and group.window >= self.plan.max_model_len else group.window
+            attention = AttentionInputs(tables[inputs.slots], mapping, query_lens, seq_lens, size, window)
+            plans.append(self.backend.plan(attention, self.dtype))
+            mappings.append(mapping)
+        groups = [self._group_of_layer[layer] for layer in range(len(self.kv_caches))]
+        return StepAttention(
+            self.backend, self.kv_caches, [plans[group] for group in groups], [mappings[group] for group in groups]
+        )
+
+    def _sample(self, step: Step, inputs: _Inputs, hidden: torch.Tensor, result: StepResult) -> None:
+        sampling = step.samples.nonzero()[0].tolist()
+        if not sampling:
+            return
+        slots, last_tokens = inputs.slots, inputs.last_tokens
+        if len(sampling) < len(step.slots):
+            chosen = torch.tensor(sampling, device=self.device)
+            slots, last_tokens = slots[chosen], last_tokens[chosen]
+        rows = hidden if len(sampling) == len(hidden) else hidden.index_select(0, last_tokens)
+        lengths = inputs.positions[last_tokens] + 1
+        slot_list = step.slots[step.samples].tolist()
+        samples = self.sampler.sample(self.model.logits(rows), slots, lengths, self.state.token_ids, slot_list)
+        self.state.append(slots, lengths, samples.token_ids)
+        token_ids = samples.token_ids.tolist()
+        for index, row in enumerate(sampling):
+            result.token_ids[row] = token_ids[index]
+            logprobs = samples.logprobs[index] if samples.logprobs else None
+            if logprobs is not None:
+                result.logprobs[row] = RowLogprobs(sampled=logprobs)
+
+    def _collect_prompt_logprobs(self, step: Step, hidden: torch.Tensor, result: StepResult) -> None:
+        start = 0
+        for index, (slot, num_new) in enumerate(zip(step.slots.tolist(), step.num_new.tolist(), strict=True)):
+            row = self._prompt_logprob_rows.get(slot)
+            if row is not None:
+                first = int(step.num_computed[index])
+                self._collect_row(row, first, hidden[start : start + num_new], result, index)
+            start += num_new
+
+    def _collect_row(self, row: NewRow, first: int, hidden: torch.Tensor, result: StepResult, index: int) -> None:
+        """Log-probabilities of the tokens that follow a chunk's positions, as far as they are prompt.
+
+        Args:
+            first: position of the chunk's first token.
+            hidden: ``[tokens of the chunk, hidden]``.
+        """
+        # The hidden state at position p predicts the token at p + 1.
+        begin = max(first, row.prompt_logprobs_from - 1)
+        end = min(first + len(hidden), row.prompt_len - 1)
+        collected = result.logprobs.setdefault(index, RowLogprobs()).prompt
+        assert row.params.prompt_logprobs is not None
+        for start in range(begin, end, _PROMPT_LOGPROB_ROWS):
+            stop = min(start + _PROMPT_LOGPROB_ROWS, end)
+            logits = self.model.logits(hidden[start - first : stop - first])
+            targets = torch.tensor(row.token_ids[start + 1 : stop + 1], device=self.device)
+            collected.extend(self.sampler.prompt_logprobs(logits, targets, row.params.prompt_logprobs))
+        if first + len(hidden) >= row.prompt_len - 1:
+            del self._prompt_logprob_rows[row.slot]

@@ -1,0 +1,101 @@
+"""What a device knows about the requests in the batch, row by row.
+
+All of it lies in one int32 tensor, the arena; token ids, block tables and lengths are views of it. So
+everything that the host has to say about a step, whatever it is about, is one list of (index, value)
+pairs: one packed copy to the device and one scatter. A step that changes nothing sends nothing.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from octavo.records import BlockUpdate, NewRow, Plan, Step
+
+Changes = tuple[list[NDArray[np.int64]], list[NDArray[np.int32]]]
+
+
+class BatchState:
+    """Device state of up to ``S`` requests, indexed by slot.
+
+    Attributes:
+        token_ids: ``[S, L]`` int32, prompt and generated tokens; entries past a request's length are arbitrary.
+        num_computed: ``[S]`` int32, tokens in the cache.
+        block_tables: ``[G, S, M]`` int32, per cache group.
+        row_slots, row_num_new: ``[S]`` int32, the rows of the step: slot and number of tokens to process.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        slots = plan.max_num_seqs
+        # One place more than the longest sequence has: a step ahead may write where nobody reads.
+        self._length = plan.max_model_len + 1
+        self._num_blocks = plan.max_blocks_per_seq
+        sizes = {
+            "token_ids": slots * self._length,
+            "num_computed": slots,
+            "block_tables": len(plan.groups) * slots * self._num_blocks,
+            "row_slots": slots,
+            "row_num_new": slots,
+        }
+        offsets = np.cumsum([0, *sizes.values()])
+        self._offsets = dict(zip(sizes, offsets.tolist(), strict=False))
+        self.arena = torch.zeros(int(offsets[-1]), dtype=torch.int32, device=device)
+        views = {name: self.arena[self._offsets[name] :][:size] for name, size in sizes.items()}
+        self.token_ids = views["token_ids"].view(slots, self._length)
+        self.num_computed = views["num_computed"]
+        self.block_tables = views["block_tables"].view(len(plan.groups), slots, self._num_blocks)
+        self.row_slots = views["row_slots"]
+        self.row_num_new = views["row_num_new"]
+        self._slots = slots
+        self._last_rows: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+
+    def apply(self, step: Step) -> None:
+        """Bring the device up to date with a step: one copy, one scatter."""
+        changes: Changes = ([], [])
+        for row in step.new_rows:
+            self._add_row(changes, row, step)
+        for update in step.block_updates:
+            self._add_blocks(changes, update)
+        if not self._same_rows(step):
+            self._put(changes, "row_slots", 0, step.slots)
+            self._put(changes, "row_num_new", 0, step.num_new)
+            self._last_rows = (step.slots, step.num_new)
+        if changes[0]:
+            record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
+            on_device = torch.from_numpy(record).to(self.arena.device, non_blocking=True)
+            self.arena[on_device[0]] = on_device[1].int()
+
+    def advance(self, slots: torch.Tensor, num_new: torch.Tensor) -> None:
+        """Count a step's tokens as computed.
+
+        Args:
+            slots: ``[R]`` int64.
+            num_new: ``[R]`` int32.
+        """
+        self.num_computed[slots] += num_new
+
+    def append(self, slots: torch.Tensor, lengths: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """Add sampled tokens, where a later step reads them.
+
+        Args:
+            slots, lengths, token_ids: ``[N]`` int64.
+        """
+        # A token that stands for a failure is never read back by its request, but it must be a valid index.
+        self.token_ids[slots, lengths] = token_ids.clamp(min=0).int()
+
+    def _same_rows(self, step: Step) -> bool:
+        last = self._last_rows
+        return last is not None and np.array_equal(last[0], step.slots) and np.array_equal(last[1], step.num_new)
+
+    def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
+        self._put(changes, "token_ids", row.slot * self._length, np.array(row.token_ids, np.int32))
+        position = int(np.flatnonzero(step.slots == row.slot)[0])
+        self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
+
+    def _add_blocks(self, changes: Changes, update: BlockUpdate) -> None:
+        start = (update.group * self._slots + update.slot) * self._num_blocks + update.start
+        self._put(changes, "block_tables", start, np.array(update.block_ids, np.int32))
+
+    def _put(self, changes: Changes, region: str, start: int, values: NDArray[np.int32]) -> None:
+        first = self._offsets[region] + start
+        changes[0].append(np.arange(first, first + len(values)))
+        changes[1].append(values)

@@ -1,0 +1,100 @@
+"""What a frontend needs of a model besides the engine: tokenizer, chat template, sampling defaults."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.errors import ConfigError
+from octavo.hub import load_generation_config, load_model_config, resolve
+from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.processor import InputProcessor
+from octavo.records import EngineInfo
+from octavo.tokenization import Tokenizer, load_tokenizer
+
+
+@dataclass(slots=True)
+class Frontend:
+    """The text side of a model. Loads no weights and no torch.
+
+    Attributes:
+        tokenizer, chat_renderer: None if the engine was told to do without text.
+        eos_token_ids: tokens that end a text.
+        default_params: sampling defaults, with generation_config's names.
+    """
+
+    settings: EngineConfig
+    tokenizer: Tokenizer | None
+    chat_renderer: ChatRenderer | None
+    eos_token_ids: list[int]
+    default_params: dict[str, Any]
+
+    @classmethod
+    def load(cls, settings: EngineConfig, chat_template: str | None = None) -> "Frontend":
+        """Read tokenizer and configuration.
+
+        Args:
+            chat_template: a template, or a file with one, instead of the model's own.
+
+        Raises:
+            OctavoError: something is missing or broken.
+        """
+        model = settings.model
+        source = resolve(
+            model.model, revision=model.revision, token=model.hf_token, cache_dir=settings.load.download_dir
+        )
+        config = load_model_config(source, model.hf_overrides)
+        generation = load_generation_config(source)
+        eos = {*config.eos_token_ids, *_as_list(generation.get("eos_token_id"))}
+        tokenizer = None
+        if not model.skip_tokenizer_init:
+            place = source
+            if model.tokenizer is not None:
+                place = resolve(
+                    model.tokenizer,
+                    revision=model.tokenizer_revision,
+                    token=model.hf_token,
+                    cache_dir=settings.load.download_dir,
+                )
+            tokenizer = load_tokenizer(place.path)
+            if tokenizer.eos_token_id is not None:
+                eos.add(tokenizer.eos_token_id)
+        renderer = None if tokenizer is None else ChatRenderer(tokenizer, _read_template(chat_template))
+        return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
+
+    def input_processor(self, info: EngineInfo) -> InputProcessor:
+        """The processor for an engine that has started."""
+        model = self.settings.model
+        return InputProcessor(
+            info,
+            self.tokenizer,
+            eos_token_ids=self.eos_token_ids,
+            default_params=self.default_params,
+            max_logprobs=model.max_logprobs,
+            seed=model.seed,
+        )
+
+
+def _default_params(settings: EngineConfig, generation: dict[str, Any]) -> dict[str, Any]:
+    model = settings.model
+    if model.generation_config in ("vllm", "octavo"):
+        generation = {}
+    elif model.generation_config != "auto":
+        generation = load_generation_config(resolve(model.generation_config))
+    return {**generation, **(model.override_generation_config or {})}
+
+
+def _as_list(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [int(item) for item in value] if isinstance(value, list) else [int(value)]
+
+
+def _read_template(given: str | None) -> str | None:
+    """A template is a file if such a file is there, and else the text itself."""
+    if given is None or "{" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The chat template {given!r} is neither a template nor a readable file: {error}.") from None

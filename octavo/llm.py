@@ -1,0 +1,215 @@
+"""The offline face: a model in this process, prompts in, texts out."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from tqdm import tqdm
+
+from octavo.config import EngineConfig
+from octavo.engine.core import EngineCore
+from octavo.errors import ConfigError, InvalidRequestError, RequestFailedError
+from octavo.inputs.frontend import Frontend
+from octavo.inputs.processor import InputProcessor
+from octavo.outputs.processor import OutputProcessor
+from octavo.records import (
+    PreparedRequest,
+    PromptType,
+    RequestOutput,
+    RequestOutputKind,
+    SamplingParams,
+    TokensPrompt,
+)
+from octavo.tokenization import Tokenizer
+
+Params = SamplingParams | Sequence[SamplingParams] | None
+Message = dict[str, Any]
+
+
+class LLM:
+    """A model for offline inference, with vLLM's interface.
+
+    Args:
+        model: Hugging Face id, folder, GGUF file, or ``bundled:smollm2``.
+        chat_template: a chat template, or a file with one, instead of the model's own.
+        settings: any setting of :mod:`octavo.config.settings` by name.
+
+    Raises:
+        OctavoError: the model or a setting is wrong.
+    """
+
+    def __init__(self, model: str, *, chat_template: str | None = None, **settings: Any) -> None:
+        self._settings = EngineConfig.from_kwargs(model=model, **settings)
+        self._frontend = Frontend.load(self._settings, chat_template)
+        self._engine = EngineCore(self._settings)
+        self._inputs: InputProcessor = self._frontend.input_processor(self._engine.info)
+        self._outputs = OutputProcessor(self._frontend.tokenizer)
+        self._request_ids = count()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            ConfigError: the model was loaded without one.
+        """
+        if self._frontend.tokenizer is None:
+            raise ConfigError("The model was loaded with skip_tokenizer_init; it has no tokenizer.")
+        return self._frontend.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Sampling parameters as the model's generation config suggests them."""
+        return self._inputs.default_sampling_params()
+
+    def generate(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., tqdm] = True,
+        *,
+        priority: int | Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts.
+
+        Args:
+            prompts: one prompt or several; text, token ids, or a dictionary with ``prompt`` or ``prompt_token_ids``.
+            sampling_params: for all prompts, or one for each; None takes the model's defaults.
+            use_tqdm: show a progress bar, or the class to show it with.
+            priority: for all prompts, or one for each; lower runs first under the priority policy.
+
+        Returns:
+            One output per prompt, in order.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is wrong; nothing has run then.
+            RequestFailedError: a request failed in the engine.
+        """
+        items = _as_prompts(prompts)
+        params = _one_each(sampling_params, len(items), "sampling_params")
+        priorities = _one_each(priority, len(items), "priority")
+        prepared = [
+            self._inputs.process(str(next(self._request_ids)), prompt, _final_only(param), priority=rank or 0)
+            for prompt, param, rank in zip(items, params, priorities, strict=True)
+        ]
+        return self._run(prepared, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., tqdm] = True,
+        *,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several.
+
+        Args:
+            messages: a conversation is a list of messages with ``role`` and ``content``.
+            chat_template: template to use instead of the model's.
+            add_generation_prompt: end the prompt with the opening of the assistant's turn.
+            continue_final_message: let the answer go on where the last message ends.
+            tools: descriptions of functions, for the template.
+            chat_template_kwargs: further values for the template.
+
+        Raises:
+            ChatTemplateError: the template is missing or refuses the conversation.
+        """
+        renderer = self._frontend.chat_renderer
+        if renderer is None:
+            raise ConfigError("Chat needs a tokenizer; the model was loaded with skip_tokenizer_init.")
+        if chat_template is not None:
+            renderer = renderer.with_template(chat_template)
+        prompts: list[TokensPrompt] = [
+            renderer.render(
+                list(conversation),
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                template_kwargs=chat_template_kwargs,
+            )
+            for conversation in _as_conversations(messages)
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm, priority=priority)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes."""
+        return self._engine.reset_prefix_cache()
+
+    def shutdown(self) -> None:
+        """Give the model's memory back; the object cannot be used afterwards."""
+        self._engine.shutdown()
+
+    def _run(self, prepared: list[PreparedRequest], use_tqdm: bool | Callable[..., tqdm]) -> list[RequestOutput]:
+        started: list[PreparedRequest] = []
+        done: dict[str, RequestOutput] = {}
+        try:
+            for request in prepared:
+                started.append(request)
+                self._outputs.add(request)
+                for child in request.children:
+                    self._engine.add(child)
+            with _progress(use_tqdm, len(prepared)) as bar:
+                while len(done) < len(prepared):
+                    self._run_step(done, bar)
+        finally:
+            # After an error or Ctrl-C nothing of this call stays behind.
+            for request in started:
+                if request.request_id not in done:
+                    self._engine.abort(self._outputs.abort(request.request_id))
+        return [done[request.request_id] for request in prepared]
+
+    def _run_step(self, done: dict[str, RequestOutput], bar: tqdm) -> None:
+        processed = self._outputs.process(self._engine.step())
+        if processed.aborts:
+            self._engine.abort(processed.aborts)
+        for output in processed.outputs:
+            if not output.finished:
+                continue
+            if output.error is not None:
+                raise RequestFailedError(output.error)
+            done[output.request_id] = output
+            bar.update()
+
+
+def _progress(use_tqdm: bool | Callable[..., tqdm], total: int) -> tqdm:
+    make = use_tqdm if callable(use_tqdm) else tqdm
+    return make(total=total, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm)
+
+
+def _as_prompts(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
+    """One prompt or several, as a list; a list of token ids is one prompt."""
+    if isinstance(prompts, (str, dict)):
+        return [prompts]  # type: ignore[list-item]
+    items = list(prompts)
+    if items and all(isinstance(item, int) for item in items):
+        return [items]  # type: ignore[list-item]
+    return items  # type: ignore[return-value]
+
+
+def _as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    if not messages:
+        raise InvalidRequestError("The conversation is empty.", "messages")
+    if isinstance(messages[0], dict):
+        return [messages]  # type: ignore[list-item]
+    return list(messages)  # type: ignore[arg-type]
+
+
+def _one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
+    """One value per prompt from one for all or a sequence."""
+    if not isinstance(value, Sequence):
+        return [value] * num_prompts
+    if len(value) != num_prompts:
+        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(value)} {name}.", name)
+    return list(value)
+
+
+def _final_only(params: SamplingParams | None) -> SamplingParams | None:
+    if params is None:
+        return None
+    params = params.clone()
+    params.output_kind = RequestOutputKind.FINAL_ONLY
+    return params
