@@ -6,6 +6,7 @@ from octavo.sampling.processors import (
     LogitsProcessor,
     MoveDirectionality,
     load_processors,
+    processor_classes,
 )
 from octavo.sampling.sampler import Sampler, Samples
 
@@ -17,4 +18,5 @@ __all__ = [
     "Sampler",
     "Samples",
     "load_processors",
+    "processor_classes",
 ]

@@ -1,8 +1,8 @@
 """Top-k, top-p and min-p: each finds the least weight that may be drawn, everything below is set to zero.
 
-Weights are ``exp((logit − largest logit) / temperature)``: probabilities up to a factor, the likeliest has weight 1.
-Filters go by value, so tokens that tie with the last one kept are kept too, and a row's outcome depends neither on
-a sort's order nor on the other rows.
+Weights are probabilities at the request's temperature; what filters leave is not normalised again, the draw does
+without. Filters go by value, so tokens that tie with the last one kept are kept too, and a row's outcome depends
+neither on a sort's order nor on the other rows.
 """
 
 import numpy as np
@@ -13,17 +13,23 @@ from octavo.kernels.dispatch import kernel
 from octavo.sampling import blocks
 
 
-def scale(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
-    """``(logit − largest) / temperature``, in place; its ``exp`` are weights.
+def to_weights(logits: Tensor, largest: Tensor, temperature: Tensor, out: Tensor) -> Tensor:
+    """Probabilities at a temperature, NaN in rows whose largest logit is not finite.
 
     Args:
-        logits: ``[N, V]`` float32.
-        largest: ``[N]`` float32, the largest logit of each row; where it is not finite, so is the result.
+        logits: ``[N, V]`` float32; divided by the temperature in place, up to a constant.
+        largest: ``[N]`` float32, the largest logit of each row.
         temperature: ``[N]`` float, above 0.
+        out: ``[N, V]`` float32.
 
     Returns:
-        ``[N, V]`` float32, at most 0.
+        ``out``.
     """
+    return torch.softmax(scale(logits, largest, temperature), -1, out=out)
+
+
+def scale(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
+    """``(logit − largest) / temperature``, in place; arguments as of :func:`to_weights`."""
     # The difference is taken first, so that a small temperature cannot overflow.
     return logits.sub_(largest.unsqueeze(1)).div_(temperature.to(logits.dtype).unsqueeze(1))
 
@@ -38,6 +44,19 @@ def drop_below(weights: Tensor, least: Tensor, spare: Tensor) -> None:
     """
     torch.ge(weights, least.to(weights.dtype).unsqueeze(1), out=spare)
     weights.mul_(spare)
+
+
+def min_p_least(weights: Tensor, min_p: Tensor) -> Tensor:
+    """A share ``min_p`` of the likeliest token's weight.
+
+    Args:
+        weights: ``[N, V]`` float32.
+        min_p: ``[N]``, 0 to 1.
+
+    Returns:
+        ``[N]`` float32.
+    """
+    return weights.amax(-1) * min_p.to(weights.dtype)
 
 
 def top_k_least(weights: Tensor, top_k: Tensor, largest_k: int) -> Tensor:

@@ -13,7 +13,7 @@ def raw_logprobs(logits: Tensor) -> Tensor:
     return logits.float().log_softmax(-1)
 
 
-def chosen_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> list[TokenLogprobs]:
+def token_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> list[TokenLogprobs]:
     """Log-probability and rank of one token per row, and the likeliest tokens beside it.
 
     Works in chunks of rows, so that a long prompt over a large vocabulary needs little memory.
@@ -34,6 +34,11 @@ def chosen_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> list[Tok
     for chunk, chosen in zip(logits.split(rows_per_chunk), token_ids.split(rows_per_chunk), strict=True):
         result += _chunk_logprobs(raw_logprobs(chunk), chosen.unsqueeze(1), num_top)
     return result
+
+
+def prompt_logprobs(logits: Tensor, next_token_ids: Tensor, num_top: int) -> list[TokenLogprobs]:
+    """Log-probabilities of the tokens that follow each of some prompt positions; see :func:`token_logprobs`."""
+    return token_logprobs(logits, next_token_ids, num_top)
 
 
 def _chunk_logprobs(logprobs: Tensor, chosen: Tensor, num_top: int) -> list[TokenLogprobs]:

@@ -118,6 +118,16 @@ class Part:
     largest_k: int
     edits: BatchEdits | None
 
+    @property
+    def is_edited(self) -> bool:
+        """Whether a row's logits change before the likeliest is taken."""
+        return self.edits is not None or self.penalised is not None
+
+    @property
+    def draws_all(self) -> bool:
+        """Whether no row takes the likeliest token."""
+        return self.random is not None and self.random.size == self.rows.size
+
 
 @dataclass(slots=True)
 class Plan:

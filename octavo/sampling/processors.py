@@ -156,19 +156,34 @@ def follow(entries: dict[int, T], update: BatchUpdate, new_entry: Callable[[Adde
             entries[source] = replaced
 
 
-def load_processors(specs: Sequence[type | str]) -> list[type[LogitsProcessor]]:
-    """The processor classes that a setting names.
+def load_processors(
+    specs: Sequence[type | str], config: EngineConfig | None, device: torch.device
+) -> list[LogitsProcessor]:
+    """Set up the processors that a setting names.
 
     Args:
         specs: classes, or names as ``"package.module:Class"``.
+        config: handed to the processors.
 
     Raises:
-        ConfigError: one cannot be imported or is not a :class:`LogitsProcessor`.
+        ConfigError: one cannot be imported, is not a :class:`LogitsProcessor` or fails to start.
     """
-    return [_load(spec) for spec in specs]
+    return [_start(cls, config, device) for cls in processor_classes(specs)]
 
 
-def _load(spec: type | str) -> type[LogitsProcessor]:
+def processor_classes(specs: Sequence[type | str]) -> list[type[LogitsProcessor]]:
+    """The classes alone, for ``validate_params``; arguments and errors as of :func:`load_processors`."""
+    return [_find(spec) for spec in specs]
+
+
+def _start(cls: type[LogitsProcessor], config: EngineConfig | None, device: torch.device) -> LogitsProcessor:
+    try:
+        return cls(config, device, device.type == "cuda")
+    except Exception as error:
+        raise ConfigError(f"Logits processor {cls.__qualname__} cannot be set up: {error}.") from error
+
+
+def _find(spec: type | str) -> type[LogitsProcessor]:
     found: object = spec
     if isinstance(spec, str):
         module_name, _, class_name = spec.partition(":")

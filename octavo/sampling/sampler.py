@@ -8,7 +8,7 @@ from torch import Tensor
 
 from octavo.records import NAN_TOKEN, NewRow, TokenLogprobs
 from octavo.sampling import blocks, filters
-from octavo.sampling.logprobs import chosen_logprobs
+from octavo.sampling.logprobs import token_logprobs
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.penalties import apply_penalties
 from octavo.sampling.plan import Part, Plan, Planner, RequestNeeds, Subset
@@ -95,22 +95,14 @@ class Sampler:
         tokens = torch.empty(len(slot_list), dtype=torch.int64, device=logits.device)
         if plan.plain is not None:
             best, likeliest = blocks.argmax(plan.plain.take(logits))
-            plan.plain.put(tokens, likeliest.masked_fill_(~best.isfinite(), NAN_TOKEN))
+            plan.plain.put(tokens, torch.where(_is_finite(best), likeliest, NAN_TOKEN))
         if self._custom.has_processors:
             self._custom.update(slots, lengths, token_ids, slot_list)
+        chances = self._uniforms(slots, lengths) if plan.parts else lengths
         for part in plan.parts:
-            part_slots, part_lengths = part.rows.take(slots), part.rows.take(lengths)
-            part.rows.put(tokens, self._sample_part(part, logits, part_slots, part_lengths, token_ids))
+            rows = _Rows(part.rows.take(slots), part.rows.take(lengths), part.rows.take(chances))
+            part.rows.put(tokens, self._sample_part(part, part.rows.take(logits), rows, token_ids))
         return Samples(tokens, _logprobs(plan, logits, tokens))
-
-    def prompt_logprobs(self, logits: Tensor, next_token_ids: Tensor, k: int) -> list[TokenLogprobs]:
-        """Log-probabilities of the tokens that follow in a prompt, and of the ``k`` likeliest (−1: all).
-
-        Args:
-            logits: ``[M, V]``.
-            next_token_ids: ``[M]`` int64.
-        """
-        return chosen_logprobs(logits, next_token_ids, k)
 
     def _plan_for(self, slot_list: list[int]) -> Plan:
         if self._plan is None or self._plan.slot_list != slot_list:
@@ -119,16 +111,25 @@ class Sampler:
             self._plan = self._planner.plan(slot_list, needs)
         return self._plan
 
-    def _sample_part(self, part: Part, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> Tensor:
-        """Draw for the rows of a part: ``slots`` and ``lengths`` are theirs, ``logits`` is the step's; ``[n]``."""
+    def _uniforms(self, slots: Tensor, lengths: Tensor) -> Tensor:
+        """The random number of each row's next token, ``[N]`` float64."""
+        p = self._parameters
+        return uniforms(p.take(p.stream_key, slots), lengths - p.take(p.prompt_len, slots))
+
+    def _sample_part(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
+        """Draw for the rows of a part, ``[n]``; all arguments but the token matrix hold these rows only."""
         work, spare = self._buffers(part.rows.size)
-        work.copy_(part.rows.take(logits))
-        is_sound = work.amax(-1).isfinite()
-        work = self._edit(part, work, slots, lengths, token_ids)
-        best, tokens = blocks.argmax(work)
+        work.copy_(logits)
+        largest = work.amax(-1)
+        is_sound = _is_finite(largest)
+        if part.is_edited or self._custom.has_processors:
+            work = self._edit(part, work, rows, token_ids)
+            largest = work.amax(-1)
+            is_sound &= _is_finite(largest)
+        tokens = torch.empty_like(rows.slots) if part.draws_all else blocks.argmax(work)[1]
         if part.random is not None:
-            part.random.put(tokens, self._draw(part, part.random, work, spare, best, slots, lengths))
-        return tokens.masked_fill_(~(is_sound & best.isfinite()), NAN_TOKEN)
+            part.random.put(tokens, self._draw(part, part.random, work, spare, largest, rows))
+        return torch.where(is_sound, tokens, NAN_TOKEN)
 
     def _buffers(self, num_rows: int) -> tuple[Tensor, Tensor]:
         """Two float32 ``[num_rows, V]`` to write on; only custom processors need more rows than are kept ready."""
@@ -137,22 +138,22 @@ class Sampler:
         work = self._work.new_empty(num_rows, self._vocab_size)
         return work, torch.empty_like(work)
 
-    def _edit(self, part: Part, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> Tensor:
+    def _edit(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
         """Everything that may change which token is the likeliest; the result may be ``logits`` itself."""
         if part.edits is not None:
-            part.edits.apply(logits, slots, lengths, token_ids)
+            part.edits.apply(logits, rows.slots, rows.lengths, token_ids)
         if self._custom.has_processors:
             logits = self._custom.apply_before(logits)
         if part.penalised is not None:
-            self._penalise(part.penalised, logits, slots, lengths, token_ids)
+            self._penalise(part.penalised, logits, rows, token_ids)
         return logits
 
-    def _penalise(self, rows: Subset, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> None:
-        slots, lengths, p = rows.take(slots), rows.take(lengths), self._parameters
+    def _penalise(self, subset: Subset, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> None:
+        slots, lengths, p = subset.take(rows.slots), subset.take(rows.lengths), self._parameters
         longest = int(lengths.max())
         apply_penalties(
             logits,
-            torch.arange(rows.size, device=logits.device) if rows.index is None else rows.index,
+            torch.arange(subset.size, device=logits.device) if subset.index is None else subset.index,
             token_ids[:, :longest].index_select(0, slots),
             lengths,
             p.take(p.prompt_len, slots),
@@ -162,25 +163,25 @@ class Sampler:
         )
 
     def _draw(
-        self, part: Part, rows: Subset, logits: Tensor, spare: Tensor, best: Tensor, slots: Tensor, lengths: Tensor
+        self, part: Part, subset: Subset, logits: Tensor, spare: Tensor, largest: Tensor, rows: "_Rows"
     ) -> Tensor:
-        """Draw for the random rows of a part, overwriting both buffers; ``best`` is each row's largest logit."""
+        """Draw for the random rows of a part, overwriting ``logits`` and ``spare``; ``largest`` is each row's logit."""
         p = self._parameters
-        temperature = p.take(p.temperature, slots)
+        temperature = p.take(p.temperature, rows.slots)
         if self._custom.has_invariant:
-            logits = self._custom.apply_invariant(filters.scale(logits, best, temperature))
-            best, temperature = logits.amax(-1), torch.ones_like(temperature)
-        slots = rows.take(slots)
-        weights = filters.scale(rows.take(logits), rows.take(best), rows.take(temperature)).exp_()
-        self._filter(part, weights, spare[: rows.size], slots)
-        counters = rows.take(lengths) - p.take(p.prompt_len, slots)
-        return blocks.pick(weights, uniforms(p.take(p.seed, slots), counters))
+            logits = self._custom.apply_invariant(filters.scale(logits, largest, temperature))
+            largest, temperature = logits.amax(-1), torch.ones_like(temperature)
+        logits, slots = subset.take(logits), subset.take(rows.slots)
+        weights = spare[: subset.size]
+        filters.to_weights(logits, subset.take(largest), subset.take(temperature), out=weights)
+        self._filter(part, weights, logits, slots)
+        return blocks.pick(weights, subset.take(rows.chances))
 
     def _filter(self, part: Part, weights: Tensor, spare: Tensor, slots: Tensor) -> None:
-        """Set the weights to zero that top-k, top-p and min-p rule out; rows and ``slots`` are the random ones."""
+        """Set the weights to zero that min-p, top-k and top-p rule out; rows and ``slots`` are the random ones."""
         p = self._parameters
         if part.has_min_p:
-            filters.drop_below(weights, p.take(p.min_p, slots), spare)
+            filters.drop_below(weights, filters.min_p_least(weights, p.take(p.min_p, slots)), spare)
         if part.top_k is not None:
             chosen = part.top_k.take(weights)
             least = filters.top_k_least(chosen, p.take(p.top_k, part.top_k.take(slots)), part.largest_k)
@@ -193,11 +194,26 @@ class Sampler:
             part.top_p.put(weights, chosen)
 
 
+@dataclass(slots=True, frozen=True)
+class _Rows:
+    """Some rows of a step: ``[n]`` slots, lengths, and random numbers of their next tokens."""
+
+    slots: Tensor
+    lengths: Tensor
+    chances: Tensor
+
+
+def _is_finite(largest: Tensor) -> Tensor:
+    """Whether the largest value of a row is a number (two operations; ``isfinite`` takes five)."""
+    return largest.abs() < torch.inf
+
+
 def _logprobs(plan: Plan, logits: Tensor, tokens: Tensor) -> list[TokenLogprobs | None]:
+    """Log-probabilities of the drawn tokens, for the rows that asked."""
     result: list[TokenLogprobs | None] = [None] * len(plan.slot_list)
     for num_top, rows, subset in plan.logprobs:
         chosen = subset.take(tokens)
-        found = chosen_logprobs(subset.take(logits), chosen.clamp(min=0), num_top)
+        found = token_logprobs(subset.take(logits), chosen.clamp(min=0), num_top)
         for row, token, logprobs in zip(rows, chosen.tolist(), found, strict=True):
             if token != NAN_TOKEN:
                 result[row] = logprobs
