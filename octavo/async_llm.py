@@ -1,11 +1,10 @@
 """The asynchronous face: many requests in flight, the engine in a process of its own."""
 
 import asyncio
-import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
 
 from octavo.config import EngineConfig
@@ -15,6 +14,7 @@ from octavo.errors import ConfigError, EngineDeadError, OverloadedError, Request
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
+from octavo.outputs.meter import RequestMeter
 from octavo.outputs.processor import OutputProcessor
 from octavo.records import (
     EngineInfo,
@@ -26,6 +26,7 @@ from octavo.records import (
     RequestOutput,
     SamplingParams,
 )
+from octavo.telemetry.metrics import Metrics
 from octavo.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class AsyncLLM:
         settings: the engine's settings.
         chat_template: a chat template, or a file with one, instead of the model's own.
         address: where to listen for an engine that somebody else keeps alive; by default this object keeps its own.
-        client_index: place among the frontends of that engine.
+        index: place among the frontends of that engine; part of the metrics' labels.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class AsyncLLM:
         *,
         chat_template: str | None = None,
         address: str | None = None,
+        index: int = 0,
     ) -> None:
         if any(not isinstance(spec, str) for spec in settings.model.logits_processors or []):
             raise ConfigError(
@@ -61,6 +63,7 @@ class AsyncLLM:
         self.settings = settings
         self.stats = EngineStats()
         self.model_name = settings.model.model
+        self._index = index
         self._chat_template = chat_template
         self._address = address
         self._folder: Path | None = None
@@ -69,6 +72,8 @@ class AsyncLLM:
         self._supervision: asyncio.Task[None] | None = None
         self._frontend: Frontend | None = None
         self._inputs: InputProcessor | None = None
+        self._metrics: Metrics | None = None
+        self._meter: RequestMeter | None = None
         self._info: EngineInfo | None = None
         self._outputs = OutputProcessor(None)
         self._streams: dict[str, asyncio.Queue[RequestOutput | Exception]] = {}
@@ -102,6 +107,12 @@ class AsyncLLM:
         """The engine's description."""
         assert self._info is not None, "start() comes first"
         return self._info
+
+    @property
+    def metrics(self) -> Metrics:
+        """What Prometheus may scrape."""
+        assert self._metrics is not None, "start() comes first"
+        return self._metrics
 
     @property
     def is_healthy(self) -> bool:
@@ -147,10 +158,15 @@ class AsyncLLM:
             await self.shutdown()
             raise
         self._inputs = self._frontend.input_processor(self.info)
+        self._metrics = Metrics(self.model_name, self.info.max_model_len, str(self._index))
+        self._metrics.set_cache_info(self.info)
+        self._meter = RequestMeter(self._metrics)
 
     async def wait_until_dead(self) -> None:
         """Return when the engine is gone for good."""
-        if self._supervision is not None:
+        if self._supervision is None:
+            await asyncio.Event().wait()  # somebody else looks after the engine, and ends this process if need be
+        else:
             await asyncio.wait([self._supervision])
 
     async def generate(
@@ -175,13 +191,16 @@ class AsyncLLM:
             EngineDeadError: the engine is gone for good.
         """
         self._check_admission()
-        prepared = await self._prepare(prompt, sampling_params, request_id, priority, cache_salt, truncate_prompt_tokens)
+        prepared = await self._prepare(
+            prompt, sampling_params, request_id, priority, cache_salt, truncate_prompt_tokens
+        )
         stream: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
         self._outputs.add(prepared)
         self._streams[request_id] = stream
         finished = False
         try:
-            assert self._client is not None
+            assert self._client is not None and self._meter is not None
+            self._meter.begin(prepared)
             await self._client.add(prepared.children)
             while not finished:
                 item = await stream.get()
@@ -198,14 +217,12 @@ class AsyncLLM:
                 await self._abort_in_engine(request_id)
 
     async def abort(self, request_id: str) -> None:
-        """End a request; its generator yields a last output with finish reason ``abort``."""
+        """End a request; its generator raises :class:`RequestFailedError`."""
         stream = self._streams.get(request_id)
         if stream is None:
             return
-        engine_ids = self._outputs.abort(request_id)
         stream.put_nowait(RequestFailedError("The request was aborted."))
-        if self._client is not None:
-            await self._client.abort(engine_ids)
+        await self._abort_in_engine(request_id)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes; False if requests are running."""
@@ -264,6 +281,8 @@ class AsyncLLM:
 
     async def _abort_in_engine(self, request_id: str) -> None:
         engine_ids = self._outputs.abort(request_id)
+        if self._meter is not None:
+            self._meter.end(engine_ids, "abort")
         if engine_ids and self._client is not None:
             await self._client.abort(engine_ids)
 
@@ -304,6 +323,9 @@ class AsyncLLM:
 
     def _handle_batch(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
         self.stats = stats
+        if self._metrics is not None and self._meter is not None:
+            self._metrics.record_stats(stats)
+            self._meter.observe(outputs)
         if not outputs:
             return
         processed = self._outputs.process(outputs)
@@ -311,15 +333,16 @@ class AsyncLLM:
             stream = self._streams.get(output.request_id)
             if stream is not None:
                 stream.put_nowait(output)
-        if processed.aborts and self._client is not None:
+        if processed.aborts and self._client is not None and self._meter is not None:
+            self._meter.end(processed.aborts, "stop")
             _run_soon(self._client.abort(processed.aborts))
 
 
 _background: set[asyncio.Task[None]] = set()
 
 
-def _run_soon(work: "contextlib.AbstractAsyncContextManager[None] | object") -> None:
+def _run_soon(work: Coroutine[None, None, None]) -> None:
     """Start a coroutine and keep it alive until it is done."""
-    task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    task = asyncio.ensure_future(work)
     _background.add(task)
     task.add_done_callback(_background.discard)

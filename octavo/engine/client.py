@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Callable
 
 import zmq
@@ -12,6 +13,9 @@ from zmq.utils.monitor import recv_monitor_message
 from octavo.engine import messages
 from octavo.errors import EngineDeadError
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats
+
+
+logger = logging.getLogger(__name__)
 
 
 class EngineClient:
@@ -97,20 +101,27 @@ class EngineClient:
     async def _receive(self) -> None:
         while True:
             identity, data = await self._socket.recv_multipart()
-            match messages.decode_from_engine(data):
-                case messages.Batch(generation=generation, outputs=outputs, stats=stats):
-                    # A dead engine's last words may be read after its successor's first.
-                    if generation == self._generation and self.is_connected:
-                        self._on_batch(outputs, stats)
-                case messages.Ready(generation=generation, info=info):
-                    self._identity, self._generation = identity, generation
-                    await self.add(self._on_ready(info))
-                case messages.Failed(error=error, is_setting=is_setting):
-                    self._on_failed(error, is_setting)
-                case messages.Reply(call_id=call_id, value=value):
-                    future = self._calls.pop(call_id, None)
-                    if future is not None and not future.done():
-                        future.set_result(value)
+            try:
+                await self._handle(identity, messages.decode_from_engine(data))
+            except Exception:
+                # Whatever went wrong with one message must not end the connection for all requests.
+                logger.exception("a message of the engine could not be handled")
+
+    async def _handle(self, identity: bytes, message: messages.FromEngine) -> None:
+        match message:
+            case messages.Batch(generation=generation, outputs=outputs, stats=stats):
+                # A dead engine's last words may be read after its successor's first.
+                if generation == self._generation and self.is_connected:
+                    self._on_batch(outputs, stats)
+            case messages.Ready(generation=generation, info=info):
+                self._identity, self._generation = identity, generation
+                await self.add(self._on_ready(info))
+            case messages.Failed(error=error, is_setting=is_setting):
+                self._on_failed(error, is_setting)
+            case messages.Reply(call_id=call_id, value=value):
+                future = self._calls.pop(call_id, None)
+                if future is not None and not future.done():
+                    future.set_result(value)
 
     async def _watch_connection(self) -> None:
         while True:

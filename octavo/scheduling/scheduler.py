@@ -208,7 +208,7 @@ class Scheduler:
         return _Row(request, num_new, samples)
 
     def _publish(self, request: Request) -> None:
-        """Let others find the blocks that are full after this step; steps run in order, so they will be filled by then."""
+        """Let others find the blocks that this step fills; steps run in order, so they are full when others read them."""
         known = min(request.num_computed, len(request.token_ids))
         self.cache.publish(request.cache, request.token_ids, known)
 

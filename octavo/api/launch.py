@@ -1,0 +1,167 @@
+"""From settings to a running server: which processes there are and who looks after whom.
+
+With one API process, it serves HTTP itself and keeps the engine process alive. With several, this process serves
+nothing: it keeps the engine and the API processes alive, which share its listening sockets.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from octavo.async_llm import AsyncLLM
+from octavo.config import EngineConfig, ServerSettings
+from octavo.engine.supervisor import Supervisor
+from octavo.telemetry.logs import configure_logging, log_stats
+
+logger = logging.getLogger(__name__)
+
+_EXTRA_SECONDS = 5.0
+
+
+class ApiLaunch(msgspec.Struct):
+    """How an API process is to start.
+
+    Attributes:
+        address: where it listens for the engine.
+        index: its place among the API processes.
+        fds: listening sockets, inherited.
+    """
+
+    settings: EngineConfig
+    server: ServerSettings
+    address: str
+    index: int
+    fds: list[int]
+
+
+def run_server(settings: EngineConfig, server: ServerSettings) -> int:
+    """Serve until a signal; returns the exit status.
+
+    Raises:
+        OctavoError: a setting or the model is wrong, or the address is taken.
+    """
+    configure_logging(settings.logging.log_level)
+    if server.api_server_count == 1:
+        return _run(_serve_alone(settings, server))
+    return _run(_serve_with_children(settings, server))
+
+
+async def _serve_alone(settings: EngineConfig, server: ServerSettings) -> int:
+    engine = AsyncLLM(settings, chat_template=server.chat_template)
+    loading = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    # The web framework is imported while the engine process loads the model.
+    await asyncio.to_thread(__import__, "octavo.api.server")
+    return await serve_engine(engine, loading, server, None)
+
+
+async def serve_engine(
+    engine: AsyncLLM, loading: asyncio.Task[None], server: ServerSettings, sockets: list[socket.socket] | None
+) -> int:
+    """Serve an engine that is starting; returns the exit status, 1 if the engine died for good.
+
+    Args:
+        sockets: where to listen; made from the settings if not given.
+    """
+    from octavo.api.server import bind_sockets, serve
+
+    owned = sockets is None
+    try:
+        sockets = bind_sockets(server) if sockets is None else sockets
+        await loading
+        serving = asyncio.create_task(serve(engine, server, sockets))
+        dying = asyncio.create_task(engine.wait_until_dead())
+        stats_log = None
+        if not engine.settings.logging.disable_log_stats and owned:
+            stats_log = asyncio.create_task(log_stats(lambda: engine.stats, logger))
+        done, _ = await asyncio.wait({serving, dying}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (stats_log, dying):
+            if task is not None:
+                task.cancel()
+        if serving not in done:
+            signal.raise_signal(signal.SIGTERM)
+        await serving
+        return 0 if serving in done else 1
+    finally:
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        await engine.shutdown()
+
+
+async def _serve_with_children(settings: EngineConfig, server: ServerSettings) -> int:
+    from octavo.api.server import bind_sockets
+
+    folder = tempfile.mkdtemp(prefix="octavo-")
+    sockets = bind_sockets(server)
+    addresses = [f"ipc://{folder}/api-{index}.sock" for index in range(server.api_server_count)]
+    supervisor = Supervisor(settings, addresses)
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    engine = asyncio.create_task(supervisor.run())
+    launches = [
+        ApiLaunch(settings, server, address, index, [listener.fileno() for listener in sockets])
+        for index, address in enumerate(addresses)
+    ]
+    children = [asyncio.create_task(_keep_child(launch, stopping)) for launch in launches]
+    try:
+        stop = asyncio.create_task(stopping.wait())
+        await asyncio.wait({engine, stop, *children}, return_when=asyncio.FIRST_COMPLETED)
+        status = 0 if stopping.is_set() else 1
+        stopping.set()
+        await asyncio.wait(children, timeout=server.shutdown_timeout + _EXTRA_SECONDS)
+        return status
+    finally:
+        for task in children:
+            task.cancel()
+        await asyncio.gather(*children, return_exceptions=True)
+        await supervisor.stop()
+        await asyncio.gather(engine, return_exceptions=True)
+        for listener in sockets:
+            listener.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _keep_child(launch: ApiLaunch, stopping: asyncio.Event) -> None:
+    """Keep one API process alive; when told to stop, let it drain. Returns early if it cannot start."""
+    while not stopping.is_set():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "octavo.api.process", stdin=asyncio.subprocess.PIPE, pass_fds=launch.fds
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(launch) + b"\n")
+        ended = asyncio.create_task(process.wait())
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait({ended, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.is_set():
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                await ended
+                return
+            if process.returncode == 2:
+                return
+            logger.error("API process %d ended with status %s; starting it again", launch.index, process.returncode)
+        finally:
+            stop.cancel()
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await ended
+        await asyncio.sleep(0.2)
+
+
+def _run(main: Coroutine[Any, Any, int]) -> int:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)

@@ -1,0 +1,47 @@
+"""One of several API processes. Started by :mod:`octavo.api.launch` with an ``ApiLaunch`` on standard input."""
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+
+import msgspec
+import uvloop
+
+from octavo.api.launch import ApiLaunch, serve_engine
+from octavo.async_llm import AsyncLLM
+from octavo.errors import OctavoError
+from octavo.telemetry.logs import configure_logging
+
+
+async def _serve(launch: ApiLaunch) -> int:
+    engine = AsyncLLM(
+        launch.settings, chat_template=launch.server.chat_template, address=launch.address, index=launch.index
+    )
+    loading = asyncio.create_task(engine.start())
+    return await serve_engine(engine, loading, launch.server, [socket.socket(fileno=fd) for fd in launch.fds])
+
+
+def _end_with_parent() -> None:
+    """Block until standard input closes, then end the process at once."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)
+
+
+def main() -> int:
+    """Entry of the process."""
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiLaunch)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    configure_logging(launch.settings.logging.log_level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(launch))
+    except OctavoError as error:
+        print(f"octavo: error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Latencies and counts of requests, as their outputs come by."""
+
+import time
+from dataclasses import dataclass
+
+from octavo.records import EngineOutput, PreparedRequest, RequestStateStats, SamplingParams
+from octavo.telemetry.metrics import Metrics
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """One sequence in flight."""
+
+    params: SamplingParams
+    num_prompt: int
+    stats: RequestStateStats
+
+
+class RequestMeter:
+    """Records what a frontend's clients experience."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._sequences: dict[str, _Sequence] = {}
+
+    def begin(self, prepared: PreparedRequest) -> None:
+        """A request was taken in."""
+        for child in prepared.children:
+            stats = RequestStateStats(arrival_time=prepared.arrival_time)
+            self._sequences[child.request_id] = _Sequence(prepared.params, len(prepared.prompt_token_ids), stats)
+
+    def observe(self, outputs: list[EngineOutput]) -> None:
+        """Outputs came from the engine."""
+        now = time.time()
+        for output in outputs:
+            sequence = self._sequences.get(output.request_id)
+            if sequence is None:
+                continue
+            if output.new_token_ids:
+                self._observe_tokens(sequence.stats, len(output.new_token_ids), now)
+            if output.times is not None:
+                sequence.stats.queued_ts = output.times.queued
+                sequence.stats.scheduled_ts = output.times.scheduled
+                sequence.stats.num_preemptions = output.times.num_preemptions
+            if output.finish_reason is not None:
+                self._end(output.request_id, output.finish_reason, now)
+
+    def end(self, request_ids: list[str], finish_reason: str) -> None:
+        """Sequences ended on this side: by a stop string, or because nobody listens any more."""
+        now = time.time()
+        for request_id in request_ids:
+            self._end(request_id, finish_reason, now)
+
+    def _observe_tokens(self, stats: RequestStateStats, num_tokens: int, now: float) -> None:
+        stats.num_generation_tokens += num_tokens
+        if stats.first_token_ts:
+            self._metrics.record_next_token(now - stats.last_token_ts)
+        else:
+            stats.first_token_ts = now
+            self._metrics.record_first_token(now - stats.arrival_time)
+        stats.last_token_ts = now
+
+    def _end(self, request_id: str, finish_reason: str, now: float) -> None:
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._metrics.record_finished(
+                sequence.stats,
+                finish_reason,
+                num_prompt_tokens=sequence.num_prompt,
+                n=sequence.params.n,
+                max_tokens=sequence.params.max_tokens,
+                finished_time=now,
+            )
