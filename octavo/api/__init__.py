@@ -1,0 +1,1 @@
+"""Octavo over HTTP."""

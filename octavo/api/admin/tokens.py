@@ -1,0 +1,59 @@
+"""``/tokenize`` and ``/detokenize``."""
+
+import msgspec
+from fastapi import APIRouter, Response
+from msgspec import UNSET, UnsetType
+
+from octavo.api.frontend import Frontend
+from octavo.api.json_body import json_route
+from octavo.api.openai.chat import render
+from octavo.api.openai.models import json_answer
+from octavo.api.openai.protocol import DetokenizeRequest, TokenizeRequest
+from octavo.errors import InvalidRequestError
+
+
+class TokenizeAnswer(msgspec.Struct):
+    """A text's tokens."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | UnsetType = UNSET
+
+
+class DetokenizeAnswer(msgspec.Struct):
+    """The text of tokens."""
+
+    prompt: str
+
+
+def tokens_router(frontend: Frontend) -> APIRouter:
+    """Routes between text and token ids."""
+    router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
+
+    @router.post("/tokenize", summary="Token ids of a text or a conversation.")
+    async def tokenize(body: TokenizeRequest) -> Response:
+        frontend.check_model(body.model)
+        tokenizer = frontend.need_tokenizer()
+        token_ids = await _token_ids(frontend, body)
+        answer = TokenizeAnswer(len(token_ids), frontend.engine.info.max_model_len, token_ids)
+        if body.return_token_strs:
+            answer.token_strs = tokenizer.convert_ids_to_tokens(token_ids)
+        return json_answer(msgspec.json.encode(answer))
+
+    @router.post("/detokenize", summary="The text of token ids.")
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        frontend.check_model(body.model)
+        text = await frontend.decode(body.tokens, skip_special_tokens=False)
+        return json_answer(msgspec.json.encode(DetokenizeAnswer(text)))
+
+    return router
+
+
+async def _token_ids(frontend: Frontend, body: TokenizeRequest) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("Give either prompt or messages.", "prompt")
+    if body.messages is not None:
+        return (await render(frontend, body, body.messages))["prompt_token_ids"]
+    assert body.prompt is not None
+    return await frontend.encode(body.prompt, body.add_special_tokens is not False)

@@ -1,0 +1,51 @@
+"""The app: routers and what surrounds them."""
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from octavo import __version__
+from octavo.api.admin.health import health_router
+from octavo.api.admin.metrics import metrics_router
+from octavo.api.admin.tokens import tokens_router
+from octavo.api.drain import Drain, DrainMiddleware
+from octavo.api.engine import ServingEngine
+from octavo.api.errors import install_error_handlers
+from octavo.api.frontend import Frontend
+from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
+from octavo.api.openai.chat import chat_router
+from octavo.api.openai.completions import completions_router
+from octavo.api.openai.models import models_router
+from octavo.config import ServerSettings
+
+ROUTERS = (health_router, metrics_router, tokens_router, models_router, completions_router, chat_router)
+
+
+def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | None = None) -> FastAPI:
+    """The ASGI app that serves ``engine``.
+
+    Args:
+        engine: started before the first request comes.
+        settings: the server's settings.
+        drain: shared with the server, which ends requests through it.
+    """
+    frontend = Frontend(engine, settings, drain or Drain())
+    app = FastAPI(
+        title="Octavo",
+        version=__version__,
+        root_path=settings.root_path,
+        openapi_url=None if settings.disable_fastapi_docs else "/openapi.json",
+    )
+    for make_router in ROUTERS:
+        app.include_router(make_router(frontend))
+    install_error_handlers(app)
+    # Each further one goes around those before: the last is the outermost.
+    app.add_middleware(DrainMiddleware, drain=frontend.drain)
+    if settings.api_key:
+        app.add_middleware(ApiKeyMiddleware, keys=settings.api_key)
+    if settings.enable_request_id_headers:
+        app.add_middleware(RequestIdMiddleware)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    return app

@@ -1,0 +1,154 @@
+"""Errors over HTTP: OpenAI's shape, the right status, nothing of our insides."""
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Send
+
+from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError, OverloadedError
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER = {"retry-after": "1"}
+INTERNAL_ERROR = "The server failed while it worked on this request."
+MAX_MESSAGE_LENGTH = 2000
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    413: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    429: "RateLimitError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+
+
+class HttpError(OctavoError):
+    """A refusal that has a status of its own.
+
+    Attributes:
+        status: HTTP status code.
+        param: name of the offending field, if one can be named.
+    """
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+
+class ErrorInfo(msgspec.Struct):
+    """What went wrong; ``code`` is the HTTP status."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every error answer."""
+
+    error: ErrorInfo
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status that tells a client what kind of error it met."""
+    match error:
+        case HttpError():
+            return error.status
+        case InvalidRequestError():
+            return 400
+        case OverloadedError() | EngineDeadError():
+            return 503
+        case _:
+            return 500
+
+
+def error_body(status: int, message: str, param: str | None = None) -> bytes:
+    """An error as JSON, in OpenAI's shape."""
+    if len(message) > MAX_MESSAGE_LENGTH:
+        message = message[:MAX_MESSAGE_LENGTH] + "…"
+    # A message may quote what the client sent; only well-formed text leaves.
+    message = message.encode("utf-8", "replace").decode()
+    return msgspec.json.encode(ErrorBody(ErrorInfo(message, _TYPES.get(status, "ApiError"), param, status)))
+
+
+def describe_error(error: Exception) -> bytes:
+    """An exception as JSON; those not raised on purpose become a general sentence."""
+    message = str(error) if isinstance(error, OctavoError) else INTERNAL_ERROR
+    param = error.param if isinstance(error, HttpError | InvalidRequestError) else None
+    return error_body(status_of(error), message, param)
+
+
+def error_response(
+    status: int, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An error as a response."""
+    return Response(error_body(status, message, param), status, headers, "application/json")
+
+
+async def send_error(send: Send, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+    """An error answer from outside the router, where no response object is at hand."""
+    body = error_body(status, message)
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw_headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every exception that leaves a route an answer in OpenAI's shape."""
+    app.add_exception_handler(OctavoError, _on_octavo_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_client_disconnect)
+    app.add_exception_handler(Exception, _on_unexpected_error)
+
+
+async def _on_octavo_error(request: Request, error: Exception) -> Response:
+    status = status_of(error)
+    if status == 500 and not isinstance(error, HttpError):
+        logger.error("%s %s failed: %s", request.method, request.url.path, error)
+    return Response(describe_error(error), status, RETRY_AFTER if status == 503 else None, "application/json")
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if part != "body"]
+    where = ".".join(path)
+    message = f"{where}: {first['msg']}" if where else str(first["msg"])
+    return error_response(400, f"{message}.", path[0] if path else None)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = str(error.detail)
+    if error.status_code == 404:
+        message = f"There is no route {request.method} {request.url.path}."
+    elif error.status_code == 405:
+        message = f"The route {request.url.path} does not take the method {request.method}."
+    elif message == HTTPStatus(error.status_code).phrase:
+        message += "."
+    return error_response(error.status_code, message, headers=error.headers)
+
+
+async def _on_client_disconnect(request: Request, error: Exception) -> Response:
+    return Response(status_code=400)  # nobody is left to read it
+
+
+async def _on_unexpected_error(request: Request, error: Exception) -> Response:
+    # uvicorn closes the connection after it has logged what reaches it.
+    return error_response(500, INTERNAL_ERROR, headers={"connection": "close"})

@@ -1,0 +1,84 @@
+"""What the routers share: the engine, the settings, the names the model goes by."""
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from octavo.api.drain import Drain
+from octavo.api.engine import ServingEngine
+from octavo.api.errors import HttpError
+from octavo.api.middleware import clean_request_id
+from octavo.config import ServerSettings
+from octavo.errors import InvalidRequestError
+from octavo.tokenization.tokenizer import Tokenizer
+
+# Below this many characters, tokenising is quicker than handing it to a thread.
+SHORT_TEXT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """One server's engine and settings."""
+
+    engine: ServingEngine
+    settings: ServerSettings
+    drain: Drain
+
+    @property
+    def model_names(self) -> list[str]:
+        """The names that requests may use; answers show the first."""
+        return self.settings.served_model_name or [self.engine.model_name]
+
+    def check_model(self, name: str | None) -> str:
+        """The name to show in the answer.
+
+        Raises:
+            HttpError: 404, the model is not served.
+        """
+        if name is not None and name not in self.model_names:
+            known = ", ".join(self.model_names)
+            raise HttpError(404, f"The model {name!r} is not served here; there is {known}.", "model")
+        return name or self.model_names[0]
+
+    def need_tokenizer(self) -> Tokenizer:
+        """The tokenizer.
+
+        Raises:
+            InvalidRequestError: the engine runs without one.
+        """
+        if self.engine.tokenizer is None:
+            raise InvalidRequestError("The server runs without a tokenizer; send token ids.")
+        return self.engine.tokenizer
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; a long one does not hold up other requests."""
+        tokenizer = self.need_tokenizer()
+        if len(text) < SHORT_TEXT:
+            return tokenizer.encode(text, add_special_tokens)
+        return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+
+    async def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Text of token ids; a long list does not hold up other requests.
+
+        Raises:
+            InvalidRequestError: an id is outside the vocabulary.
+        """
+        tokenizer = self.need_tokenizer()
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.engine.info.vocab_size:
+            raise InvalidRequestError(f"Token ids must be between 0 and {self.engine.info.vocab_size - 1}.", "tokens")
+        if len(token_ids) < SHORT_TEXT:
+            return tokenizer.decode(token_ids, skip_special_tokens)
+        return await asyncio.to_thread(tokenizer.decode, token_ids, skip_special_tokens)
+
+
+def answer_id(prefix: str, request: Request, body_id: str | None) -> str:
+    """The answer's id: what the client calls its request, by header or body, else something new."""
+    given = clean_request_id(request.headers.get("x-request-id")) or clean_request_id(body_id)
+    return f"{prefix}-{given or uuid.uuid4().hex}"
+
+
+def engine_id(answer: str, index: int) -> str:
+    """An id for the engine, unique even if clients repeat theirs."""
+    return f"{answer}-{index}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,118 @@
+"""The door for request bodies: size, type, encoding and nesting are checked before anything is built."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from octavo.api.errors import HttpError
+from octavo.errors import InvalidRequestError
+
+MAX_DEPTH = 128
+
+
+def decode_json(body: bytes) -> object:
+    """Parse JSON strictly: UTF-8 without lone surrogates, no NaN or infinities, at most 128 levels deep.
+
+    Raises:
+        InvalidRequestError: the body is none of that; the sentence says why.
+    """
+    if not body:
+        raise InvalidRequestError("The request has no body; a JSON object is expected.")
+    try:
+        value: object = msgspec.json.decode(body)
+    except RecursionError:
+        raise InvalidRequestError(f"The JSON is nested more than {MAX_DEPTH} levels deep.") from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError("The request body is not valid UTF-8.") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidRequestError(f"The request body cannot be read as JSON: {error}.") from None
+    # Only a body with more brackets than levels can be too deep, and counting bytes is nearly free.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and not _is_shallow(value):
+        raise InvalidRequestError(f"The JSON is nested more than {MAX_DEPTH} levels deep.")
+    return value
+
+
+def _is_shallow(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for parent in level for child in _containers_in(parent)]
+        if not level:
+            return True
+    return False
+
+
+def _containers_in(parent: object) -> list[object]:
+    children = parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ()
+    return [child for child in children if isinstance(child, dict | list)]
+
+
+class JsonRequest(Request):
+    """A request whose body is read within a limit and parsed by :func:`decode_json`."""
+
+    max_bytes: int
+
+    async def body(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            HttpError: 413 if it is longer than the limit, whether or not it says so.
+            ClientDisconnect: the client left first.
+        """
+        if not hasattr(self, "_body"):
+            declared = self.headers.get("content-length", "")
+            if declared.isdecimal() and int(declared[:20]) > self.max_bytes:
+                raise self._too_large()
+            buffer = bytearray()
+            async for chunk in self.stream():
+                buffer += chunk
+                if len(buffer) > self.max_bytes:
+                    raise self._too_large()
+            self._body = bytes(buffer)
+        return self._body
+
+    async def json(self) -> Any:
+        """The parsed body."""
+        if not hasattr(self, "_json"):
+            self._json = decode_json(await self.body())
+        return self._json
+
+    def check_content_type(self) -> None:
+        """Refuse everything but JSON.
+
+        Raises:
+            HttpError: 415.
+        """
+        content_type = self.headers.get("content-type", "")
+        media_type = content_type.partition(";")[0].strip().lower()
+        if media_type != "application/json" and not (
+            media_type.startswith("application/") and media_type.endswith("+json")
+        ):
+            given = f"got {media_type!r}" if media_type else "none was given"
+            raise HttpError(415, f"The content type must be application/json; {given}.")
+
+    def _too_large(self) -> HttpError:
+        return HttpError(413, f"The request body is larger than {self.max_bytes} bytes.")
+
+
+def json_route(max_body_bytes: int) -> type[APIRoute]:
+    """The route class for every router that takes JSON bodies of at most ``max_body_bytes``."""
+
+    class JsonRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+            if self.body_field is None:
+                return handle
+
+            async def handle_json(request: Request) -> Response:
+                json_request = JsonRequest(request.scope, request.receive)
+                json_request.max_bytes = max_body_bytes
+                json_request.check_content_type()
+                await json_request.json()
+                return await handle(json_request)
+
+            return handle_json
+
+    return JsonRoute

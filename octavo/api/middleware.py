@@ -1,0 +1,81 @@
+"""What surrounds every route: keys and request ids. Plain ASGI, so that a streamed chunk pays nothing."""
+
+import hashlib
+import hmac
+import re
+import uuid
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo.api.errors import send_error
+
+REQUEST_ID_HEADER = b"x-request-id"
+_UNSAFE_IN_REQUEST_ID = re.compile(r"[^A-Za-z0-9._:-]")
+MAX_REQUEST_ID_LENGTH = 128
+
+
+def clean_request_id(text: str | None) -> str | None:
+    """A client's request id without anything that could hurt a log or a header; None if nothing is left."""
+    cleaned = _UNSAFE_IN_REQUEST_ID.sub("", text or "")
+    return cleaned[:MAX_REQUEST_ID_LENGTH] or None
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of that (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+class ApiKeyMiddleware:
+    """Lets requests through that bear one of the keys; ``/health`` is open to all."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it with status 401."""
+        if scope["type"] == "lifespan" or scope["path"] == "/health" or self._is_allowed(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": "A valid API key is needed."})
+        else:
+            message = "A valid API key is needed, as in 'Authorization: Bearer KEY'."
+            await send_error(send, 401, message, {"www-authenticate": "Bearer"})
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        kind, _, key = (header(scope, b"authorization") or "").partition(" ")
+        digest = _digest(key.strip())
+        # All keys are compared, each in constant time: how long it takes tells nothing about any of them.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return kind.lower() == "bearer" and any(matches)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+class RequestIdMiddleware:
+    """Sends each request's ``X-Request-Id`` back, or one of its own making."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with the header added to its answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = (clean_request_id(header(scope, REQUEST_ID_HEADER)) or uuid.uuid4().hex).encode()
+        others = [(name, value) for name, value in scope["headers"] if name != REQUEST_ID_HEADER]
+        scope["headers"] = [*others, (REQUEST_ID_HEADER, request_id)]
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (REQUEST_ID_HEADER, request_id)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

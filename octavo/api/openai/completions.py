@@ -1,0 +1,154 @@
+"""``/v1/completions``: a prompt goes on."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import Send
+
+from octavo.api.frontend import Frontend, answer_id, engine_id
+from octavo.api.json_body import json_route
+from octavo.api.openai.logprobs import completion_logprobs, finite_prompt_logprobs
+from octavo.api.openai.protocol import CompletionRequest
+from octavo.api.openai.responses import ENCODER, Completion, CompletionChoice, CompletionLogprobs, event
+from octavo.api.openai.sampling import (
+    completion_params,
+    completion_prompts,
+    engine_prompt,
+    refuse_unsupported,
+    returns_prompt_only,
+)
+from octavo.api.openai.usage import UsageCounter, UsageMode
+from octavo.api.watched import WatchedResponse, last_items, merge, send_events, send_json
+from octavo.records import CompletionOutput, PromptLogprobs, RequestOutput, TokensPrompt
+
+
+def completions_router(frontend: Frontend) -> APIRouter:
+    """The route that completes prompts."""
+    route_class = json_route(frontend.settings.max_request_bytes)
+    router = APIRouter(prefix="/v1/completions", tags=["completions"], route_class=route_class)
+
+    @router.post("", summary="Complete one or several prompts.")
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        refuse_unsupported(body)
+        answer = CompletionAnswer(frontend, body, answer_id("cmpl", request, body.request_id), model)
+        sources = await answer.start()
+
+        async def work(send: Send) -> None:
+            if body.stream:
+                await send_events(send, answer.events(sources), frontend.drain)
+            else:
+                await send_json(send, answer.whole(await last_items(sources)))
+
+        return WatchedResponse(work, frontend.drain)
+
+    return router
+
+
+class CompletionAnswer:
+    """Builds the answer, whole or in events; completion ``i`` of prompt ``p`` is choice ``p · n + i``."""
+
+    def __init__(self, frontend: Frontend, body: CompletionRequest, answer: str, model: str) -> None:
+        self._frontend = frontend
+        self._body = body
+        self._id = answer
+        self._params = completion_params(body, frontend.engine.input_processor.default_sampling_params())
+        self._prompts = completion_prompts(body)
+        self._echoes: list[str] = []
+        self._is_prompt_only = returns_prompt_only(body)
+        self._prompt_logprobs: dict[int, PromptLogprobs] = {}
+        self._text_offsets: dict[int, int] = {}
+        self._usage = UsageCounter(len(self._prompts), frontend.settings.enable_prompt_tokens_details)
+        self._new_completion = partial(Completion, answer, int(time.time()), model)
+
+    async def start(self) -> list[AsyncGenerator[RequestOutput, None]]:
+        """One generator of outputs per prompt; nothing runs before they are iterated."""
+        body, engine = self._body, self._frontend.engine
+        inputs = [
+            await engine_prompt(self._frontend, body, prompt, body.add_special_tokens) for prompt in self._prompts
+        ]
+        if body.echo:
+            self._echoes = [await self._text_of(prompt) for prompt in inputs]
+        return [
+            engine.generate(
+                prompt,
+                self._params.clone() if index else self._params,
+                engine_id(self._id, index),
+                priority=body.priority,
+                cache_salt=body.cache_salt,
+            )
+            for index, prompt in enumerate(inputs)
+        ]
+
+    async def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        if isinstance(prompt, list):
+            return await self._frontend.decode(prompt, skip_special_tokens=False)
+        if self._body.truncate_prompt_tokens is None and "prompt" in prompt:
+            return prompt["prompt"]
+        return await self._frontend.decode(prompt["prompt_token_ids"], skip_special_tokens=False)
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        """The answer as JSON, from the final output of every prompt."""
+        choices = []
+        for prompt_index, output in enumerate(outputs):
+            self._account(prompt_index, output)
+            for completion in output.outputs:
+                choice = self._choice(prompt_index, output, completion)
+                if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+                    choice.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
+                choices.append(choice)
+        return ENCODER.encode(self._new_completion(choices, usage=self._usage.usage()))
+
+    async def events(self, sources: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, as outputs come."""
+        usage_mode = UsageMode.of(self._body, self._frontend.settings)
+        has_details = self._params.logprobs is not None or bool(self._body.return_token_ids)
+        async with aclosing(merge(sources)) as outputs:
+            async for prompt_index, output in outputs:
+                self._account(prompt_index, output)
+                for completion in output.outputs:
+                    choice = self._choice(prompt_index, output, completion)
+                    if choice.text or choice.finish_reason is not None or has_details:
+                        yield event(self._new_completion([choice], usage=usage_mode.within(self._usage)))
+        if usage_mode.is_sent:
+            yield event(self._new_completion([], usage=self._usage.usage()))
+
+    def _account(self, prompt_index: int, output: RequestOutput) -> None:
+        self._usage.add(prompt_index, output, counts_output=not self._is_prompt_only)
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs[prompt_index] = output.prompt_logprobs
+
+    def _choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
+        body = self._body
+        choice = CompletionChoice(prompt_index * self._params.n + completion.index, completion.text)
+        token_ids: Sequence[int] = completion.token_ids
+        positions: PromptLogprobs = [*(completion.logprobs or [])]
+        choice.finish_reason, choice.stop_reason = completion.finish_reason, completion.stop_reason
+        if self._is_prompt_only:
+            choice.text, token_ids, positions = "", [], []
+        if body.return_token_ids:
+            choice.token_ids = list(token_ids)
+        is_first = choice.index not in self._text_offsets
+        if is_first:
+            self._text_offsets[choice.index] = 0
+            if body.return_token_ids:
+                choice.prompt_token_ids = output.prompt_token_ids or []
+            if body.echo:
+                choice.text = self._echoes[prompt_index] + choice.text
+                token_ids = [*(output.prompt_token_ids or []), *token_ids]
+                positions = [*self._prompt_logprobs.get(prompt_index, []), *positions]
+        if body.logprobs is not None:
+            choice.logprobs = self._logprobs(choice.index, token_ids, positions)
+        return choice
+
+    def _logprobs(self, choice: int, token_ids: Sequence[int], positions: PromptLogprobs) -> CompletionLogprobs:
+        as_ids = bool(self._body.return_tokens_as_token_ids)
+        tokenizer = self._frontend.engine.tokenizer
+        logprobs = completion_logprobs(token_ids, positions, tokenizer, self._text_offsets[choice], as_ids)
+        self._text_offsets[choice] += sum(map(len, logprobs.tokens))
+        return logprobs

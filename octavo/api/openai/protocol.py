@@ -1,0 +1,159 @@
+"""What clients may send: OpenAI's fields and vLLM's extra ones.
+
+Models check types and hard limits; ranges of sampling parameters are :class:`SamplingParams`' business.
+Fields that are neither listed here nor in :data:`UNSUPPORTED` are ignored, as OpenAI's server does.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_PROMPTS = 1024
+MAX_CACHE_SALT = 1024
+
+Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
+# Fail fast: one wrong element must not cost an error record for each of a million.
+TokenIds = Annotated[list[Int64], Field(fail_fast=True)]
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+
+
+def _check_bias(value: object) -> object:
+    if isinstance(value, dict):
+        for key, bias in value.items():
+            if isinstance(bias, bool) or not isinstance(bias, int | float):
+                raise ValueError(f"the bias of token {str(key)[:40]!r} must be a number")
+            if abs(bias) > 1e9:
+                raise ValueError(f"the bias of token {str(key)[:40]!r} is out of range")
+    return value
+
+
+class RequestModel(BaseModel):
+    """Base of all request bodies: no conversion between types, unknown fields kept aside."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    model: str | None = None
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells besides text."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class ResponseFormat(BaseModel):
+    """The form of the answer; only text so far."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: str
+
+
+class GenerationRequest(RequestModel):
+    """Fields of every request that generates text."""
+
+    frequency_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_check_bias)] = None
+    n: Int64 | None = None
+    presence_penalty: float | None = None
+    response_format: ResponseFormat | None = None
+    seed: Int64 | None = None
+    stop: str | Strings | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    user: str | None = None
+
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Int64 | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: Int64 | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    allowed_token_ids: TokenIds | None = None
+    bad_words: Strings | None = None
+    prompt_logprobs: Int64 | None = None
+    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    request_id: str | None = None
+    return_token_ids: bool | None = False
+    return_tokens_as_token_ids: bool | None = False
+
+
+class CompletionRequest(GenerationRequest):
+    """Body of ``POST /v1/completions``."""
+
+    prompt: str | TokenIds | Strings | Annotated[list[TokenIds], Field(fail_fast=True)]
+    echo: bool | None = False
+    logprobs: Int64 | None = None
+    max_tokens: Int64 | None = 16
+    add_special_tokens: bool = True
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[Objects, Field(min_length=1)]
+    logprobs: bool | None = False
+    top_logprobs: Int64 | None = None
+    max_tokens: Int64 | None = None
+    max_completion_tokens: Int64 | None = None
+    tools: Objects | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    echo: bool | None = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    documents: Objects | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class TokenizeRequest(RequestModel):
+    """Body of ``POST /tokenize``: a prompt or a conversation."""
+
+    prompt: str | None = None
+    messages: Annotated[Objects, Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: Objects | None = None
+    documents: Objects | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(RequestModel):
+    """Body of ``POST /detokenize``."""
+
+    tokens: TokenIds
+
+
+_NO_GRAMMARS = "answers bound to a grammar or schema are not supported yet"
+UNSUPPORTED: dict[str, str] = {
+    "suffix": "filling in the middle is not supported",
+    "best_of": "use n, which returns every completion",
+    "use_beam_search": "beam search is not supported",
+    "prompt_embeds": "prompts as embeddings are not supported",
+    "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "structured_outputs": _NO_GRAMMARS,
+    "guided_json": _NO_GRAMMARS,
+    "guided_regex": _NO_GRAMMARS,
+    "guided_choice": _NO_GRAMMARS,
+    "guided_grammar": _NO_GRAMMARS,
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "logprob_token_ids": "log-probabilities of chosen tokens are not supported",
+    "thinking_token_budget": "a limit on thinking is not supported",
+    "repetition_detection": "stopping at repetitions is not supported",
+}

@@ -1,0 +1,163 @@
+"""What clients get back. Plain structs that msgspec writes in one go: some are built once a token."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from octavo.records import Logprob
+
+ENCODER = msgspec.json.Encoder()
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Tokens that a request read and wrote."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """Parallel lists, one entry a token; ``text_offset`` counts characters."""
+
+    text_offset: list[int] = []
+    token_logprobs: list[float | None] = []
+    tokens: list[str] = []
+    top_logprobs: list[dict[str, float] | None] = []
+
+
+PromptLogprobs = list[dict[int, Logprob] | None]
+
+
+class CompletionChoice(msgspec.Struct):
+    """One text completion, or the new part of it in a stream."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
+    """Answer, or event of a stream, of ``/v1/completions``."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class ChatLogprob(msgspec.Struct):
+    """One candidate at one position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(msgspec.Struct):
+    """The chosen token at one position, with the likeliest ones."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[ChatLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """One entry a token."""
+
+    content: list[ChatTokenLogprob]
+
+
+class ChatMessage(msgspec.Struct):
+    """An answer in a conversation."""
+
+    role: str
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One whole answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
+    """Answer of ``/v1/chat/completions``."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatDelta(msgspec.Struct, omit_defaults=True):
+    """The new part of an answer."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """One answer's part of an event."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
+    """Event of a streamed ``/v1/chat/completions``."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
+    """A served model."""
+
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    owned_by: str = "octavo"
+    parent: None = None
+
+
+class ModelList(msgspec.Struct, tag_field="object", tag="list"):
+    """Answer of ``/v1/models``."""
+
+    data: list[ModelCard]
+
+
+def event(chunk: Completion | ChatChunk) -> bytes:
+    """A server-sent event."""
+    return b"data: " + ENCODER.encode(chunk) + b"\n\n"

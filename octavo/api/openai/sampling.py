@@ -1,0 +1,142 @@
+"""From a request's fields to :class:`SamplingParams`, and the refusals that no type can express."""
+
+import msgspec
+
+from octavo.api.frontend import Frontend
+from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
+from octavo.errors import InvalidRequestError
+from octavo.records import RequestOutputKind, SamplingParams, TokensPrompt
+
+# Fields that mean the same here and in SamplingParams.
+_SHARED_FIELDS = (
+    *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
+    *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens"),
+    *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
+)
+MAX_SEQUENCES = 4096
+
+
+def refuse_unsupported(body: GenerationRequest) -> None:
+    """Refuse fields whose silent neglect would change what the client gets.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    for name, value in (body.model_extra or {}).items():
+        reason = UNSUPPORTED.get(name)
+        if reason is not None and value not in (None, False, "", [], {}) and not (name == "best_of" and value == 1):
+            raise InvalidRequestError(f"{name}: {reason}.", name)
+    if body.response_format is not None and body.response_format.type != "text":
+        raise InvalidRequestError(
+            "response_format: answers bound to a grammar or schema are not supported yet; leave it out or use "
+            "the type 'text'.",
+            "response_format",
+        )
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
+    if body.stream and body.prompt_logprobs is not None:
+        raise InvalidRequestError("prompt_logprobs are not sent in streams; set stream to false.", "prompt_logprobs")
+
+
+def completion_params(body: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
+    """Sampling parameters of a completion.
+
+    Raises:
+        InvalidRequestError: a value is out of range.
+    """
+    values: dict[str, object] = {"logprobs": body.logprobs, "prompt_logprobs": body.prompt_logprobs}
+    if body.echo and body.logprobs is not None:
+        values["prompt_logprobs"] = body.logprobs
+    if body.max_tokens is not None or "max_tokens" in body.model_fields_set:
+        values["max_tokens"] = 1 if returns_prompt_only(body) else body.max_tokens
+    return _build(body, defaults, values)
+
+
+def returns_prompt_only(body: CompletionRequest) -> bool:
+    """Whether the client wants its own prompt back, usually for the log-probabilities."""
+    return bool(body.echo) and body.max_tokens == 0
+
+
+def chat_params(body: ChatCompletionRequest, defaults: SamplingParams) -> SamplingParams:
+    """Sampling parameters of a chat's answer.
+
+    Raises:
+        InvalidRequestError: a value is out of range.
+    """
+    values: dict[str, object] = {"prompt_logprobs": body.prompt_logprobs}
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequestError("top_logprobs need logprobs to be true.", "top_logprobs")
+    if body.logprobs:
+        values["logprobs"] = body.top_logprobs or 0
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if limit is not None:
+        values["max_tokens"] = limit
+    return _build(body, defaults, values)
+
+
+def _build(body: GenerationRequest, defaults: SamplingParams, values: dict[str, object]) -> SamplingParams:
+    for name in _SHARED_FIELDS:
+        value = getattr(body, name)
+        if value is not None:
+            values[name] = value
+    values["output_kind"] = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    return msgspec.structs.replace(defaults, **values)
+
+
+def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
+    """The prompts of one request, each as text or token ids.
+
+    Raises:
+        InvalidRequestError: there are none, or too many.
+    """
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequestError("prompt must not be empty.", "prompt")
+    if isinstance(prompt[0], int):
+        return [[token_id for token_id in prompt if isinstance(token_id, int)]]
+    num_sequences = len(prompt) * (body.n or 1)
+    if num_sequences > MAX_SEQUENCES:
+        raise InvalidRequestError(
+            f"One request may generate at most {MAX_SEQUENCES} completions, got {len(prompt)} prompts"
+            + (f" with n = {body.n}." if body.n else "."),
+            "prompt",
+        )
+    return [item for item in prompt if not isinstance(item, int)]
+
+
+async def engine_prompt(
+    frontend: Frontend, body: GenerationRequest, prompt: str | list[int], add_special_tokens: bool = True
+) -> str | list[int] | TokensPrompt:
+    """What to hand to the engine; text is tokenised here only if the request says how.
+
+    Raises:
+        InvalidRequestError: ``truncate_prompt_tokens`` is out of range.
+    """
+    if body.truncate_prompt_tokens is None and (add_special_tokens or not isinstance(prompt, str)):
+        return prompt
+    if not isinstance(prompt, str):
+        return truncate(frontend, body, prompt)
+    token_ids = await frontend.encode(prompt, add_special_tokens)
+    return TokensPrompt(prompt_token_ids=truncate(frontend, body, token_ids), prompt=prompt)
+
+
+def truncate(frontend: Frontend, body: GenerationRequest, token_ids: list[int]) -> list[int]:
+    """Keep as many tokens as ``truncate_prompt_tokens`` says: the last ones, unless the right side is to go.
+
+    Raises:
+        InvalidRequestError: it is neither -1 nor between 1 and the model's length.
+    """
+    limit = body.truncate_prompt_tokens
+    max_len = frontend.engine.info.max_model_len
+    if limit is None:
+        return token_ids
+    if limit == -1:
+        limit = max_len
+    if not 1 <= limit <= max_len:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens must be between 1 and {max_len}, or -1 for the latter, got {limit}.",
+            "truncate_prompt_tokens",
+        )
+    return token_ids[:limit] if body.truncation_side == "right" else token_ids[-limit:]

@@ -1,0 +1,67 @@
+"""Counting what a request read and wrote."""
+
+from dataclasses import dataclass
+
+from msgspec import UNSET, UnsetType
+
+from octavo.api.openai.protocol import GenerationRequest
+from octavo.api.openai.responses import PromptTokensDetails, Usage
+from octavo.config import ServerSettings
+from octavo.records import RequestOutput
+
+
+class UsageCounter:
+    """Adds up the tokens of one request over its prompts and outputs.
+
+    Args:
+        num_prompts: prompts in the request.
+        shows_cached: whether to tell how much of the prompts came from the prefix cache.
+    """
+
+    def __init__(self, num_prompts: int, shows_cached: bool) -> None:
+        self._prompt_tokens = [0] * num_prompts
+        self._cached_tokens = [0] * num_prompts
+        self._completion_tokens = 0
+        self._shows_cached = shows_cached
+
+    def add(self, prompt_index: int, output: RequestOutput, counts_output: bool = True) -> None:
+        """Account for one output of a prompt (a part, or the whole)."""
+        if output.prompt_token_ids is not None:
+            self._prompt_tokens[prompt_index] = len(output.prompt_token_ids)
+        if output.num_cached_tokens is not None:
+            self._cached_tokens[prompt_index] = output.num_cached_tokens
+        if counts_output:
+            for completion in output.outputs:
+                self._completion_tokens += len(completion.token_ids)
+
+    def usage(self) -> Usage:
+        """The figures so far."""
+        num_prompt = sum(self._prompt_tokens)
+        details = PromptTokensDetails(sum(self._cached_tokens)) if self._shows_cached else None
+        return Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageMode:
+    """What a stream tells about usage.
+
+    Attributes:
+        is_sent: an event of its own at the end; the others have ``usage`` null.
+        is_continuous: the figures so far in every event.
+    """
+
+    is_sent: bool
+    is_continuous: bool
+
+    @classmethod
+    def of(cls, body: GenerationRequest, settings: ServerSettings) -> "UsageMode":
+        """What the request asks for, or the settings impose."""
+        options = body.stream_options
+        is_sent = settings.enable_force_include_usage or bool(options and options.include_usage)
+        return cls(is_sent, is_sent and bool(options and options.continuous_usage_stats))
+
+    def within(self, counter: UsageCounter) -> Usage | UnsetType | None:
+        """The ``usage`` of an event that carries text."""
+        if self.is_continuous:
+            return counter.usage()
+        return None if self.is_sent else UNSET

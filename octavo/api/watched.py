@@ -1,0 +1,164 @@
+"""Answers that take a while: computed while the client is watched, and given up when it leaves."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.api.drain import SHUTTING_DOWN, Drain
+from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
+from octavo.errors import OctavoError, OverloadedError
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+JSON_HEADERS = [(b"content-type", b"application/json")]
+EVENT_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # reverse proxies must pass each event on at once
+]
+DONE = b"data: [DONE]\n\n"
+
+
+class WatchedResponse(Response):
+    """Runs ``work(send)`` as the answer; if the client goes away, or the server must end, ``work`` is cancelled.
+
+    Exceptions before the answer's first byte reach the app's handlers and become answers with a status.
+    """
+
+    def __init__(self, work: Callable[[Send], Awaitable[None]], drain: Drain) -> None:
+        super().__init__()
+        self._work = work
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        work = asyncio.ensure_future(_as_coroutine(self._work(send)))
+        gone = asyncio.ensure_future(_wait_until_gone(receive))
+        self._drain.track(work)
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,))
+        if work.cancelled():
+            if self._drain.is_aborting:
+                raise OverloadedError(SHUTTING_DOWN)
+            return
+        error = work.exception()
+        if error is not None and not isinstance(error, OctavoError):
+            logger.error("A request failed", exc_info=error)
+            raise HttpError(500, INTERNAL_ERROR) from None
+        work.result()
+
+
+async def _as_coroutine(work: Awaitable[None]) -> None:
+    await work
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_json(send: Send, body: bytes) -> None:
+    """A whole answer with status 200."""
+    headers = [*JSON_HEADERS, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_events(send: Send, events: AsyncGenerator[bytes, None], drain: Drain) -> None:
+    """Send server-sent events as they come, closed by ``[DONE]``.
+
+    The answer starts with the first event: what fails before it is raised and gets a status of its own. What
+    fails later becomes an event with the error, because the status has been sent.
+    """
+    try:
+        first = await anext(events, b"")
+        await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
+        last = DONE
+        try:
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        except asyncio.CancelledError:
+            if not drain.is_aborting:
+                raise
+            last = error_event(OverloadedError(SHUTTING_DOWN)) + DONE
+        except OctavoError as error:
+            last = error_event(error) + DONE
+        except Exception as error:
+            logger.exception("A stream failed")
+            last = error_event(error) + DONE
+        await send({"type": "http.response.body", "body": last})
+    finally:
+        await events.aclose()
+
+
+def error_event(error: Exception) -> bytes:
+    """An error as a server-sent event."""
+    return b"data: " + describe_error(error) + b"\n\n"
+
+
+async def merge(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:
+    """Items of several generators as they come, each with its generator's index.
+
+    The first exception ends all. Closing this generator closes the others.
+    """
+    if len(sources) == 1:
+        async with aclosing(sources[0]) as source:
+            async for item in source:
+                yield 0, item
+        return
+    queue: asyncio.Queue[tuple[int, Item | _End]] = asyncio.Queue(maxsize=len(sources))
+    tasks = [asyncio.create_task(_pump(index, source, queue)) for index, source in enumerate(sources)]
+    try:
+        num_open = len(sources)
+        while num_open:
+            index, item_or_end = await queue.get()
+            if not isinstance(item_or_end, _End):
+                yield index, item_or_end
+            elif item_or_end.error is not None:
+                raise item_or_end.error
+            else:
+                num_open -= 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class _End:
+    error: Exception | None = None
+
+
+async def _pump(
+    index: int, source: AsyncGenerator[Item, None], queue: "asyncio.Queue[tuple[int, Item | _End]]"
+) -> None:
+    end = _End()
+    try:
+        async with aclosing(source):
+            async for item in source:
+                await queue.put((index, item))
+    except Exception as error:
+        end.error = error
+    await queue.put((index, end))
+
+
+async def last_items(sources: Sequence[AsyncGenerator[Item, None]]) -> list[Item]:
+    """Run several generators side by side and keep the last item of each."""
+    last: dict[int, Item] = {}
+    async with aclosing(merge(sources)) as items:
+        async for index, item in items:
+            last[index] = item
+    return [last[index] for index in range(len(sources))]

@@ -1,0 +1,96 @@
+"""A real server on a free port, around an engine without a model."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+import uvloop
+from fake_engine import FakeEngine
+
+from octavo.api.server import DrainingServer, bind_sockets, describe_address, make_server
+from octavo.config import ServerSettings
+
+
+@dataclass
+class RunningServer:
+    """A server in a thread of its own."""
+
+    engine: FakeEngine
+    server: DrainingServer
+    url: str
+    thread: threading.Thread
+    client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = httpx.Client(base_url=self.url, timeout=20)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, for plain sockets."""
+        url = httpx.URL(self.url)
+        assert url.port is not None
+        return url.host, url.port
+
+    def send_signal(self, number: int = signal.SIGTERM) -> None:
+        """What the process would do on a signal."""
+        self.server.handle_exit(number, None)
+
+    def stop(self) -> None:
+        """End it now."""
+        self.client.close()
+        if self.thread.is_alive():
+            self.server.should_exit = self.server.force_exit = True
+            self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+StartServer = Callable[..., RunningServer]
+
+
+def start(engine: FakeEngine, **settings: object) -> RunningServer:
+    """Start a server and wait until it listens."""
+    all_settings = ServerSettings(host="127.0.0.1", port=0, disable_uvicorn_access_log=True, **settings)
+    listeners = bind_sockets(all_settings)
+    is_ready = threading.Event()
+    server = make_server(engine, all_settings, is_ready.set)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(server.serve(listeners))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert is_ready.wait(10)
+    return RunningServer(engine, server, describe_address(listeners[0], all_settings), thread)
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """Start servers with settings of the test's own; all are stopped at its end."""
+    servers: list[RunningServer] = []
+
+    def start_one(engine: FakeEngine | None = None, **settings: object) -> RunningServer:
+        servers.append(start(engine or FakeEngine(), **settings))
+        return servers[-1]
+
+    yield start_one
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def _shared_server() -> Iterator[RunningServer]:
+    server = start(FakeEngine())
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(_shared_server: RunningServer) -> RunningServer:
+    """A server with default settings that the tests of a module share."""
+    _shared_server.engine.calls.clear()
+    return _shared_server

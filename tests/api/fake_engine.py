@@ -1,0 +1,190 @@
+"""An engine without a model: it answers every prompt with a text it was given, a byte at a time."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+import tokenizers
+
+from octavo.errors import (
+    ChatTemplateError,
+    EngineDeadError,
+    InvalidRequestError,
+    OverloadedError,
+    PromptTooLongError,
+    RequestFailedError,
+)
+from octavo.records import (
+    CompletionOutput,
+    EngineInfo,
+    Logprob,
+    PromptType,
+    RequestOutput,
+    RequestOutputKind,
+    SamplingParams,
+    TokensPrompt,
+)
+from octavo.telemetry.metrics import Metrics
+from octavo.tokenization.tokenizer import SpecialTokens, Tokenizer
+
+REPLY = "Grüße, 世界! 😀 bye"
+FAILURES = {
+    "overload": OverloadedError("The queue is full."),
+    "dead": EngineDeadError("The engine stopped."),
+    "bug": RuntimeError("secret detail"),
+}
+
+
+def byte_tokenizer() -> Tokenizer:
+    """One token a byte, plus an end token."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens([tokenizers.AddedToken("<|end|>", special=True)])
+    return Tokenizer(backend, SpecialTokens({"eos_token": "<|end|>"}))
+
+
+class FakeInputProcessor:
+    """The engine's own defaults."""
+
+    def default_sampling_params(self) -> SamplingParams:
+        return SamplingParams()
+
+
+class FakeChatRenderer:
+    """``role: content`` a line; tools and documents are counted so that tests see them arrive."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_special_tokens: bool = False,
+    ) -> TokensPrompt:
+        if any(message.get("content") == "raise" for message in messages):
+            raise ChatTemplateError("The chat template failed: conversation roles must alternate.", "messages")
+        lines = [f"{message['role']}: {message['content']}" for message in messages]
+        lines += [f"tools: {len(tools)}"] if tools else []
+        lines += [f"documents: {len(documents)}"] if documents else []
+        lines += [f"{key}={value}" for key, value in (template_kwargs or {}).items()]
+        lines += ["assistant: "] if add_generation_prompt else []
+        text = "\n".join(lines)
+        return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text), prompt=text)
+
+
+class FakeEngine:
+    """Attributes tests look at: ``calls`` (what was asked), ``num_aborted``, ``num_running``."""
+
+    def __init__(self, reply: str = REPLY, step_seconds: float = 0.0) -> None:
+        self.reply = reply
+        self.step_seconds = step_seconds
+        self.model_name = "fake/model"
+        self.info = EngineInfo(4096, 257, 100, 16, 8, True)
+        self.metrics = Metrics(self.model_name)
+        self.tokenizer: Tokenizer | None = byte_tokenizer()
+        self.input_processor = FakeInputProcessor()
+        self.chat_renderer: FakeChatRenderer | None = FakeChatRenderer(self.tokenizer)
+        self.is_healthy = True
+        self.calls: list[dict[str, Any]] = []
+        self.num_running = 0
+        self.num_aborted = 0
+
+    async def generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams | None,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        params = sampling_params or SamplingParams()
+        text, prompt_ids = self._read(prompt)
+        call = {"prompt": text, "prompt_token_ids": prompt_ids, "params": params, "request_id": request_id}
+        self.calls.append({**call, "priority": priority, "cache_salt": cache_salt})
+        if text in FAILURES:
+            raise FAILURES[text]
+        self.num_running += 1
+        is_done = False
+        try:
+            async for output in self._outputs(text, prompt_ids, params, request_id):
+                yield output
+            is_done = True
+        finally:
+            self.num_running -= 1
+            self.num_aborted += not is_done
+
+    def _read(self, prompt: PromptType) -> tuple[str, list[int]]:
+        assert self.tokenizer is not None
+        if isinstance(prompt, str):
+            text, ids = prompt, self.tokenizer.encode(prompt)
+        elif isinstance(prompt, list):
+            text, ids = "", prompt
+        else:
+            ids = prompt.get("prompt_token_ids", [])
+            text = prompt.get("prompt", "")
+        if not ids:
+            raise InvalidRequestError("The prompt is empty.", "prompt")
+        if max(ids) >= self.info.vocab_size:
+            raise InvalidRequestError(f"Token id {max(ids)} is outside the vocabulary.", "prompt")
+        if len(ids) > self.info.max_model_len:
+            raise PromptTooLongError(f"The prompt has {len(ids)} tokens, the model takes 4096.", "prompt")
+        return text, ids
+
+    async def _outputs(
+        self, text: str, prompt_ids: list[int], params: SamplingParams, request_id: str
+    ) -> AsyncGenerator[RequestOutput, None]:
+        assert self.tokenizer is not None
+        reply_ids = self.tokenizer.encode(self.reply)
+        limit = params.max_tokens or self.info.max_model_len
+        if params.ignore_eos:
+            reply_ids = (reply_ids * (limit // len(reply_ids) + 1))[:limit]
+        num_tokens = min(limit, len(reply_ids))
+        reason = "length" if num_tokens == limit else "stop"
+        sent_chars, sent_tokens = 0, 0
+        is_delta = params.output_kind == RequestOutputKind.DELTA
+        prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        if params.prompt_logprobs is not None:
+            prompt_logprobs = [None, *[self._candidates(token, params.prompt_logprobs) for token in prompt_ids[1:]]]
+        for count in range(1, num_tokens + 1):
+            if self.step_seconds or not is_delta:
+                await asyncio.sleep(self.step_seconds)
+            if text == "fail late" and count == 4:
+                raise RequestFailedError("The step produced NaN.")
+            is_last = count == num_tokens
+            if not (is_delta or is_last):
+                continue
+            # Replies repeat when they are long: decoding what is new is enough for a test.
+            whole = self.tokenizer.decode(reply_ids[max(0, count - 200) : count])
+            if params.ignore_eos:
+                new_text = self.tokenizer.decode(reply_ids[sent_tokens:count])
+            else:
+                new_text = "" if whole.endswith("\ufffd") and not is_last else whole[sent_chars:]
+                sent_chars += len(new_text)
+            new_ids = reply_ids[sent_tokens:count]
+            sent_tokens = count
+            logprobs = None
+            if params.logprobs is not None:
+                logprobs = [self._candidates(token, params.logprobs) for token in new_ids]
+            completions = [
+                CompletionOutput(i, new_text, new_ids, 0.0, logprobs, reason if is_last else None)
+                for i in range(params.n)
+            ]
+            yield RequestOutput(request_id, text, prompt_ids, prompt_logprobs, completions, is_last, None, 3)
+            prompt_logprobs = None
+
+    def _candidates(self, token_id: int, num_top: int) -> dict[int, Logprob]:
+        assert self.tokenizer is not None
+        ids = [token_id, *[i for i in range(num_top + 1) if i != token_id]][: num_top + 1]
+        found = {i: Logprob(-0.5 - 0.25 * k, k + 1, self.tokenizer.token_text(i)) for k, i in enumerate(ids)}
+        if len(ids) > 2:
+            found[ids[-1]].logprob = float("-inf")
+        return found
