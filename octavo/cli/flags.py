@@ -1,0 +1,259 @@
+"""Command-line flags derived from the settings: one flag a setting, never listed twice."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import msgspec.inspect
+
+from octavo.cli.config_file import read_config_file
+from octavo.cli.parser import Parser
+from octavo.cli.values import parse_count, parse_float, parse_json_object
+from octavo.config import EngineConfig, ServerSettings
+from octavo.config.settings import ENGINE_SECTIONS, convert_section
+from octavo.errors import ConfigError
+
+Kind = Literal["bool", "int", "float", "str", "choice", "list", "object"]
+Sections = Mapping[str, type[msgspec.Struct]]
+
+ALL_SECTIONS: dict[str, type[msgspec.Struct]] = {**ENGINE_SECTIONS, "server": ServerSettings}
+TITLES = {
+    "model": "Model",
+    "load": "Loading",
+    "cache": "Cache",
+    "scheduler": "Scheduler",
+    "device": "Device",
+    "logging": "Logging",
+    "server": "Server",
+}
+_OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "tensor_parallel_size": ("-tp",),
+    "api_server_count": ("-asc",),
+    "gpu_memory_utilization": ("--device-memory-utilization",),
+}
+_METAVARS: dict[str, str] = {"int": "N", "float": "X", "str": "TEXT", "list": "TEXT", "object": "JSON"}
+_PREFIX = "setting:"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A setting as the command line sees it.
+
+    Attributes:
+        name: of the setting, with underscores.
+        kind: how its value is read.
+        is_optional: whether the setting may be left to be decided at start (None).
+        default: as written in the settings; an empty list for settings whose default is one.
+        description: the setting's documentation.
+        choices: for the kind ``choice``.
+    """
+
+    name: str
+    kind: Kind
+    is_optional: bool
+    default: Any
+    description: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """The flag's main spelling."""
+        return "--" + self.name.replace("_", "-")
+
+    def read(self, text: str) -> Any:
+        """The value that ``text`` stands for.
+
+        Raises:
+            ArgumentTypeError: the text does not fit the flag's kind.
+        """
+        if self.is_optional and self.kind != "str" and text.lower() in ("auto", "none"):
+            return None
+        if self.kind == "bool":
+            return _parse_bool(text)
+        if self.kind == "choice" and text not in self.choices:
+            raise argparse.ArgumentTypeError(f"is one of {', '.join(self.choices)}, not {text!r}")
+        return _READERS.get(self.kind, str)(text)
+
+
+def flags_of(settings: type[msgspec.Struct]) -> Iterator[Flag]:
+    """The flags of one section, in the order of its fields."""
+    info = msgspec.inspect.type_info(settings)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        kind, is_optional, choices = _kind(field.type)
+        default = [] if field.default_factory is list else None if field.required else field.default
+        yield Flag(field.name, kind, is_optional, default, _description(field.type), choices)
+
+
+def add_setting_flags(parser: Parser, sections: Sections) -> None:
+    """Give a command the flags of settings, ``--config``, and the model as its first argument.
+
+    Args:
+        sections: names and classes of the sections to take.
+    """
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings from a YAML, TOML or JSON file; flags given here win"
+    )
+    for name, settings in sections.items():
+        group = parser.add_argument_group(TITLES[name], settings.__doc__)
+        for flag in flags_of(settings):
+            _add_flag(group, flag)
+
+
+def given_settings(namespace: argparse.Namespace, sections: Sections) -> dict[str, Any]:
+    """The settings that were given, on the command line or in the file that ``--config`` names.
+
+    Raises:
+        ConfigError: the file is wrong, or the model was given twice.
+    """
+    values: dict[str, Any] = {}
+    flags = {flag.name: flag for settings in sections.values() for flag in flags_of(settings)}
+    if namespace.config is not None:
+        values.update(read_config_file(namespace.config, flags))
+    given = vars(namespace)
+    values.update({name: given[_PREFIX + name] for name in flags if _PREFIX + name in given})
+    if namespace.model_tag is not None:
+        if given.get(_PREFIX + "model", namespace.model_tag) != namespace.model_tag:
+            raise ConfigError(f"Two models were given: {namespace.model_tag!r} and {given[_PREFIX + 'model']!r}.")
+        values["model"] = namespace.model_tag
+    return values
+
+
+def engine_config(values: Mapping[str, Any]) -> EngineConfig:
+    """The engine's settings among ``values``.
+
+    Raises:
+        ConfigError: no model was given, or a value is out of bounds.
+    """
+    if not values.get("model"):
+        raise ConfigError("Name a model: a Hugging Face id, a folder, a GGUF file or bundled:smollm2.")
+    names = {name for settings in ENGINE_SECTIONS.values() for name in settings.__struct_fields__}
+    return EngineConfig.from_kwargs(**{name: value for name, value in values.items() if name in names})
+
+
+def server_settings(values: Mapping[str, Any]) -> ServerSettings:
+    """The server's settings among ``values``.
+
+    Raises:
+        ConfigError: a value is out of bounds.
+    """
+    names = ServerSettings.__struct_fields__
+    settings = convert_section(ServerSettings, {name: value for name, value in values.items() if name in names})
+    assert isinstance(settings, ServerSettings)
+    return settings
+
+
+def _add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
+    names = (flag.option, *_OTHER_NAMES.get(flag.name, ()))
+    help_text = describe(flag).replace("%", "%%")
+    destination = _PREFIX + flag.name
+    if flag.kind == "bool":
+        action = argparse.BooleanOptionalAction
+        group.add_argument(*names, action=action, dest=destination, default=argparse.SUPPRESS, help=help_text)
+    elif flag.kind == "list":
+        group.add_argument(
+            *names,
+            action=_Extend,
+            nargs="+",
+            dest=destination,
+            default=argparse.SUPPRESS,
+            metavar="TEXT",
+            help=help_text,
+        )
+    else:
+        metavar = "{" + ",".join(flag.choices) + "}" if flag.choices else _METAVARS[flag.kind]
+        group.add_argument(
+            *names, type=flag.read, dest=destination, default=argparse.SUPPRESS, metavar=metavar, help=help_text
+        )
+
+
+def describe(flag: Flag) -> str:
+    """The flag's help: what it does and what holds without it."""
+    if flag.default in (None, "", []) or flag.name == "model":
+        return flag.description
+    return f"{flag.description} Default: {format_default(flag)}."
+
+
+def format_default(flag: Flag) -> str:
+    """A default as one would type it; empty if it is decided at start."""
+    if flag.default is None:
+        return ""
+    if flag.kind == "bool":
+        return "on" if flag.default else "off"
+    if flag.name.endswith("_bytes") and flag.default % (1 << 20) == 0:
+        return f"{flag.default >> 20}MiB"
+    return json.dumps(flag.default) if flag.kind in ("list", "object") else str(flag.default)
+
+
+class _Extend(argparse.Action):
+    """Collects repeated values, and values given as one JSON list."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        items = list(getattr(namespace, self.dest, []))
+        for text in values:
+            items += _parse_list(text, parser)
+        setattr(namespace, self.dest, items)
+
+
+def _parse_list(text: str, parser: argparse.ArgumentParser) -> list[str]:
+    if not text.startswith("["):
+        return [text]
+    try:
+        items = json.loads(text)
+    except ValueError as error:
+        parser.error(f"{text!r} looks like a JSON list, but is not one: {error}")
+    return [str(item) for item in items]
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"int": parse_count, "float": parse_float, "object": parse_json_object}
+
+
+def _description(kind: msgspec.inspect.Type) -> str:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return str((kind.extra_json_schema or {}).get("description", ""))
+    return ""
+
+
+def _kind(kind: msgspec.inspect.Type) -> tuple[Kind, bool, tuple[str, ...]]:
+    """How a field's value is read, whether it may be None, and its choices."""
+    match kind:
+        case msgspec.inspect.Metadata(type=inner):
+            return _kind(inner)
+        case msgspec.inspect.UnionType(types=types):
+            inner_types = [inner for inner in types if not isinstance(inner, msgspec.inspect.NoneType)]
+            assert len(inner_types) == 1, "a setting has one type besides None"
+            name, _, choices = _kind(inner_types[0])
+            return name, True, choices
+        case msgspec.inspect.LiteralType(values=values):
+            return "choice", False, tuple(str(value) for value in values)
+        case msgspec.inspect.BoolType():
+            return "bool", False, ()
+        case msgspec.inspect.IntType():
+            return "int", False, ()
+        case msgspec.inspect.FloatType():
+            return "float", False, ()
+        case msgspec.inspect.StrType():
+            return "str", False, ()
+        case msgspec.inspect.ListType():
+            return "list", False, ()
+        case msgspec.inspect.DictType():
+            return "object", False, ()
+        case _:
+            raise TypeError(f"There is no flag for a setting of type {kind}.")

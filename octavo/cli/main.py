@@ -1,0 +1,91 @@
+"""``octavo``: finds the command and runs it; everything heavy is imported by the command that needs it."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo import __version__
+from octavo.errors import ConfigError, OctavoError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand: the module whose ``run(arguments)`` does it, and a line for the help."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "serve": Command("octavo.cli.serve", "serve a model over HTTP, with OpenAI's protocol"),
+    "chat": Command("octavo.cli.chat", "talk with a model, loaded here or on a server"),
+    "complete": Command("octavo.cli.complete", "let a model complete text"),
+    "bench": Command("octavo.cli.bench", "measure latency, throughput or a running server"),
+    "plan": Command("octavo.cli.plan", "show what would be decided for a model, and why, without loading it"),
+    "collect-env": Command("octavo.cli.collect_env", "describe this machine and installation, for a bug report"),
+}
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status.
+
+    0 is success, 2 a wrong flag or setting, 1 any other failure, 130 an interruption.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return dispatch("octavo", "", COMMANDS, arguments)
+    except OctavoError as error:
+        if wants_traceback(arguments):
+            raise
+        print(f"octavo: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output is gone (``octavo … | head``); keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def dispatch(program: str, epilog: str, commands: dict[str, Command], arguments: Sequence[str]) -> int:
+    """Run the command that the first argument names, or print what there is.
+
+    Raises:
+        ConfigError: there is no such command.
+    """
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name in ("-h", "--help"):
+        print(_help(program, commands) + epilog)
+        return 0
+    if name in ("-v", "--version"):
+        print(__version__)
+        return 0
+    command = commands.get(name)
+    if command is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, commands, 1)
+        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(commands)}."
+        raise ConfigError(f"{program} has no command {name!r}. {hint}")
+    status: int = importlib.import_module(command.module).run(rest)
+    return status
+
+
+def wants_traceback(arguments: Sequence[str]) -> bool:
+    """Whether the user asked for debugging output."""
+    words = [word for argument in arguments for word in argument.replace("_", "-").split("=")]
+    return any(pair == ("--log-level", "debug") for pair in zip(words, words[1:], strict=False))
+
+
+def _help(program: str, commands: dict[str, Command]) -> str:
+    lines = [f"usage: {program} COMMAND [...]", "", "commands:"]
+    lines += [f"  {name:<12} {command.summary}" for name, command in commands.items()]
+    lines += ["", f"{program} COMMAND --help tells more about a command; {program} --version prints the version."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""``octavo serve``: a model over HTTP."""
+
+from collections.abc import Sequence
+
+from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
+from octavo.cli.parser import Parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until a signal comes; returns the exit status.
+
+    Raises:
+        OctavoError: a flag, the model or the address is wrong.
+    """
+    parser = Parser("octavo serve", "Serve a model over HTTP, with OpenAI's protocol.", "MODEL")
+    add_setting_flags(parser, ALL_SECTIONS)
+    values = given_settings(parser.parse(arguments), ALL_SECTIONS)
+    config, server = engine_config(values), server_settings(values)
+    # Only now that the flags are right is the server worth importing.
+    from octavo.api.launch import run_server
+
+    return run_server(config, server)

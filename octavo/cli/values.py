@@ -1,0 +1,82 @@
+"""Reading values as people type them: counts with suffixes, JSON, pairs."""
+
+import argparse
+import json
+import re
+from decimal import Decimal
+from typing import Any
+
+_COUNT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)")
+_BINARY = {letter: 1024**power for power, letter in enumerate("KMGT", start=1)}
+_DECIMAL = {letter: 1000**power for power, letter in enumerate("KMGT", start=1)}
+_MULTIPLIERS: dict[str, int] = {
+    "": 1,
+    "B": 1,
+    **{letter.lower(): factor for letter, factor in _DECIMAL.items()},
+    **_BINARY,
+    **{f"{letter}B": factor for letter, factor in _DECIMAL.items()},
+    **{f"{letter}iB": factor for letter, factor in _BINARY.items()},
+    "kB": 1000,
+}
+
+
+def parse_count(text: str) -> int:
+    """A whole number, with vLLM's suffixes and those of sizes.
+
+    ``8k`` is 8000 and ``8K`` 8192, likewise m/M, g/G, t/T; ``500MB`` counts thousands, ``4GiB`` counts 1024s;
+    ``1e9`` and ``25.6k`` are read as well.
+
+    Raises:
+        ArgumentTypeError: the text is no number, the suffix unknown or the result not whole.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None or match[2] not in _MULTIPLIERS:
+        raise argparse.ArgumentTypeError(
+            f"takes a whole number such as 8192, 8k (8000), 8K (8192) or 4GiB, not {text!r}"
+        )
+    value = Decimal(match[1])
+    if value.adjusted() > 30:
+        raise argparse.ArgumentTypeError(f"takes a smaller number than {text!r}")
+    value *= _MULTIPLIERS[match[2]]
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"takes a whole number, and {text!r} is not one")
+    return int(value)
+
+
+def parse_float(text: str) -> float:
+    """A number.
+
+    Raises:
+        ArgumentTypeError: the text is no number.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes a number, not {text!r}") from None
+
+
+def parse_json_object(text: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ArgumentTypeError: the text is not JSON, or not an object.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f'takes JSON such as {{"key": 1}}, and this is not: {error}') from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'takes a JSON object such as {{"key": 1}}, not {text}')
+    return value
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """``KEY=VALUE``.
+
+    Raises:
+        ArgumentTypeError: there is no ``=``.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"takes KEY=VALUE, not {text!r}")
+    return key, value
