@@ -117,7 +117,7 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
     """A sandbox that also measures operators, string methods and joined output."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
-    concat = staticmethod(limits.checked_concat)  # type: ignore[assignment]
+    concat = staticmethod(limits.checked_concat)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         limits.check_binary_operation(operator, left, right)
@@ -174,10 +174,10 @@ def _environment() -> _LimitedEnvironment:
 
 def _insert_checks(tree: nodes.Template) -> None:
     """Let every loop pass and macro call look at the clock, and ``~`` measure what it joins."""
-    for kind in (nodes.For, nodes.Macro, nodes.CallBlock):
-        for node in tree.find_all(kind):
-            clock = nodes.Filter(nodes.Const(None), _TICK, [], [], None, None)
-            node.body.insert(0, nodes.ExprStmt(clock, lineno=node.lineno))
+    for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+        assert isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock))
+        clock = nodes.Filter(nodes.Const(None), _TICK, [], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(clock, lineno=node.lineno))
     _ConcatToFilter().visit(tree)
     tree.set_environment(_environment())
 

@@ -238,12 +238,11 @@ def set_begin_and_end(backend: Backend, bos: str | None, eos: str | None) -> Non
 
 def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
     prefix = "tokenizer.chat_template"
-    templates = {
+    return {
         key.removeprefix(prefix).removeprefix(".") or "default": value
         for key, value in metadata.items()
         if (key == prefix or key.startswith(prefix + ".")) and isinstance(value, str)
     }
-    return templates
 
 
 def _as_list(values: Sequence[Any] | None) -> list[Any]:

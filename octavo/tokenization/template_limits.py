@@ -26,8 +26,37 @@ _WIDE_BRACE_FORMAT = re.compile(r"\{[^{}]*:[^{}]*(\{|\d{6,})")
 
 # Filters that hand on the elements of their value or count them; the others turn the whole value into text.
 _STRUCTURAL_FILTERS = frozenset(
-    "abs attr batch count d default dictsort first float groupby int items last length list map max min random "
-    "reject rejectattr reverse round select selectattr slice sort sum unique".split()
+    {
+        "abs",
+        "attr",
+        "batch",
+        "count",
+        "d",
+        "default",
+        "dictsort",
+        "first",
+        "float",
+        "groupby",
+        "int",
+        "items",
+        "last",
+        "length",
+        "list",
+        "map",
+        "max",
+        "min",
+        "random",
+        "reject",
+        "rejectattr",
+        "reverse",
+        "round",
+        "select",
+        "selectattr",
+        "slice",
+        "sort",
+        "sum",
+        "unique",
+    }
 )
 
 
@@ -39,7 +68,7 @@ class _Budget:
     num_characters: int
 
 
-_budget: ContextVar[_Budget] = ContextVar("chat_template_budget", default=_Budget(float("inf"), MAX_TOTAL_LENGTH))
+_budget: ContextVar[_Budget] = ContextVar("chat_template_budget")
 
 
 class TemplateLimitError(SecurityError):

@@ -41,7 +41,7 @@ class Tokenizer:
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
-        special_tokens: SpecialTokens = SpecialTokens(),  # noqa: B008 (frozen)
+        special_tokens: SpecialTokens = SpecialTokens(),
         chat_templates: Mapping[str, str] | None = None,
     ) -> None:
         backend.no_truncation()

@@ -1,0 +1,170 @@
+"""Conversations to prompts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.errors import ChatTemplateError
+from octavo.records import TokensPrompt
+from octavo.tokenization.chat_template import CompiledTemplate, compile_template
+from octavo.tokenization.tokenizer import Tokenizer
+
+MAX_MESSAGES = 1 << 14
+MAX_TEMPLATE_KWARGS = 64
+_OWN_NAMES = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "messages",
+        "tokenize",
+        "tools",
+    }
+)
+
+
+class ChatRenderer:
+    """Writes conversations as prompts, by the model's chat template or another. May be used from any thread.
+
+    Args:
+        tokenizer: has the model's template, and makes token ids of the text.
+        template_override: a template to use instead, or the name of one of the model's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template_override: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._template_override = template_override
+
+    def with_template(self, template: str) -> "ChatRenderer":
+        """A renderer that uses ``template``, the text itself or the name of one of the model's."""
+        return ChatRenderer(self._tokenizer, template)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_special_tokens: bool = False,
+    ) -> TokensPrompt:
+        """Apply the chat template.
+
+        Args:
+            messages: each with ``role`` and ``content``: text, or a list of parts ``{"type": "text", "text": …}``.
+            tools: descriptions of functions, for the template.
+            documents: passages, for templates that take them.
+            add_generation_prompt: end with the opening of the assistant's turn; not with ``continue_final_message``.
+            continue_final_message: leave the last message open, to be continued.
+            template_kwargs: further values for the template.
+            add_special_tokens: let the tokenizer add its own, on top of what the template wrote.
+
+        Raises:
+            ChatTemplateError: a message is malformed, or the template is missing or failed.
+            InvalidRequestError: the text is not Unicode.
+        """
+        template = self._tokenizer.select_chat_template(self._template_override, with_tools=bool(tools))
+        compiled = compile_template(template)
+        text = self._tokenizer.apply_chat_template(
+            [_for_template(index, message, compiled) for index, message in enumerate(_checked(messages))],
+            tools=tools or None,
+            documents=documents or None,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template=template,
+            tokenize=False,
+            **_checked_kwargs(template_kwargs),
+        )
+        assert isinstance(text, str)
+        return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text, add_special_tokens), prompt=text)
+
+
+def _checked(messages: object) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise ChatTemplateError("messages must be a list of messages.", "messages")
+    if not messages:
+        raise ChatTemplateError("The conversation is empty.", "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise ChatTemplateError(
+            f"A conversation takes at most {MAX_MESSAGES} messages, got {len(messages)}.", "messages"
+        )
+    return messages
+
+
+def _checked_kwargs(template_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    kwargs = dict(template_kwargs or {})
+    if len(kwargs) > MAX_TEMPLATE_KWARGS:
+        raise ChatTemplateError(
+            f"chat_template_kwargs takes at most {MAX_TEMPLATE_KWARGS} values, got {len(kwargs)}.",
+            "chat_template_kwargs",
+        )
+    for name in kwargs:
+        if not isinstance(name, str) or not name.isidentifier() or name in _OWN_NAMES:
+            raise ChatTemplateError(f"chat_template_kwargs cannot set {name!r}.", "chat_template_kwargs")
+    return kwargs
+
+
+def _for_template(index: int, message: object, template: CompiledTemplate) -> dict[str, Any]:
+    """One message in the form that the template takes; the caller's is left as it is."""
+    where = f"messages[{index}]"
+    if not isinstance(message, Mapping):
+        raise ChatTemplateError(f"{where} must be an object with role and content.", where)
+    if not isinstance(message.get("role"), str) or not message["role"]:
+        raise ChatTemplateError(f"{where} has no role; it must be a text such as 'user'.", f"{where}.role")
+    shown = dict(message)
+    content = message.get("content")
+    if isinstance(content, str):
+        if not template.takes_content_text:
+            shown["content"] = [{"type": "text", "text": content}]
+    elif isinstance(content, Sequence):
+        texts = [_part_text(f"{where}.content[{place}]", part) for place, part in enumerate(content)]
+        if template.takes_content_parts:
+            shown["content"] = [{"type": "text", "text": text} for text in texts]
+        else:
+            shown["content"] = "\n".join(texts)
+    elif content is not None:
+        raise ChatTemplateError(f"{where}.content must be a text or a list of parts.", f"{where}.content")
+    elif not message.get("tool_calls"):
+        raise ChatTemplateError(f"{where} has no content.", f"{where}.content")
+    else:
+        shown["content"] = ""
+    if message.get("tool_calls"):
+        shown["tool_calls"] = _parsed_tool_calls(f"{where}.tool_calls", message["tool_calls"])
+    return shown
+
+
+def _part_text(where: str, part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise ChatTemplateError(f"{where} must be an object with a type.", where)
+    kind = part.get("type", "text" if "text" in part else None)
+    if kind not in ("text", "input_text", "output_text", "refusal"):
+        raise ChatTemplateError(f"{where} is of type {kind!r}; this model takes text only.", where)
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if not isinstance(text, str):
+        raise ChatTemplateError(f"{where} has no text.", where)
+    return text
+
+
+def _parsed_tool_calls(where: str, tool_calls: object) -> list[dict[str, Any]]:
+    """Tool calls with their arguments as objects: clients send JSON text, templates write the JSON themselves."""
+    if not isinstance(tool_calls, Sequence) or not all(isinstance(call, Mapping) for call in tool_calls):
+        raise ChatTemplateError(f"{where} must be a list of objects.", where)
+    parsed: list[dict[str, Any]] = []
+    for call in tool_calls:
+        function = call.get("function")
+        if not isinstance(function, Mapping):
+            raise ChatTemplateError(f"{where}: each call must have a function.", where)
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments) if arguments.strip() else {}
+            except (ValueError, RecursionError) as error:
+                raise ChatTemplateError(f"{where}: the arguments are not JSON: {error}.", where) from None
+        parsed.append({**call, "function": {**function, "arguments": arguments}})
+    return parsed

@@ -1,0 +1,129 @@
+"""A prompt in any of its shapes to token ids, within the model's limits."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+
+from octavo.errors import InvalidRequestError, PromptTooLongError
+from octavo.records import PromptType
+from octavo.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPrompt:
+    """A prompt as the model sees it, at least one token; ``text`` if it was given as text."""
+
+    token_ids: list[int]
+    text: str | None
+    cache_salt: str | None
+
+
+def parse_prompt(
+    prompt: PromptType,
+    tokenizer: Tokenizer | None,
+    *,
+    max_model_len: int,
+    vocab_size: int,
+    truncate_prompt_tokens: int | None = None,
+) -> ParsedPrompt:
+    """Token ids of a prompt.
+
+    Args:
+        truncate_prompt_tokens: keep only the last so many tokens; −1 is as many as leave room for one more.
+
+    Raises:
+        InvalidRequestError: it is no prompt, is empty, or holds token ids that the model does not have.
+        PromptTooLongError: a text that cannot fit, however it is tokenised.
+    """
+    text, token_ids, cache_salt = _parts(prompt)
+    if token_ids is None:
+        assert text is not None, "a prompt has text or token ids"
+        if tokenizer is None:
+            raise InvalidRequestError("The engine runs without a tokenizer; give token ids as prompt.", "prompt")
+        if truncate_prompt_tokens is None:
+            _check_text_length(text, tokenizer, max_model_len)
+        token_ids = tokenizer.encode(text)
+    else:
+        token_ids = plain_ints(token_ids, "prompt")
+    if truncate_prompt_tokens is not None:
+        token_ids = token_ids[-_num_kept(truncate_prompt_tokens, max_model_len) :]
+    if not token_ids:
+        raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
+    check_token_ids(token_ids, vocab_size, "prompt")
+    return ParsedPrompt(token_ids, text, cache_salt)
+
+
+def plain_ints(values: Iterable[object], param: str) -> list[int]:
+    """``values`` as whole numbers of Python's own type.
+
+    Raises:
+        InvalidRequestError: one is something else; booleans are.
+    """
+    values = list(values)
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        return values  # type: ignore[return-value]
+    try:
+        if bool in kinds:
+            raise TypeError
+        return [index(value) for value in values]  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidRequestError("A prompt of token ids must be a list of whole numbers.", param) from None
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Refuse ids that the model does not have.
+
+    Raises:
+        InvalidRequestError: naming one of them.
+    """
+    low, high = min(token_ids), max(token_ids)
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise InvalidRequestError(f"{param} holds the token id {wrong}; ids go from 0 to {vocab_size - 1}.", param)
+
+
+def _parts(prompt: object) -> tuple[str | None, Iterable[object] | None, str | None]:
+    """Text, token ids and cache salt; the text or the ids are there."""
+    if isinstance(prompt, str):
+        return prompt, None, None
+    if isinstance(prompt, Mapping):
+        text, token_ids, cache_salt = (prompt.get(name) for name in ("prompt", "prompt_token_ids", "cache_salt"))
+        is_typed = (text is None or isinstance(text, str)) and (token_ids is None or _is_list(token_ids))
+        if is_typed and not text is token_ids is None:
+            return text, token_ids, cache_salt
+    elif _is_list(prompt):
+        return None, prompt, None  # type: ignore[return-value]
+    raise InvalidRequestError(
+        "A prompt must be a text, a list of token ids, or a dictionary with prompt or prompt_token_ids; "
+        f"got {type(prompt).__name__}.",
+        "prompt",
+    )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
+def _check_text_length(text: str, tokenizer: Tokenizer, max_model_len: int) -> None:
+    """Refuse, without tokenising it, a text that is too long even if it is all longest tokens."""
+    if len(text) <= max_model_len:
+        return
+    most = max_model_len * tokenizer.max_token_length
+    if len(text) > most:
+        raise PromptTooLongError(
+            f"The prompt has {len(text)} characters; the model's context holds {max_model_len} tokens, "
+            f"which are {most} characters at the very most.",
+            "prompt",
+        )
+
+
+def _num_kept(truncate_prompt_tokens: int, max_model_len: int) -> int:
+    if truncate_prompt_tokens == -1:
+        return max_model_len - 1
+    if isinstance(truncate_prompt_tokens, bool) or not 1 <= truncate_prompt_tokens <= max_model_len:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens must be -1 or between 1 and {max_model_len}, got {truncate_prompt_tokens}.",
+            "truncate_prompt_tokens",
+        )
+    return truncate_prompt_tokens

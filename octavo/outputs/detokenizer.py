@@ -1,0 +1,106 @@
+"""Token ids to text, token by token."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from octavo.tokenization.decoding import DecodingScheme
+from octavo.tokenization.tokenizer import Tokenizer, strip_front, text_decoder
+
+PROMPT_TAIL = 8
+MAX_HELD_TOKENS = 8
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class IncrementalDetokenizer(Protocol):
+    """Turns a stream of tokens into a stream of text.
+
+    The pieces joined are the text by which the outputs make the prompt longer: ``decode(prompt + outputs)`` without
+    ``decode(prompt)``, whatever way the outputs are cut into pushes. A piece never ends within a character.
+    """
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that ``token_ids`` add; without the last bytes if they may be the start of a character."""
+
+    def finish(self) -> str:
+        """What was held back, as replacement characters. Nothing can be pushed afterwards."""
+
+
+def make_detokenizer(
+    tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True
+) -> IncrementalDetokenizer:
+    """A detokenizer for the outputs that follow ``prompt_token_ids``."""
+    if tokenizer.scheme is None:
+        return _WindowDetokenizer(tokenizer, prompt_token_ids, skip_special_tokens)
+    return _ByteDetokenizer(tokenizer, tokenizer.scheme, prompt_token_ids, skip_special_tokens)
+
+
+class _ByteDetokenizer:
+    """For tokenizers whose tokens are fixed strings of bytes: joins them and decodes UTF-8 as it comes."""
+
+    __slots__ = ("_decode", "_num_stripped", "_token_bytes")
+
+    def __init__(
+        self, tokenizer: Tokenizer, scheme: DecodingScheme, prompt_token_ids: Sequence[int], skip_special_tokens: bool
+    ) -> None:
+        self._token_bytes = tokenizer.byte_table(skip_special_tokens).__getitem__
+        self._decode = text_decoder(scheme).decode
+        # Characters may begin in the prompt and end in the output.
+        self._decode(b"".join(map(self._token_bytes, prompt_token_ids[-PROMPT_TAIL:])))
+        # Only what stands at the very front of a text loses its space.
+        self._num_stripped = scheme.num_stripped
+        if self._num_stripped and any(map(self._token_bytes, reversed(prompt_token_ids))):
+            self._num_stripped = 0
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """See :class:`IncrementalDetokenizer`."""
+        text = self._decode(b"".join(map(self._token_bytes, token_ids)))
+        return self._strip(text) if self._num_stripped else text
+
+    def finish(self) -> str:
+        """See :class:`IncrementalDetokenizer`."""
+        text = self._decode(b"", True)
+        return self._strip(text) if self._num_stripped else text
+
+    def _strip(self, text: str) -> str:
+        stripped = strip_front(text, self._num_stripped)
+        self._num_stripped -= len(text) - len(stripped)
+        if stripped:
+            self._num_stripped = 0
+        return stripped
+
+
+class _WindowDetokenizer:
+    """For all other tokenizers: decodes a window of the last tokens with and without the new ones.
+
+    The window begins far enough back for the tokenizer to see what stands before, and moves on with the text.
+    """
+
+    __slots__ = ("_num_known", "_skip_special_tokens", "_tokenizer", "_window")
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._window = list(prompt_token_ids[-PROMPT_TAIL:])
+        self._num_known = len(self._window)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """See :class:`IncrementalDetokenizer`."""
+        return "".join([self._push_one(token_id) for token_id in token_ids])
+
+    def finish(self) -> str:
+        """See :class:`IncrementalDetokenizer`."""
+        return self._new_text()
+
+    def _push_one(self, token_id: int) -> str:
+        self._window.append(token_id)
+        text = self._new_text()
+        num_held = len(self._window) - self._num_known
+        if text.endswith(_REPLACEMENT) and num_held < MAX_HELD_TOKENS:
+            return ""
+        self._window = self._window[-max(PROMPT_TAIL, num_held) :]
+        self._num_known = len(self._window)
+        return text
+
+    def _new_text(self) -> str:
+        known = self._tokenizer.decode(self._window[: self._num_known], self._skip_special_tokens)
+        return self._tokenizer.decode(self._window, self._skip_special_tokens)[len(known) :]

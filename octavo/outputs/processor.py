@@ -1,0 +1,217 @@
+"""From the engine's outputs to what users get: text, stop strings, log-probabilities, ``n`` completions in one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from octavo.outputs.completion import Completion
+from octavo.outputs.logprobs import format_logprobs
+from octavo.records import (
+    CompletionOutput,
+    EngineOutput,
+    EngineRequest,
+    PreparedRequest,
+    PromptLogprobs,
+    RequestOutput,
+    RequestOutputKind,
+    RequestStateStats,
+    RequestTimes,
+)
+from octavo.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class ProcessedOutputs:
+    """What one batch of engine outputs came to.
+
+    Attributes:
+        outputs: for users, in order.
+        aborts: engine requests that a stop string ended; the engine does not know yet.
+    """
+
+    outputs: list[RequestOutput] = field(default_factory=list)
+    aborts: list[str] = field(default_factory=list)
+
+
+class OutputProcessor:
+    """Keeps the requests in flight of one frontend and turns engine outputs into :class:`RequestOutput`.
+
+    Args:
+        tokenizer: None if outputs are to have no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._requests: dict[str, _Request] = {}
+        self._completions: dict[str, tuple[_Request, Completion]] = {}
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests in flight, each counted once whatever its ``n``."""
+        return len(self._requests)
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request is in flight."""
+        return request_id in self._requests
+
+    def add(self, prepared: PreparedRequest) -> None:
+        """Expect outputs for a request; its id must not be in flight."""
+        assert prepared.request_id not in self._requests, "request ids in flight are unique"
+        request = _Request(prepared, self._tokenizer)
+        self._requests[prepared.request_id] = request
+        for completion in request.completions:
+            self._completions[completion.request.request_id] = (request, completion)
+
+    def process(self, outputs: Sequence[EngineOutput]) -> ProcessedOutputs:
+        """Take in what a step brought. Outputs of requests that are gone are passed over."""
+        processed = ProcessedOutputs()
+        changed: dict[str, _Request] = {}
+        for output in outputs:
+            known = self._completions.get(output.request_id)
+            if known is None:
+                continue
+            request, completion = known
+            request.take(output, completion)
+            if completion.is_finished:
+                del self._completions[output.request_id]
+                if output.finish_reason is None:
+                    processed.aborts.append(output.request_id)
+            if request.kind is RequestOutputKind.DELTA:
+                if completion.has_news:
+                    processed.outputs.append(request.delta(completion))
+            elif completion.has_news:
+                changed[request.request_id] = request
+            if request.is_finished:
+                del self._requests[request.request_id]
+        for request in changed.values():
+            if request.is_finished or request.kind is RequestOutputKind.CUMULATIVE:
+                processed.outputs.append(request.snapshot())
+        return processed
+
+    def abort(self, request_id: str) -> list[str]:
+        """Forget a request and return the ids that the engine is to abort; none if it is not in flight."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return []
+        engine_ids = [completion.request.request_id for completion in request.completions]
+        return [engine_id for engine_id in engine_ids if self._completions.pop(engine_id, None) is not None]
+
+    def abort_output(self, request_id: str) -> RequestOutput | None:
+        """The last output of a request about to be aborted, its completions ended with ``abort``.
+
+        Call :meth:`abort` afterwards. None if the request is not in flight.
+        """
+        request = self._requests.get(request_id)
+        return None if request is None else request.ended("abort")
+
+    def fail_all(self, error: str) -> list[RequestOutput]:
+        """End every request with ``error``, a sentence, and forget it."""
+        failed = [request.ended("error", error) for request in self._requests.values()]
+        self._requests.clear()
+        self._completions.clear()
+        return failed
+
+    def replays(self) -> list[EngineRequest]:
+        """What to send to a new engine so that every unfinished completion goes on where it was."""
+        return [completion.replay(request.leader_id) for request, completion in self._completions.values()]
+
+
+class _Request:
+    """A user's request in flight: its completions, and what belongs to the prompt."""
+
+    __slots__ = (
+        "_cached_tokens",
+        "_error",
+        "_metrics",
+        "_prepared",
+        "_prompt_logprobs",
+        "_tokenizer",
+        "completions",
+        "kind",
+        "request_id",
+    )
+
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer | None) -> None:
+        self.request_id = prepared.request_id
+        self.kind = prepared.params.output_kind
+        self.completions = [Completion(index, child, tokenizer) for index, child in enumerate(prepared.children)]
+        self._prepared = prepared
+        self._tokenizer = tokenizer
+        self._prompt_logprobs: PromptLogprobs | None = None
+        self._cached_tokens: int | None = None
+        self._error: str | None = None
+        self._metrics = RequestStateStats(arrival_time=prepared.arrival_time)
+
+    @property
+    def is_finished(self) -> bool:
+        return all(completion.is_finished for completion in self.completions)
+
+    @property
+    def leader_id(self) -> str | None:
+        """The completion that shares its prompt's blocks with the others, while it runs."""
+        leader = self.completions[0]
+        return None if leader.is_finished else leader.request.request_id
+
+    def take(self, output: EngineOutput, completion: Completion) -> None:
+        num_before = len(completion.token_ids)
+        completion.take(output)
+        self._metrics.num_generation_tokens += len(completion.token_ids) - num_before
+        if self._cached_tokens is None:
+            self._cached_tokens = output.num_cached_tokens
+        if output.prompt_logprobs is not None:
+            self._take_prompt_logprobs(output, completion)
+        if output.times is not None:
+            self._take_times(output.times)
+        if output.error is not None:
+            self._error = output.error
+
+    def _take_prompt_logprobs(self, output: EngineOutput, completion: Completion) -> None:
+        completion.has_prompt_logprobs = True
+        if self._prompt_logprobs is None:
+            self._prompt_logprobs = [None]
+            self._prompt_logprobs += [format_logprobs(row, self._tokenizer) for row in output.prompt_logprobs or []]
+
+    def _take_times(self, times: RequestTimes) -> None:
+        metrics = self._metrics
+        # A request that was replayed keeps the times of its first life.
+        metrics.queued_ts = metrics.queued_ts or times.queued
+        metrics.scheduled_ts = metrics.scheduled_ts or times.scheduled
+        if not metrics.first_token_ts and times.first_token:
+            metrics.first_token_ts = times.first_token
+            metrics.first_token_latency = times.first_token - metrics.arrival_time
+        metrics.last_token_ts = times.last_token or metrics.last_token_ts
+        metrics.num_preemptions = max(metrics.num_preemptions, times.num_preemptions)
+
+    def delta(self, completion: Completion) -> RequestOutput:
+        """One completion's news; prompt log-probabilities come along once."""
+        output = self._output([completion.delta()], self.is_finished)
+        self._prompt_logprobs = None
+        return output
+
+    def snapshot(self) -> RequestOutput:
+        """All completions that have begun, as they are."""
+        begun = [completion.snapshot() for completion in self.completions if completion.has_begun]
+        return self._output(begun, self.is_finished)
+
+    def ended(self, reason: str, error: str | None = None) -> RequestOutput:
+        """The last output, with the completions that were running ended for ``reason``."""
+        self._error = error or self._error
+        running = [completion for completion in self.completions if not completion.is_finished]
+        for completion in running:
+            completion.end(reason)
+        if self.kind is RequestOutputKind.DELTA:
+            return self._output([completion.delta() for completion in running], True)
+        return self._output([completion.snapshot() for completion in self.completions], True)
+
+    def _output(self, outputs: list[CompletionOutput], finished: bool) -> RequestOutput:
+        prepared = self._prepared
+        return RequestOutput(
+            prepared.request_id,
+            prepared.prompt_text,
+            prepared.prompt_token_ids,
+            self._prompt_logprobs,
+            outputs,
+            finished,
+            self._metrics,
+            self._cached_tokens,
+            error=self._error,
+        )
