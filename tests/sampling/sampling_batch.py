@@ -1,8 +1,7 @@
 """A small batch to sample from, built in a line or two."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import pytest
 import torch
 
 from octavo.records import NewRow, SamplingParams
@@ -19,7 +18,10 @@ class Batch:
     ) -> None:
         self.sampler = Sampler(max_num_seqs, vocab_size, CPU, processors=processors)
         # Garbage past the end of a row must not matter: neither valid ids nor invalid ones.
-        self.token_ids = torch.randint(-5, vocab_size + 5, (max_num_seqs, max_len), dtype=torch.int32)
+        generator = torch.Generator().manual_seed(0)
+        self.token_ids = torch.randint(
+            -5, vocab_size + 5, (max_num_seqs, max_len), dtype=torch.int32, generator=generator
+        )
         self.lengths = [0] * max_num_seqs
 
     def add(
@@ -57,9 +59,3 @@ class Batch:
         for slot, token in zip(slots, tokens, strict=True):
             self.append(slot, token)
         return tokens
-
-
-@pytest.fixture
-def make_batch() -> Callable[..., Batch]:
-    torch.manual_seed(0)
-    return Batch
