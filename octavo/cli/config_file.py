@@ -73,7 +73,7 @@ def _parse(text: str, suffix: str) -> Any:
     if suffix == ".toml":
         return tomllib.loads(text)
     try:
-        import yaml
+        import yaml  # type: ignore[import-untyped]
     except ImportError:
         raise ConfigError("Settings in YAML need the package PyYAML; install it, or use TOML or JSON.") from None
     try:

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,26 +151,19 @@ def server_settings(values: Mapping[str, Any]) -> ServerSettings:
 
 def _add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
     names = (flag.option, *_OTHER_NAMES.get(flag.name, ()))
-    help_text = describe(flag).replace("%", "%%")
-    destination = _PREFIX + flag.name
+    add = partial(
+        group.add_argument,
+        *names,
+        dest=_PREFIX + flag.name,
+        default=argparse.SUPPRESS,
+        help=describe(flag).replace("%", "%%"),
+    )
     if flag.kind == "bool":
-        action = argparse.BooleanOptionalAction
-        group.add_argument(*names, action=action, dest=destination, default=argparse.SUPPRESS, help=help_text)
+        add(action=argparse.BooleanOptionalAction)
     elif flag.kind == "list":
-        group.add_argument(
-            *names,
-            action=_Extend,
-            nargs="+",
-            dest=destination,
-            default=argparse.SUPPRESS,
-            metavar="TEXT",
-            help=help_text,
-        )
+        add(action=_Extend, nargs="+", metavar=_METAVARS["list"])
     else:
-        metavar = "{" + ",".join(flag.choices) + "}" if flag.choices else _METAVARS[flag.kind]
-        group.add_argument(
-            *names, type=flag.read, dest=destination, default=argparse.SUPPRESS, metavar=metavar, help=help_text
-        )
+        add(type=flag.read, metavar=f"{{{','.join(flag.choices)}}}" if flag.choices else _METAVARS[flag.kind])
 
 
 def describe(flag: Flag) -> str:

@@ -1,7 +1,6 @@
 """Names of vLLM's flags, to tell a flag that Octavo lacks from a slip of the keyboard."""
 
-VLLM_FLAGS = frozenset(
-    """
+_NAMES = """
     --additional-config --aggregate-engine-logging --all2all-backend --allow-credentials
     --allow-deprecated-quantization --allowed-headers --allowed-local-media-path --allowed-media-domains
     --allowed-methods --allowed-origins --anthropic-disabled-thinking-effort --api-key --api-server-count
@@ -94,5 +93,6 @@ VLLM_FLAGS = frozenset(
     --video-pruning-rate --watchdog-config --watermark --watermark-config --weight-cache-draft-master-port
     --weight-cache-health-host --weight-cache-health-port --weight-cache-master-port --weight-cache-socket-dir
     --weight-transfer-config --worker-cls --worker-extension-cls
-    """.split()
-)
+"""
+
+VLLM_FLAGS = frozenset(_NAMES.split())

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from octavo import __version__
 from octavo.errors import ConfigError, OctavoError
@@ -77,7 +78,7 @@ def dispatch(program: str, epilog: str, commands: dict[str, Command], arguments:
 def wants_traceback(arguments: Sequence[str]) -> bool:
     """Whether the user asked for debugging output."""
     words = [word for argument in arguments for word in argument.replace("_", "-").split("=")]
-    return any(pair == ("--log-level", "debug") for pair in zip(words, words[1:], strict=False))
+    return any(pair == ("--log-level", "debug") for pair in pairwise(words))
 
 
 def _help(program: str, commands: dict[str, Command]) -> str:

@@ -31,9 +31,7 @@ def parse_count(text: str) -> int:
     """
     match = _COUNT.fullmatch(text.strip())
     if match is None or match[2] not in _MULTIPLIERS:
-        raise argparse.ArgumentTypeError(
-            f"takes a whole number such as 8192, 8k (8000), 8K (8192) or 4GiB, not {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"takes a whole number such as 8192, 8k (8000) or 4GiB, not {text!r}")
     value = Decimal(match[1])
     if value.adjusted() > 30:
         raise argparse.ArgumentTypeError(f"takes a smaller number than {text!r}")

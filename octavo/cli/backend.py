@@ -1,0 +1,56 @@
+"""Where answers come from, as ``chat`` and ``complete`` see it."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.cli.sampling_flags import Sampling
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of an answer as it comes.
+
+    Attributes:
+        text: what to append.
+        num_tokens: tokens of the answer so far.
+        finish_reason: with the last piece that has text.
+    """
+
+    text: str
+    num_tokens: int
+    finish_reason: str | None = None
+
+
+class Backend(Protocol):
+    """A model that streams answers. Closing a generator ends its request."""
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, once started."""
+
+    async def start(self) -> None:
+        """Load the model or find the server.
+
+        Raises:
+            OctavoError: there is none.
+        """
+
+    def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        """Continue a conversation.
+
+        Raises:
+            OctavoError: the request is refused or fails.
+        """
+
+    def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        """Continue a text.
+
+        Raises:
+            OctavoError: the request is refused or fails.
+        """
+
+    async def close(self) -> None:
+        """Give everything back."""

@@ -1,0 +1,86 @@
+"""``octavo chat``: a conversation in the terminal."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from octavo.cli.answer import Answer, show_answer, write_note
+from octavo.cli.backend import Backend
+from octavo.cli.choose import add_flags, make_backend
+from octavo.cli.parser import Parser
+from octavo.cli.sampling_flags import given_sampling
+from octavo.cli.session import Action, Session
+from octavo.cli.talk import is_interactive, talk
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Converse until the user has had enough; returns the exit status.
+
+    Raises:
+        OctavoError: a flag or the model is wrong, no server answers, or the one quick answer failed.
+    """
+    parser = Parser(
+        "octavo chat",
+        "Talk with a model: MODEL is loaded here; without it, a running server answers. "
+        "Text piped in is answered once.",
+        "[MODEL]",
+    )
+    parser.add_argument("--system-prompt", default="", metavar="TEXT", help="what the model is told beforehand")
+    add_flags(parser)
+    namespace = parser.parse(arguments)
+    backend, seed = make_backend(namespace)
+    sampling = given_sampling(namespace)
+    if seed is not None:
+        sampling["seed"] = seed
+    chat = Chat(
+        backend, Session(namespace.system_prompt, sampling), takes_commands=namespace.quick is None and is_interactive()
+    )
+    return asyncio.run(
+        talk(
+            backend,
+            quick=namespace.quick,
+            with_stats=namespace.stats,
+            respond=chat.respond,
+            history_name="chat_history",
+            hint="/help lists commands, Ctrl-D ends.",
+        )
+    )
+
+
+class Chat:
+    """Answers what the user types, commands included."""
+
+    def __init__(self, backend: Backend, session: Session, *, takes_commands: bool) -> None:
+        self._backend = backend
+        self._session = session
+        self._takes_commands = takes_commands
+
+    async def respond(self, text: str) -> Answer | None:
+        """Answer a message or carry out a command; None if that brought no answer.
+
+        Raises:
+            OctavoError: the command is wrong, or the request failed; the message is forgotten then.
+            EOFError: the user wants to quit.
+        """
+        if self._takes_commands and Session.is_command(text):
+            note, action = self._session.command(text)
+            if note:
+                write_note(note)
+            if action is Action.QUIT:
+                raise EOFError
+            return await self._answer() if action is Action.ANSWER else None
+        self._session.ask(text)
+        return await self._answer()
+
+    async def _answer(self) -> Answer:
+        pieces = self._backend.chat(self._session.messages, self._session.sampling)
+        try:
+            answer = await show_answer(pieces, sys.stdout)
+        except BaseException:
+            self._session.take_back_question()
+            raise
+        if answer.text:
+            self._session.answer(answer.text)
+        else:
+            self._session.take_back_question()
+        return answer

@@ -1,0 +1,57 @@
+"""The flags that say where ``chat`` and ``complete`` find their model."""
+
+import argparse
+import os
+import sys
+
+from octavo.cli.backend import Backend
+from octavo.cli.flags import add_setting_flags, engine_config, given_settings
+from octavo.cli.parser import Parser
+from octavo.cli.sampling_flags import add_sampling_flags
+from octavo.config.settings import ENGINE_SECTIONS
+from octavo.errors import ConfigError
+
+DEFAULT_URL = "http://localhost:8000/v1"
+# --seed is the model's setting; for one person's answers it means the same.
+_TAKEN = frozenset({"seed"})
+
+
+def add_flags(parser: Parser) -> None:
+    """Give a command the flags for a server, for a model loaded here, and for sampling."""
+    parser.add_argument("-q", "--quick", metavar="TEXT", help="answer this one text and end")
+    parser.add_argument("--stats", action="store_true", help="show speed with --quick and piped input as well")
+    group = parser.add_argument_group("Server", "Without MODEL, a running server answers.")
+    group.add_argument("--url", help=f"the server's address, with /v1. Default: {DEFAULT_URL}.")
+    group.add_argument("--model-name", metavar="NAME", help="the model there; default is the first it has")
+    group.add_argument("--api-key", metavar="KEY", help="the server's key; default is $OPENAI_API_KEY")
+    add_sampling_flags(parser, taken=_TAKEN)
+    add_setting_flags(parser, ENGINE_SECTIONS)
+    parser.add_argument("--chat-template", metavar="TEXT", help="chat template for MODEL, as a file or the text itself")
+
+
+def make_backend(namespace: argparse.Namespace) -> tuple[Backend, int | None]:
+    """The model that the flags choose, not started yet, and the seed if one was given.
+
+    Raises:
+        ConfigError: flags for a server and for a model of our own are mixed.
+    """
+    values = given_settings(namespace, ENGINE_SECTIONS)
+    seed = values.get("seed")
+    if "model" not in values:
+        misplaced = sorted(set(values) - {"seed", "log_level"})
+        if misplaced:
+            raise ConfigError(f"--{misplaced[0].replace('_', '-')} is for a model loaded here; name one as MODEL.")
+        from octavo.cli.remote import RemoteBackend
+
+        api_key = namespace.api_key or os.environ.get("OPENAI_API_KEY")
+        return RemoteBackend(namespace.url or DEFAULT_URL, namespace.model_name, api_key), seed
+    if namespace.url or namespace.model_name:
+        raise ConfigError("Give either a MODEL to load here or --url and --model-name for a server, not both.")
+    values.setdefault("log_level", "warning")
+    values.setdefault("use_tqdm_on_load", sys.stderr.isatty())
+    config = engine_config(values)
+    from octavo.cli.local import LocalBackend
+    from octavo.telemetry.logs import configure_logging
+
+    configure_logging(config.logging.log_level)
+    return LocalBackend(config, namespace.chat_template), seed

@@ -1,0 +1,131 @@
+"""A conversation and the commands that steer it."""
+
+import difflib
+import json
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from octavo.cli.backend import Message
+from octavo.cli.sampling_flags import PARAMETERS, Sampling, set_parameter
+from octavo.errors import ConfigError
+
+
+class Action(Enum):
+    """What the program does after a command."""
+
+    NOTHING = 0
+    ANSWER = 1
+    QUIT = 2
+
+
+class Session:
+    """The conversation so far, its system prompt and sampling parameters.
+
+    Args:
+        system: the system prompt, empty for none.
+    """
+
+    def __init__(self, system: str = "", sampling: Sampling | None = None) -> None:
+        self.system = system
+        self.sampling: Sampling = dict(sampling or {})
+        self.turns: list[Message] = []
+        self._commands: dict[str, tuple[Callable[[str], tuple[str, Action]], str]] = {
+            "clear": (self._clear, "forget the conversation"),
+            "system": (self._system, "TEXT: change the system prompt; without text, show it"),
+            "retry": (self._retry, "have the last message answered again"),
+            "undo": (self._undo, "take the last message and its answer back"),
+            "set": (self._set, f"NAME VALUE: change {', '.join(PARAMETERS)}; without a name, show them"),
+            "save": (self._save, "FILE: write the conversation as JSON"),
+            "help": (self._help, "show this"),
+            "quit": (self._quit, "end the program, as Ctrl-D does"),
+        }
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation as a model takes it."""
+        return ([{"role": "system", "content": self.system}] if self.system else []) + self.turns
+
+    def ask(self, text: str) -> None:
+        """Add a message of the user."""
+        self.turns.append({"role": "user", "content": text})
+
+    def answer(self, text: str) -> None:
+        """Add the model's answer."""
+        self.turns.append({"role": "assistant", "content": text})
+
+    def take_back_question(self) -> None:
+        """Forget a message that got no answer."""
+        if self.turns and self.turns[-1]["role"] == "user":
+            self.turns.pop()
+
+    @staticmethod
+    def is_command(line: str) -> bool:
+        """Whether a line is a command: one line that begins with a slash and a word."""
+        word = line.split(maxsplit=1)[0] if line.strip() else ""
+        return word.startswith("/") and word[1:].isalpha() and "\n" not in line
+
+    def command(self, line: str) -> tuple[str, Action]:
+        """Carry out a command; returns what to tell the user and what comes next.
+
+        Raises:
+            ConfigError: there is no such command, or it cannot be carried out.
+        """
+        name, _, rest = line.strip()[1:].partition(" ")
+        if name not in self._commands:
+            near = difflib.get_close_matches(name, self._commands, 1)
+            hint = f"Did you mean /{near[0]}?" if near else "/help lists what there is."
+            raise ConfigError(f"There is no command /{name}. {hint}")
+        return self._commands[name][0](rest.strip())
+
+    def _clear(self, _: str) -> tuple[str, Action]:
+        self.turns.clear()
+        return "The conversation is forgotten.", Action.NOTHING
+
+    def _system(self, text: str) -> tuple[str, Action]:
+        if not text:
+            return self.system or "There is no system prompt.", Action.NOTHING
+        self.system = text
+        return "The system prompt is changed.", Action.NOTHING
+
+    def _retry(self, _: str) -> tuple[str, Action]:
+        if not self.turns:
+            raise ConfigError("There is nothing to answer again.")
+        if self.turns[-1]["role"] == "assistant":
+            self.turns.pop()
+        return "", Action.ANSWER
+
+    def _undo(self, _: str) -> tuple[str, Action]:
+        if not self.turns:
+            raise ConfigError("There is nothing to take back.")
+        if self.turns[-1]["role"] == "assistant":
+            self.turns.pop()
+        self.take_back_question()
+        return "The last message is taken back.", Action.NOTHING
+
+    def _set(self, text: str) -> tuple[str, Action]:
+        if text:
+            name, _, value = text.replace("=", " ", 1).partition(" ")
+            if not value.strip():
+                raise ConfigError("Give a value as well: /set temperature 0.5, or /set temperature default.")
+            set_parameter(self.sampling, name, value.strip())
+        shown = ", ".join(f"{name} {value}" for name, value in self.sampling.items())
+        return shown or "All parameters are the model's defaults.", Action.NOTHING
+
+    def _save(self, text: str) -> tuple[str, Action]:
+        if not text:
+            raise ConfigError("Name a file: /save conversation.json.")
+        path = Path(text).expanduser()
+        try:
+            path.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"Cannot write {path}: {error.strerror}.") from None
+        return f"Saved {len(self.messages)} messages in {path}.", Action.NOTHING
+
+    def _help(self, _: str) -> tuple[str, Action]:
+        lines = [f"/{name:<7} {description}" for name, (_, description) in self._commands.items()]
+        lines += ["Alt-Enter begins a new line; Ctrl-C ends an answer; Ctrl-D ends the program."]
+        return "\n".join(lines), Action.NOTHING
+
+    def _quit(self, _: str) -> tuple[str, Action]:
+        return "", Action.QUIT
