@@ -32,7 +32,6 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
     app = FastAPI(
         title="Octavo",
         version=__version__,
-        root_path=settings.root_path,
         openapi_url=None if settings.disable_fastapi_docs else "/openapi.json",
     )
     for make_router in ROUTERS:

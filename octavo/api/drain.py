@@ -5,6 +5,7 @@ import asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.api.errors import send_error
+from octavo.api.middleware import route_path
 
 SHUTTING_DOWN = "The server is shutting down."
 # Clients are told to come back after a restart may have happened.
@@ -50,7 +51,7 @@ class DrainMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "http" and self._drain.is_draining and scope["path"] not in OPEN_WHILE_DRAINING:
+        if scope["type"] == "http" and self._drain.is_draining and route_path(scope) not in OPEN_WHILE_DRAINING:
             await send_error(send, 503, SHUTTING_DOWN, RETRY_AFTER_SHUTDOWN)
         else:
             await self._app(scope, receive, send)

@@ -29,6 +29,12 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+def route_path(scope: Scope) -> str:
+    """The path that routes see: without the prefix that a proxy stripped and uvicorn put back."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
 class ApiKeyMiddleware:
     """Lets requests through that bear one of the keys; ``/health`` is open to all."""
 
@@ -38,7 +44,7 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with status 401."""
-        if scope["type"] == "lifespan" or scope["path"] == "/health" or self._is_allowed(scope):
+        if scope["type"] == "lifespan" or route_path(scope) == "/health" or self._is_allowed(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "A valid API key is needed."})

@@ -8,11 +8,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
 
 import uvicorn
-import uvloop
 
 from octavo.api.app import build_app
 from octavo.api.connection import guarded_protocol
@@ -138,6 +136,7 @@ def make_server(
         log_config=None,
         access_log=not settings.disable_uvicorn_access_log,
         server_header=False,
+        root_path=settings.root_path,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=CLOSE_SECONDS,
         ssl_keyfile=settings.ssl_keyfile,
@@ -179,9 +178,3 @@ async def serve(
         if sockets is None and settings.uds is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(settings.uds)
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on uvloop, as a program's whole life."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ def start(engine: FakeEngine, **settings: object) -> RunningServer:
     """Start a server and wait until it listens."""
     all_settings = ServerSettings(host="127.0.0.1", port=0, disable_uvicorn_access_log=True, **settings)
     listeners = bind_sockets(all_settings)
+    # Connections inherit this: what a client leaves unread shows soon.
+    listeners[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32768)
     is_ready = threading.Event()
     server = make_server(engine, all_settings, is_ready.set)
 

@@ -13,6 +13,9 @@ _SHARED_FIELDS = (
     *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens"),
     *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
 )
+# What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
+# otherwise.
+_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 MAX_SEQUENCES = 4096
 
 
@@ -69,7 +72,7 @@ def chat_params(body: ChatCompletionRequest, defaults: SamplingParams) -> Sampli
     if body.logprobs:
         values["logprobs"] = body.top_logprobs or 0
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if limit is not None:
+    if limit is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
         values["max_tokens"] = limit
     return _build(body, defaults, values)
 

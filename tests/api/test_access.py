@@ -1,0 +1,77 @@
+"""Keys, request ids, other origins."""
+
+import pytest
+from conftest import RunningServer, StartServer
+
+ROUTES = [
+    ("GET", "/v1/models"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/metrics"),
+    ("GET", "/version"),
+    ("GET", "/ping"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+    ("GET", "/nothing"),
+    ("GET", "/health/"),
+]
+
+
+def test_keys_guard_everything_but_health(start_server: StartServer) -> None:
+    client = start_server(api_key=["secret", "other"]).client
+    assert client.get("/health").status_code == 200
+    for method, path in ROUTES:
+        response = client.request(method, path)
+        assert response.status_code == 401, path
+        assert response.json()["error"]["code"] == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+    for key, status in (("secret", 200), ("other", 200), ("Secret", 401), ("s", 401), ("secretx", 401)):
+        response = client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+        assert response.status_code == status, key
+    assert client.get("/v1/models", headers={"authorization": "secret"}).status_code == 401
+    assert client.get("/v1/models", headers={"authorization": "Basic secret"}).status_code == 401
+
+
+def test_health_is_open_behind_a_proxy_too(start_server: StartServer) -> None:
+    client = start_server(api_key=["secret"], root_path="/llm").client
+    assert client.get("/health").status_code == 200
+    assert client.get("/v1/models").status_code == 401
+    assert client.get("/llm/health").status_code == 401
+
+
+def test_request_ids_come_back_harmless(start_server: StartServer) -> None:
+    server = start_server(enable_request_id_headers=True)
+    response = server.client.get("/health", headers={"x-request-id": "abc <b>\t" + "x" * 300})
+    assert response.headers["x-request-id"] == ("abcb" + "x" * 300)[:128]
+    assert len(server.client.get("/nothing").headers["x-request-id"]) == 32
+    answer = server.client.post("/v1/completions", json={"prompt": "hi"}, headers={"x-request-id": "mine"})
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.json()["id"] == "cmpl-mine"
+
+
+def test_no_request_ids_unless_asked_for(server: RunningServer) -> None:
+    assert "x-request-id" not in server.client.get("/health", headers={"x-request-id": "a"}).headers
+
+
+def test_two_requests_of_one_name_do_not_clash(server: RunningServer) -> None:
+    for _ in range(2):
+        server.client.post("/v1/completions", json={"prompt": "hi", "request_id": "same"})
+    first, second = (call["request_id"] for call in server.engine.calls)
+    assert first != second
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
+def test_other_origins(start_server: StartServer, path: str) -> None:
+    asked = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    closed = start_server()
+    assert "access-control-allow-origin" not in closed.client.options(path, headers=asked).headers
+    opened = start_server(allowed_origins=["https://a.example"], api_key=["k"])
+    response = opened.client.options(path, headers=asked)
+    assert response.status_code == 200
+    assert response.headers["access-control-allow-origin"] == "https://a.example"
+    # An error that no CORS header goes with would be unreadable in a browser.
+    refused = opened.client.get(path, headers={"origin": "https://a.example"})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://a.example"

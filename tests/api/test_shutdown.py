@@ -1,0 +1,127 @@
+"""SIGTERM lets requests finish, but not for ever."""
+
+import json
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+from conftest import StartServer
+from fake_engine import REPLY, FakeEngine
+from test_connections import ENDLESS, request_bytes, until
+
+from octavo.api.server import bind_sockets
+from octavo.config import ServerSettings
+from octavo.errors import ConfigError
+
+
+def in_background(call: Any) -> tuple[threading.Thread, list[httpx.Response]]:
+    responses: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: responses.append(call()))
+    thread.start()
+    return thread, responses
+
+
+def test_running_requests_finish_and_new_ones_are_refused(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(step_seconds=0.05), shutdown_timeout=20)
+    with httpx.Client(base_url=server.url) as idle:
+        idle.get("/health")
+        thread, responses = in_background(lambda: server.client.post("/v1/completions", json={"prompt": "hi"}))
+        until(lambda: server.engine.num_running == 1)
+        server.send_signal(signal.SIGTERM)
+        until(lambda: server.server._drain.is_draining)
+        refused = idle.post("/v1/completions", json={"prompt": "hi"})
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "5"
+    assert refused.json()["error"]["message"] == "The server is shutting down."
+    with pytest.raises(OSError):
+        socket.create_connection(server.address, timeout=1)
+    thread.join(10)
+    assert responses[0].status_code == 200
+    assert responses[0].json()["choices"][0]["text"].startswith(REPLY[:5])
+    server.thread.join(5)
+    assert not server.thread.is_alive()
+
+
+def test_health_tells_that_the_server_drains(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(step_seconds=0.02), shutdown_timeout=20)
+    with httpx.Client(base_url=server.url) as idle, socket.create_connection(server.address) as busy:
+        idle.get("/health")
+        busy.sendall(request_bytes({**ENDLESS, "max_tokens": 50}))
+        until(lambda: server.engine.num_running == 1)
+        server.send_signal()
+        until(lambda: server.server._drain.is_draining)
+        assert idle.get("/health").status_code == 503
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_what_takes_too_long_is_aborted_in_words(start_server: StartServer, is_streamed: bool) -> None:
+    server = start_server(FakeEngine(step_seconds=0.01), shutdown_timeout=0.3)
+    body = {**ENDLESS, "stream": is_streamed}
+    thread, responses = in_background(lambda: server.client.post("/v1/completions", json=body))
+    until(lambda: server.engine.num_running == 1)
+    server.send_signal()
+    thread.join(10)
+    if is_streamed:
+        *_, last, done = [line for line in responses[0].text.splitlines() if line]
+        assert done == "data: [DONE]"
+        error = json.loads(last.removeprefix("data: "))["error"]
+    else:
+        assert responses[0].status_code == 503
+        error = responses[0].json()["error"]
+    assert error["message"] == "The server is shutting down."
+    assert server.engine.num_aborted == 1
+    server.thread.join(5)
+    assert not server.thread.is_alive()
+
+
+def test_a_second_interrupt_ends_at_once(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(step_seconds=0.01), shutdown_timeout=600)
+    with socket.create_connection(server.address) as connection:
+        connection.sendall(request_bytes({**ENDLESS, "stream": True}))
+        until(lambda: server.engine.num_running == 1)
+        server.send_signal(signal.SIGINT)
+        until(lambda: server.server._drain.is_draining)
+        server.send_signal(signal.SIGINT)
+        server.thread.join(5)
+    assert not server.thread.is_alive()
+    assert server.engine.num_running == 0
+
+
+def test_an_unread_answer_does_not_delay_the_end(start_server: StartServer) -> None:
+    server = start_server(shutdown_timeout=0.2)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(server.address)
+        connection.sendall(request_bytes({**ENDLESS, "stream": True}))
+        until(lambda: server.engine.num_running == 1)
+        started = time.monotonic()
+        server.send_signal()
+        server.thread.join(10)
+        assert not server.thread.is_alive()
+        assert time.monotonic() - started < 10
+
+
+def test_idle_connections_do_not_delay_the_end(start_server: StartServer) -> None:
+    server = start_server(shutdown_timeout=600)
+    server.client.get("/health")
+    with socket.create_connection(server.address):
+        server.send_signal()
+        server.thread.join(5)
+        assert not server.thread.is_alive()
+
+
+def test_a_taken_port_is_told(start_server: StartServer) -> None:
+    host, port = start_server().address
+    with pytest.raises(ConfigError, match=f"Cannot listen on {host}:{port}"):
+        bind_sockets(ServerSettings(host=host, port=port))
+
+
+def test_a_unix_socket(start_server: StartServer, tmp_path: Any) -> None:
+    path = str(tmp_path / "octavo.sock")
+    start_server(uds=path)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://x") as client:
+        assert client.get("/health").status_code == 200
