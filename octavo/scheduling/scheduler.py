@@ -96,7 +96,8 @@ class Scheduler:
         Returns:
             An output with finish reason ``abort`` for each that was alive.
         """
-        found = [self.requests[request_id] for request_id in request_ids if request_id in self.requests]
+        unique = dict.fromkeys(request_ids)
+        found = [self.requests[request_id] for request_id in unique if request_id in self.requests]
         for request in found:
             self._finish(request)
         return [EngineOutput(request.request_id, finish_reason="abort", times=request.times) for request in found]
