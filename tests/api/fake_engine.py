@@ -155,8 +155,7 @@ class FakeEngine:
         if params.prompt_logprobs is not None:
             prompt_logprobs = [None, *[self._candidates(token, params.prompt_logprobs) for token in prompt_ids[1:]]]
         for count in range(1, num_tokens + 1):
-            if self.step_seconds or not is_delta:
-                await asyncio.sleep(self.step_seconds)
+            await asyncio.sleep(self.step_seconds)
             if text == "fail late" and count == 4:
                 raise RequestFailedError("The step produced NaN.")
             is_last = count == num_tokens
