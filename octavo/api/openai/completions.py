@@ -75,7 +75,7 @@ class CompletionAnswer:
         return [
             engine.generate(
                 prompt,
-                self._params.clone() if index else self._params,
+                self._params,
                 engine_id(self._id, index),
                 priority=body.priority,
                 cache_salt=body.cache_salt,

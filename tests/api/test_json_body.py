@@ -1,0 +1,48 @@
+"""Nothing but well-formed, shallow JSON comes in, whatever the bytes."""
+
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.api.json_body import MAX_DEPTH, decode_json
+from octavo.errors import InvalidRequestError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda children: st.lists(children) | st.dictionaries(TEXT, children),
+)
+
+
+@given(VALUES, st.booleans())
+def test_json_comes_through_unchanged(value: object, is_ascii: bool) -> None:
+    assert decode_json(json.dumps(value, ensure_ascii=is_ascii).encode()) == value
+
+
+@given(st.binary() | st.text('[]{}",:0123456789.eE+-\\u' + string.ascii_letters).map(str.encode))
+def test_anything_else_is_refused_in_words(body: bytes) -> None:
+    try:
+        value = decode_json(body)
+    except InvalidRequestError as error:
+        assert str(error).endswith(".")
+    else:
+        json.dumps(value, allow_nan=False).encode()
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_depth_is_counted_exactly(opening: bytes, closing: bytes) -> None:
+    decode_json(opening * MAX_DEPTH + b"1" + closing * MAX_DEPTH)
+    with pytest.raises(InvalidRequestError, match="nested"):
+        decode_json(opening * (MAX_DEPTH + 1) + b"1" + closing * (MAX_DEPTH + 1))
+
+
+def test_many_brackets_are_not_depth() -> None:
+    decode_json(b"[" + b",".join([b"[1,2]"] * 1000) + b"]")
+    decode_json(json.dumps("[" * 1000).encode())
