@@ -90,7 +90,7 @@ def _parts(prompt: object) -> tuple[str | None, Iterable[object] | None, str | N
     if isinstance(prompt, Mapping):
         text, token_ids, cache_salt = (prompt.get(name) for name in ("prompt", "prompt_token_ids", "cache_salt"))
         is_typed = (text is None or isinstance(text, str)) and (token_ids is None or _is_list(token_ids))
-        if is_typed and not text is token_ids is None:
+        if is_typed and (text is not None or token_ids is not None):
             return text, token_ids, cache_salt
     elif _is_list(prompt):
         return None, prompt, None  # type: ignore[return-value]

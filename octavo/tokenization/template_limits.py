@@ -102,6 +102,7 @@ def check_length(length: int) -> None:
 
 def check_printable(value: Any) -> Any:
     """Return ``value``, which is about to be turned into text, unless that text would be too long."""
+    tick()
     if isinstance(value, (list, tuple, dict, set)):
         check_length(_measure(value, 0))
     elif isinstance(value, str):

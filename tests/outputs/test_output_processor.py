@@ -1,0 +1,299 @@
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenization.tiny import byte_level_tokenizer, sentencepiece_tokenizer
+
+from octavo.outputs import OutputProcessor
+from octavo.records import (
+    EngineOutput,
+    EngineRequest,
+    Logprob,
+    PreparedRequest,
+    RequestOutputKind,
+    RequestTimes,
+    SamplingParams,
+    TokenLogprobs,
+)
+
+TOKENIZER = byte_level_tokenizer()
+CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
+
+
+def prepared(request_id="r", prompt="The", **options):
+    params = SamplingParams(**{"max_tokens": 100, **options})
+    prompt_ids = TOKENIZER.encode(prompt)
+    ids = [request_id] if params.n == 1 else [f"{index}_{request_id}" for index in range(params.n)]
+    child_params = msgspec.structs.replace(params, n=1)
+    children = [
+        EngineRequest(name, prompt_ids, child_params, leader_id=ids[0] if index else None)
+        for index, name in enumerate(ids)
+    ]
+    return PreparedRequest(request_id, prompt, prompt_ids, params, children, 100.0)
+
+
+def ids_of(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+def run(processor, pushes, request_id="r", finish="length"):
+    """Feed lists of tokens, the last with a finish reason; returns outputs and aborts."""
+    outputs, aborts = [], []
+    for index, push in enumerate(pushes):
+        reason = finish if index == len(pushes) - 1 else None
+        processed = processor.process([EngineOutput(request_id, list(push), finish_reason=reason)])
+        outputs += processed.outputs
+        aborts += processed.aborts
+    return outputs, aborts
+
+
+@pytest.mark.parametrize("kind", list(RequestOutputKind))
+def test_each_kind_of_output_tells_the_same_story(kind):
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(output_kind=kind))
+    token_ids = ids_of(" fox 😀 jumps")
+    outputs, aborts = run(processor, [[token_id] for token_id in token_ids])
+    assert aborts == []
+    assert not processor.has("r") and processor.num_unfinished == 0
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    completions = [output.outputs[0] for output in outputs]
+    assert len(completions) == (1 if kind is FINAL_ONLY else len(token_ids))
+    if kind is DELTA:
+        assert "".join(completion.text for completion in completions) == " fox 😀 jumps"
+        assert [i for completion in completions for i in completion.token_ids] == token_ids
+    else:
+        assert completions[-1].text == " fox 😀 jumps"
+        assert completions[-1].token_ids == token_ids
+    assert completions[-1].finish_reason == "length"
+    assert outputs[-1].prompt == "The" and outputs[-1].prompt_token_ids == TOKENIZER.encode("The")
+
+
+def test_cumulative_outputs_do_not_change_afterwards():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(logprobs=0))
+    row = TokenLogprobs([1], [-1.0], 1)
+    first = processor.process([EngineOutput("r", ids_of("a"), logprobs=[row])]).outputs[0].outputs[0]
+    processor.process([EngineOutput("r", ids_of("b"), logprobs=[row])])
+    assert (first.text, first.token_ids, len(first.logprobs)) == ("a", ids_of("a"), 1)
+
+
+@pytest.mark.parametrize("kind", list(RequestOutputKind))
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_string_cuts_the_text_and_aborts_in_the_engine(kind, include):
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(output_kind=kind, stop=["x j"], include_stop_str_in_output=include))
+    token_ids = ids_of(" the fox jumps over")
+    outputs, aborts = run(processor, [[token_id] for token_id in token_ids])
+    assert aborts == ["r"]
+    last = outputs[-1].outputs[0]
+    text = "".join(output.outputs[0].text for output in outputs) if kind is DELTA else last.text
+    assert text == (" the fox j" if include else " the fo")
+    assert (last.finish_reason, last.stop_reason) == ("stop", "x j")
+    taken = [i for output in outputs for i in output.outputs[0].token_ids] if kind is DELTA else last.token_ids
+    assert taken == token_ids[: len(taken)]
+    assert "x j" in TOKENIZER.decode(taken) and "x j" not in TOKENIZER.decode(taken[:-1])
+    assert outputs[-1].finished and processor.num_unfinished == 0
+    assert processor.process([EngineOutput("r", [5])]).outputs == []
+
+
+def test_a_stop_string_in_the_engines_last_tokens_needs_no_abort():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(stop=["fox"]))
+    outputs, aborts = run(processor, [ids_of(" the fox jumps")])
+    assert aborts == []
+    assert (outputs[0].outputs[0].text, outputs[0].outputs[0].stop_reason) == (" the ", "fox")
+
+
+def test_stop_strings_wait_for_min_tokens():
+    processor = OutputProcessor(TOKENIZER)
+    token_ids = ids_of("fox fox fox")
+    processor.add(prepared(stop=["fox"], min_tokens=len(ids_of("fox fox"))))
+    outputs, _ = run(processor, [[token_id] for token_id in token_ids])
+    assert outputs[-1].outputs[0].text == "fox fox "
+
+
+@pytest.mark.parametrize("kind", [CUMULATIVE, FINAL_ONLY])
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_token_is_kept_as_token_but_not_as_text(kind, include):
+    processor = OutputProcessor(TOKENIZER)
+    stop_token = ids_of("<think>")[0]
+    processor.add(prepared(output_kind=kind, stop_token_ids=[stop_token], include_stop_str_in_output=include))
+    token_ids = [*ids_of(" fox"), stop_token]
+    processor.process([EngineOutput("r", token_ids[:-1])])
+    output = EngineOutput("r", token_ids[-1:], finish_reason="stop", stop_reason=stop_token)
+    completion = processor.process([output]).outputs[0].outputs[0]
+    assert completion.token_ids == token_ids
+    assert completion.text == (" fox<think>" if include else " fox")
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", stop_token)
+
+
+def test_text_that_might_have_become_a_stop_string_comes_at_the_end():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(output_kind=DELTA, stop=["foxes"]))
+    outputs, _ = run(processor, [ids_of("the fox"), ids_of("")], finish="length")
+    assert [output.outputs[0].text for output in outputs] == ["the ", "fox"]
+
+
+def test_without_detokenizing_there_are_only_tokens():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared("a", detokenize=False))
+    outputs, _ = run(processor, [ids_of("fox")], "a")
+    assert (outputs[0].outputs[0].text, outputs[0].outputs[0].token_ids) == ("", ids_of("fox"))
+    processor = OutputProcessor(None)
+    processor.add(prepared("b", logprobs=0))
+    outputs = processor.process([EngineOutput("b", [7], logprobs=[TokenLogprobs([7], [-1.0], 3)])]).outputs
+    assert outputs[0].outputs[0].logprobs == [{7: Logprob(-1.0, 3, None)}]
+
+
+def test_logprobs_have_the_sampled_token_first_and_ranks():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(logprobs=2, prompt_logprobs=1))
+    a, b, c = ids_of("a")[0], ids_of("b")[0], ids_of("c")[0]
+    prompt_rows = [TokenLogprobs([b, a], [-2.0, -1.0], 2)] * (len(TOKENIZER.encode("The")) - 1)
+    assert processor.process([EngineOutput("r", prompt_logprobs=prompt_rows, num_cached_tokens=3)]).outputs == []
+    outputs = processor.process(
+        [
+            EngineOutput(
+                "r",
+                [c, a],
+                logprobs=[
+                    TokenLogprobs([c, a, b], [-3.0, -1.0, -2.0], 9),
+                    TokenLogprobs([a, a, b], [-0.5, -0.5, -4.0], 1),
+                ],
+            )
+        ]
+    ).outputs
+    completion = outputs[0].outputs[0]
+    assert completion.logprobs == [
+        {c: Logprob(-3.0, 9, "c"), a: Logprob(-1.0, 1, "a"), b: Logprob(-2.0, 2, "b")},
+        {a: Logprob(-0.5, 1, "a"), b: Logprob(-4.0, 2, "b")},
+    ]
+    assert completion.cumulative_logprob == -3.5
+    assert outputs[0].num_cached_tokens == 3
+    assert outputs[0].prompt_logprobs[0] is None
+    assert outputs[0].prompt_logprobs[1:] == [{b: Logprob(-2.0, 2, "b"), a: Logprob(-1.0, 1, "a")}] * len(prompt_rows)
+
+
+def test_prompt_logprobs_are_streamed_once():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(output_kind=DELTA, prompt_logprobs=0))
+    processor.process([EngineOutput("r", prompt_logprobs=[TokenLogprobs([5], [-1.0], 1)])])
+    outputs, _ = run(processor, [[6], [7]])
+    assert [output.prompt_logprobs is not None for output in outputs] == [True, False]
+
+
+def test_n_completions_are_merged_by_kind():
+    for kind in RequestOutputKind:
+        processor = OutputProcessor(TOKENIZER)
+        processor.add(prepared(n=2, output_kind=kind))
+        first = processor.process([EngineOutput("1_r", ids_of("b")), EngineOutput("0_r", ids_of("a"))]).outputs
+        second = processor.process([EngineOutput("1_r", ids_of("d"), finish_reason="length")]).outputs
+        third = processor.process([EngineOutput("0_r", ids_of("c"), finish_reason="length")]).outputs
+        shown = [
+            [[(completion.index, completion.text) for completion in output.outputs] for output in outputs]
+            for outputs in (first, second, third)
+        ]
+        assert (
+            shown
+            == {
+                DELTA: [[[(1, "b")], [(0, "a")]], [[(1, "d")]], [[(0, "c")]]],
+                CUMULATIVE: [[[(0, "a"), (1, "b")]], [[(0, "a"), (1, "bd")]], [[(0, "ac"), (1, "bd")]]],
+                FINAL_ONLY: [[], [], [[(0, "ac"), (1, "bd")]]],
+            }[kind]
+        )
+        assert [output.finished for output in (*first, *second, *third)][-1]
+        assert sum(output.finished for output in (*first, *second, *third)) == 1
+
+
+def test_an_aborted_request_is_forgotten():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(n=2))
+    processor.process([EngineOutput("0_r", ids_of("a"), finish_reason="length"), EngineOutput("1_r", ids_of("b"))])
+    last = processor.abort_output("r")
+    assert last.finished
+    assert [(c.text, c.finish_reason) for c in last.outputs] == [("a", "length"), ("b", "abort")]
+    assert processor.abort("r") == ["1_r"]
+    assert processor.abort("r") == []
+    assert processor.abort_output("r") is None
+    assert processor.process([EngineOutput("1_r", [5])]).outputs == []
+    assert processor.replays() == []
+
+
+def test_errors_reach_their_request_only():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared("a"))
+    processor.add(prepared("b"))
+    outputs = processor.process([EngineOutput("a", finish_reason="error", error="It broke.")]).outputs
+    assert [(o.request_id, o.finished, o.error, o.outputs[0].finish_reason) for o in outputs] == [
+        ("a", True, "It broke.", "error")
+    ]
+    assert [(o.request_id, o.error, o.finished) for o in processor.fail_all("All broke.")] == [
+        ("b", "All broke.", True)
+    ]
+    assert processor.num_unfinished == 0
+
+
+def test_metrics_follow_the_engine():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared())
+    processor.process([EngineOutput("r", [5], times=RequestTimes(101.0, 102.0, 103.0))])
+    # An engine that was restarted counts from anew; the user's first token stays the first.
+    times = RequestTimes(201.0, 202.0, 203.0, 204.0, 1)
+    metrics = processor.process([EngineOutput("r", [5, 6], finish_reason="length", times=times)]).outputs[0].metrics
+    assert (metrics.queued_ts, metrics.scheduled_ts, metrics.first_token_ts, metrics.last_token_ts) == (
+        101,
+        102,
+        103,
+        204,
+    )
+    assert (metrics.first_token_latency, metrics.num_generation_tokens, metrics.num_preemptions) == (3.0, 3, 1)
+
+
+def test_replays_go_on_where_the_tokens_ended():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared("a", n=2, prompt_logprobs=1))
+    processor.add(prepared("b", prompt_logprobs=1))
+    rows = [TokenLogprobs([5, 6], [-1.0, -2.0], 1)]
+    processor.process([EngineOutput("0_a", [11], prompt_logprobs=rows), EngineOutput("1_a", [12])])
+    leader, follower, other = processor.replays()
+    assert (leader.output_token_ids, leader.params.prompt_logprobs, leader.leader_id) == ([11], None, None)
+    assert (follower.output_token_ids, follower.leader_id) == ([12], "0_a")
+    assert (other.output_token_ids, other.params.prompt_logprobs) == ([], 1)
+    processor.process([EngineOutput("0_a", [13], finish_reason="length")])
+    assert [(replay.request_id, replay.leader_id) for replay in processor.replays()] == [("1_a", None), ("b", None)]
+
+
+@given(st.data(), st.sampled_from(list(RequestOutputKind)))
+@settings(max_examples=150, deadline=None)
+def test_any_cut_of_the_tokens_gives_the_same_result(data, kind):
+    tokenizer = data.draw(st.sampled_from([TOKENIZER, sentencepiece_tokenizer()]))
+    token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), min_size=1, max_size=30))
+    text = tokenizer.decode(token_ids)
+    starts = st.integers(0, max(0, len(text) - 1))
+    stops = [text[i : i + data.draw(st.integers(1, 3))] for i in data.draw(st.lists(starts, max_size=2))]
+    options = {"stop": [stop for stop in stops if stop], "output_kind": kind, "logprobs": 0}
+    min_tokens = data.draw(st.integers(0, 3))
+
+    def result(cuts):
+        processor = OutputProcessor(tokenizer)
+        processor.add(prepared(min_tokens=min_tokens, **options))
+        outputs, position = [], 0
+        for cut in cuts:
+            new = token_ids[position : position + cut]
+            position += cut
+            rows = [TokenLogprobs([token_id], [-float(token_id)], 1) for token_id in new]
+            reason = "length" if position >= len(token_ids) else None
+            outputs += processor.process([EngineOutput("r", new, finish_reason=reason, logprobs=rows)]).outputs
+            if position >= len(token_ids):
+                break
+        assert outputs[-1].finished
+        completions = [output.outputs[0] for output in (outputs if kind is DELTA else outputs[-1:])]
+        joined = "".join(completion.text for completion in completions)
+        tokens = [token_id for completion in completions for token_id in completion.token_ids]
+        rows = [row for completion in completions for row in completion.logprobs]
+        assert [next(iter(row)) for row in rows] == tokens
+        last = completions[-1]
+        return joined, tokens, last.finish_reason, last.stop_reason, last.cumulative_logprob
+
+    cuts = data.draw(st.lists(st.integers(1, 5), min_size=len(token_ids), max_size=len(token_ids)))
+    assert result(cuts) == result([1] * len(token_ids))

@@ -1,0 +1,140 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import UnsupportedModelError
+from octavo.tokenization.decoding import byte_alphabet
+from octavo.tokenization.gguf_tokenizer import tokenizer_from_gguf
+
+from .tiny import (
+    TEXTS,
+    demo_metadata,
+    demo_model_file,
+    demo_tokenizer,
+    sentencepiece_metadata,
+    sentencepiece_tokenizer,
+)
+
+VARIED = (
+    *TEXTS,
+    "",
+    " ",
+    "  two spaces",
+    "trailing space ",
+    "I'll we've DON'T it's",
+    "3.14159 1000000 0x1F 12 ",
+    "<|im_start|>user\nHi<|im_end|>\n",
+    "tabs\t\tand\r\nlines\n\n\n",
+    "العربية हिन्दी ไทย",
+    "e\u0301 \u00e9 \u200b \ufeff",
+    "x" * 500,
+)
+
+
+def test_the_demo_model_tokenizes_as_transformers_does():
+    from transformers import AutoTokenizer
+
+    file = demo_model_file()
+    reference = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer = demo_tokenizer()
+    for text in VARIED:
+        ids = tokenizer.encode(text)
+        assert ids == reference(text)["input_ids"], text
+        assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True), text
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == reference.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
+    assert tokenizer.all_special_ids == sorted(i for i, t in reference.added_tokens_decoder.items() if t.special)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (reference.bos_token_id, reference.eos_token_id)
+    assert len(tokenizer) == len(reference)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_any_text_comes_back_from_the_demo_model(text):
+    tokenizer = demo_tokenizer()
+    # Its vocabulary lacks a few rare bytes; nothing can bring those back.
+    missing = {byte for token, byte in byte_alphabet().items() if tokenizer.backend.token_to_id(token) is None}
+    assume(missing.isdisjoint(text.encode()))
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+
+
+def test_digits_stand_alone_for_smollm():
+    tokenizer = demo_tokenizer()
+    assert len(tokenizer.encode("2024")) == 4
+
+
+def _merge_like_sentencepiece(metadata, text):
+    """The definition: again and again merge the neighbours that make the token of the highest score, leftmost first."""
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    ids = {token: index for index, token in enumerate(tokens)}
+    scores = {t: s for t, s, k in zip(tokens, metadata["tokenizer.ggml.scores"], types, strict=True) if k == 1}
+    pieces = list(("▁" if metadata["tokenizer.ggml.add_space_prefix"] else "") + text.replace(" ", "▁"))
+    while True:
+        pairs = [(-scores[a + b], i) for i, (a, b) in enumerate(pairwise(pieces)) if a + b in scores]
+        if not pairs:
+            break
+        place = min(pairs)[1]
+        pieces[place : place + 2] = ["".join(pieces[place : place + 2])]
+    return [i for p in pieces for i in ([ids[p]] if p in scores else [ids[f"<0x{b:02X}>"] for b in p.encode()])]
+
+
+@given(st.text(alphabet="the quickfoxrin é世😀", min_size=1, max_size=40), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_sentencepiece_merges_by_score(text, add_space_prefix):
+    metadata = sentencepiece_metadata(add_space_prefix=add_space_prefix)
+    tokenizer = sentencepiece_tokenizer(add_space_prefix=add_space_prefix)
+    assert tokenizer.encode(text) == [1, *_merge_like_sentencepiece(metadata, text)]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_begin_and_end_tokens_follow_the_file():
+    metadata = sentencepiece_metadata(add_space_prefix=True)
+    tokenizer = tokenizer_from_gguf(
+        metadata | {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": True}
+    )
+    assert tokenizer.encode("the")[-1] == tokenizer.eos_token_id
+    assert tokenizer.encode("the")[0] != tokenizer.bos_token_id
+    assert tokenizer.encode("the", add_special_tokens=False) == tokenizer.encode("the")[:-1]
+
+
+def test_control_and_user_defined_tokens_are_found_whole():
+    tokenizer = sentencepiece_tokenizer(add_space_prefix=False)
+    ids = tokenizer.encode("the</s>fox<mark>", add_special_tokens=False)
+    assert tokenizer.eos_token_id in ids
+    assert tokenizer.convert_ids_to_tokens(ids)[-1] == "<mark>"
+    assert tokenizer.decode(ids) == "thefox<mark>"
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "the</s>fox<mark>"
+
+
+def test_named_chat_templates_are_kept():
+    metadata = sentencepiece_metadata(add_space_prefix=True)
+    metadata |= {"tokenizer.chat_template": "plain", "tokenizer.chat_template.tool_use": "with tools"}
+    tokenizer = tokenizer_from_gguf(metadata)
+    assert tokenizer.select_chat_template() == "plain"
+    assert tokenizer.select_chat_template(with_tools=True) == "with tools"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tokenizer.ggml.model": "bert"}, "bert"),
+        ({"tokenizer.ggml.model": None}, "no tokenizer"),
+        ({"tokenizer.ggml.scores": [0.0]}, "damaged"),
+        ({"tokenizer.ggml.tokens": []}, "damaged"),
+        ({"tokenizer.ggml.bos_token_id": 10**6}, "1000000"),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "brand-new"}, "brand-new"),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["not there"]}, "not"),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["lonely"]}, "tokenizer"),
+    ],
+)
+def test_a_broken_or_unknown_tokenizer_is_refused_in_words(change, words):
+    with pytest.raises(UnsupportedModelError, match=words):
+        tokenizer_from_gguf(sentencepiece_metadata(add_space_prefix=True) | change)
+
+
+def test_the_demo_metadata_says_smollm():
+    assert demo_metadata()["tokenizer.ggml.pre"] == "smollm"
