@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return dispatch("octavo", "", COMMANDS, arguments)
+        return dispatch("octavo", COMMANDS, arguments)
     except OctavoError as error:
         if wants_traceback(arguments):
             raise
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def dispatch(program: str, epilog: str, commands: dict[str, Command], arguments: Sequence[str]) -> int:
+def dispatch(program: str, commands: dict[str, Command], arguments: Sequence[str]) -> int:
     """Run the command that the first argument names, or print what there is.
 
     Raises:
@@ -59,7 +59,7 @@ def dispatch(program: str, epilog: str, commands: dict[str, Command], arguments:
     """
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name in ("-h", "--help"):
-        print(_help(program, commands) + epilog)
+        print(_help(program, commands))
         return 0
     if name in ("-v", "--version"):
         print(__version__)

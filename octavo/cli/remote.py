@@ -90,7 +90,10 @@ class RemoteBackend:
 
     def _unreachable(self, error: Exception) -> RequestFailedError:
         reason = str(error) or type(error).__name__
-        return RequestFailedError(f"No server answers at {self._url} ({reason}).")
+        return RequestFailedError(
+            f"No server answers at {self._url} ({reason}). Start one with 'octavo serve MODEL', or name a MODEL to "
+            "load it here."
+        )
 
 
 def _piece(event: bytes, num_tokens: int) -> Piece:

@@ -1,0 +1,20 @@
+"""``octavo bench``: finds the benchmark and runs it."""
+
+from collections.abc import Sequence
+
+from octavo.cli.main import Command, dispatch
+
+BENCHMARKS = {
+    "latency": Command("octavo.cli.bench_latency", "seconds for one batch of fixed lengths, offline"),
+    "throughput": Command("octavo.cli.bench_throughput", "tokens a second over many requests, offline"),
+    "serve": Command("octavo.cli.bench_serve", "a running server under load: times and throughput"),
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a benchmark; returns the exit status.
+
+    Raises:
+        OctavoError: a flag or the model is wrong, or the server does not answer.
+    """
+    return dispatch("octavo bench", BENCHMARKS, arguments)
