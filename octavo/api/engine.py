@@ -1,35 +1,13 @@
 """What the routers need of an engine: :class:`octavo.async_llm.AsyncLLM` has it, and so has a test's fake."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
-from octavo.records import EngineInfo, PromptType, RequestOutput, SamplingParams, TokensPrompt
+from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.processor import InputProcessor
+from octavo.records import EngineInfo, PromptType, RequestOutput, SamplingParams
 from octavo.telemetry.metrics import Metrics
 from octavo.tokenization.tokenizer import Tokenizer
-
-
-class ServingInputProcessor(Protocol):
-    """Knows the model's defaults."""
-
-    def default_sampling_params(self) -> SamplingParams:
-        """What applies where a request says nothing; the caller may change it."""
-
-
-class ServingChatRenderer(Protocol):
-    """Writes conversations as prompts."""
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_kwargs: Mapping[str, Any] | None = None,
-        add_special_tokens: bool = False,
-    ) -> TokensPrompt:
-        """Apply the chat template; may be called from any thread."""
 
 
 class ServingEngine(Protocol):
@@ -52,11 +30,11 @@ class ServingEngine(Protocol):
         """None if the engine works on token ids alone."""
 
     @property
-    def input_processor(self) -> ServingInputProcessor:
+    def input_processor(self) -> InputProcessor:
         """Where sampling defaults come from."""
 
     @property
-    def chat_renderer(self) -> ServingChatRenderer | None:
+    def chat_renderer(self) -> ChatRenderer | None:
         """None if there is no tokenizer."""
 
     @property

@@ -1,19 +1,14 @@
 """An engine without a model: it answers every prompt with a text it was given, a byte at a time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import tokenizers
 
-from octavo.errors import (
-    ChatTemplateError,
-    EngineDeadError,
-    InvalidRequestError,
-    OverloadedError,
-    PromptTooLongError,
-    RequestFailedError,
-)
+from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
+from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.processor import InputProcessor
 from octavo.records import (
     CompletionOutput,
     EngineInfo,
@@ -22,11 +17,24 @@ from octavo.records import (
     RequestOutput,
     RequestOutputKind,
     SamplingParams,
-    TokensPrompt,
 )
 from octavo.telemetry.metrics import Metrics
 from octavo.tokenization.tokenizer import SpecialTokens, Tokenizer
 
+TEMPLATE = """
+{%- if messages[0].content == "raise" %}{{ raise_exception("no such talk.") }}{% endif -%}
+{%- if messages[0].content == "loop" %}{% for a in range(50000) %}{% for b in range(50000) %}{{ b }}{% endfor %}
+{%- endfor %}{% endif -%}
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor -%}
+{%- if tools %}tools: {{ tools | length }}
+{% endif -%}
+{%- if documents %}documents: {{ documents | length }}
+{% endif -%}
+{%- if mood is defined %}mood: {{ mood }}
+{% endif -%}
+{%- if add_generation_prompt %}assistant: {% endif -%}
+"""
 REPLY = "Grüße, 世界! 😀 bye"
 FAILURES = {
     "overload": OverloadedError("The queue is full."),
@@ -42,42 +50,7 @@ def byte_tokenizer() -> Tokenizer:
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
     backend.add_special_tokens([tokenizers.AddedToken("<|end|>", special=True)])
-    return Tokenizer(backend, SpecialTokens({"eos_token": "<|end|>"}))
-
-
-class FakeInputProcessor:
-    """The engine's own defaults."""
-
-    def default_sampling_params(self) -> SamplingParams:
-        return SamplingParams()
-
-
-class FakeChatRenderer:
-    """``role: content`` a line; tools and documents are counted so that tests see them arrive."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_kwargs: Mapping[str, Any] | None = None,
-        add_special_tokens: bool = False,
-    ) -> TokensPrompt:
-        if any(message.get("content") == "raise" for message in messages):
-            raise ChatTemplateError("The chat template failed: conversation roles must alternate.", "messages")
-        lines = [f"{message['role']}: {message['content']}" for message in messages]
-        lines += [f"tools: {len(tools)}"] if tools else []
-        lines += [f"documents: {len(documents)}"] if documents else []
-        lines += [f"{key}={value}" for key, value in (template_kwargs or {}).items()]
-        lines += ["assistant: "] if add_generation_prompt else []
-        text = "\n".join(lines)
-        return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text), prompt=text)
+    return Tokenizer(backend, SpecialTokens({"eos_token": "<|end|>"}), {"default": TEMPLATE})
 
 
 class FakeEngine:
@@ -90,8 +63,10 @@ class FakeEngine:
         self.info = EngineInfo(4096, 257, 100, 16, 8, True)
         self.metrics = Metrics(self.model_name)
         self.tokenizer: Tokenizer | None = byte_tokenizer()
-        self.input_processor = FakeInputProcessor()
-        self.chat_renderer: FakeChatRenderer | None = FakeChatRenderer(self.tokenizer)
+        self.input_processor = InputProcessor(
+            self.info, self.tokenizer, eos_token_ids=[256], default_params={}, max_logprobs=20, seed=0
+        )
+        self.chat_renderer: ChatRenderer | None = ChatRenderer(self.tokenizer)
         self.is_healthy = True
         self.calls: list[dict[str, Any]] = []
         self.num_running = 0
@@ -106,8 +81,8 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        params = sampling_params or SamplingParams()
-        text, prompt_ids = self._read(prompt)
+        prepared = self.input_processor.process(request_id, prompt, sampling_params, cache_salt=cache_salt)
+        params, text, prompt_ids = prepared.params, prepared.prompt_text or "", prepared.prompt_token_ids
         call = {"prompt": text, "prompt_token_ids": prompt_ids, "params": params, "request_id": request_id}
         self.calls.append({**call, "priority": priority, "cache_salt": cache_salt})
         if text in FAILURES:
@@ -121,23 +96,6 @@ class FakeEngine:
         finally:
             self.num_running -= 1
             self.num_aborted += not is_done
-
-    def _read(self, prompt: PromptType) -> tuple[str, list[int]]:
-        assert self.tokenizer is not None
-        if isinstance(prompt, str):
-            text, ids = prompt, self.tokenizer.encode(prompt)
-        elif isinstance(prompt, list):
-            text, ids = "", prompt
-        else:
-            ids = prompt.get("prompt_token_ids", [])
-            text = prompt.get("prompt", "")
-        if not ids:
-            raise InvalidRequestError("The prompt is empty.", "prompt")
-        if max(ids) >= self.info.vocab_size:
-            raise InvalidRequestError(f"Token id {max(ids)} is outside the vocabulary.", "prompt")
-        if len(ids) > self.info.max_model_len:
-            raise PromptTooLongError(f"The prompt has {len(ids)} tokens, the model takes 4096.", "prompt")
-        return text, ids
 
     async def _outputs(
         self, text: str, prompt_ids: list[int], params: SamplingParams, request_id: str

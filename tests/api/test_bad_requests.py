@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from typing import Any
 
 import httpx
@@ -114,7 +115,10 @@ def test_wrong_completion_fields(server: RunningServer, fields: dict[str, Any], 
         ({"messages": None}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [1]}, "messages"),
-        ({"messages": [{"role": "user", "content": "raise"}]}, "messages"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": 5, "content": "hi"}]}, "messages[0].role"),
+        ({"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"messages": HELLO, "chat_template_kwargs": [1]}, "chat_template_kwargs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 10**9}, "logprobs"),
         ({"logprobs": 2}, "logprobs"),
@@ -131,6 +135,24 @@ def test_wrong_chat_fields(server: RunningServer, fields: dict[str, Any], param:
     response = server.client.post(CHAT, json={"messages": HELLO, **fields})
     assert response.status_code == 400
     assert error_of(response)["param"] == param
+
+
+def test_a_template_that_raises(server: RunningServer) -> None:
+    response = server.client.post(CHAT, json={"messages": [{"role": "user", "content": "raise"}]})
+    assert response.status_code == 400
+    assert "no such talk" in error_of(response)["message"]
+
+
+def test_a_template_that_loops_ends_and_holds_up_nobody(server: RunningServer) -> None:
+    responses: list[httpx.Response] = []
+    body = {"messages": [{"role": "user", "content": "loop"}]}
+    looping = threading.Thread(target=lambda: responses.append(httpx.post(server.url + CHAT, json=body, timeout=20)))
+    looping.start()
+    assert server.client.post(COMPLETIONS, json={"prompt": "hi"}).status_code == 200
+    assert looping.is_alive()
+    looping.join()
+    assert responses[0].status_code == 400
+    error_of(responses[0])
 
 
 @pytest.mark.parametrize(

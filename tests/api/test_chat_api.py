@@ -73,10 +73,10 @@ def test_template_inputs(server: RunningServer) -> None:
         tools=[{"type": "function", "function": {"name": "f"}}],
         tool_choice="auto",
         documents=[{"text": "d"}],
-        chat_template_kwargs={"enable_thinking": False},
+        chat_template_kwargs={"mood": "calm"},
         add_generation_prompt=False,
     )
-    assert server.engine.calls[0]["prompt"] == "user: hi\ntools: 1\ndocuments: 1\nenable_thinking=False"
+    assert server.engine.calls[0]["prompt"] == "user: hi\ntools: 1\ndocuments: 1\nmood: calm\n"
 
 
 def test_echo_and_role_of_a_continued_message(server: RunningServer) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-MAX_PROMPTS = 1024
 MAX_CACHE_SALT = 1024
 
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
