@@ -1,0 +1,86 @@
+"""``octavo plan``: what would be decided for a model, before anything is loaded."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from octavo.cli.flags import add_setting_flags, engine_config, given_settings
+from octavo.cli.parser import Parser
+from octavo.config import EngineConfig
+from octavo.config.settings import ENGINE_SECTIONS
+from octavo.records import Plan
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the plan; returns the exit status.
+
+    Raises:
+        OctavoError: a flag, the model or its fit to this machine is wrong.
+    """
+    parser = Parser(
+        "octavo plan",
+        "Show what would be decided for a model, and why, without loading its weights: memory, cache, settings, "
+        "and the speed that memory bandwidth allows.",
+        "MODEL",
+    )
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_setting_flags(parser, ENGINE_SECTIONS)
+    given = parser.parse(arguments)
+    config = engine_config(given_settings(given, ENGINE_SECTIONS))
+    device, plan = make(config)
+    if given.json:
+        print(json.dumps({"model": config.model.model, "device": device, **asdict(plan)}, indent=2))
+    else:
+        print(report(config.model.model, device, plan))
+    return 0
+
+
+def make(config: EngineConfig) -> tuple[str, Plan]:
+    """The device in words, and the plan for it.
+
+    Raises:
+        OctavoError: the model or a setting is wrong.
+    """
+    from octavo.hub import load_model_config, resolve
+    from octavo.planning import make_plan
+    from octavo.platforms import select_platform
+
+    model = config.model
+    source = resolve(model.model, revision=model.revision, token=model.hf_token, cache_dir=config.load.download_dir)
+    platform = select_platform(config.device.device)
+    platform.prepare(config.device.num_threads)
+    plan = make_plan(config, load_model_config(source, model.hf_overrides), platform, platform.read_bandwidth())
+    return platform.describe(), plan
+
+
+def report(model: str, device: str, plan: Plan) -> str:
+    """A plan for people."""
+    lines = [f"{model} on {device}", "", "Memory"]
+    rows = [(part.name, format_size(part.num_bytes)) for part in plan.memory]
+    rows.append(("together", format_size(sum(part.num_bytes for part in plan.memory))))
+    width = max(len(name) for name, _ in rows)
+    lines += [f"  {name:<{width}}  {size:>10}" for name, size in rows]
+    lines += ["", "Cache", f"  {plan.cache_tokens} tokens in {plan.num_blocks - 1} blocks of {plan.block_size}"]
+    lines.append(
+        f"  {plan.cache_tokens / plan.max_model_len:.1f} sequences of the greatest length, {plan.max_model_len} tokens"
+    )
+    if plan.decode_limit:
+        lines += ["", "Speed limit", f"  {plan.decode_limit:.0f} tokens/s for one request: reading the weights"]
+        lines.append("  once a token takes the memory's whole bandwidth; batches share each reading")
+    lines += ["", "Settings"]
+    width = max((len(decision.name) for decision in plan.decisions), default=0)
+    value_width = max((len(decision.value) for decision in plan.decisions), default=0)
+    lines += [
+        f"  {decision.name:<{width}}  {decision.value:<{value_width}}  {decision.reason}" for decision in plan.decisions
+    ]
+    return "\n".join(lines)
+
+
+def format_size(num_bytes: int) -> str:
+    """Bytes for people: ``1.50 GiB``."""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
