@@ -61,9 +61,7 @@ class InProcessExecutor(Executor):
         platform.prepare(settings.device.num_threads)
         device, dtype = platform.device, getattr(torch, plan.dtype)
         model, self.load_report = _load(settings, source, config, plan, dtype, device)
-        processors = [
-            processor(settings, device, False) for processor in load_processors(settings.model.logits_processors or [])
-        ]
+        processors = load_processors(settings.model.logits_processors or [], settings, device)
         self._runner: ModelRunner | None = ModelRunner(model, config, plan, dtype, device, processors)
 
     def submit(self, step: Step) -> PendingStep:

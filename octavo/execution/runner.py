@@ -12,6 +12,7 @@ from octavo.kernels import AttentionInputs, attention_backend
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
 from octavo.records import NewRow, Plan, RowLogprobs, Step, StepResult
+from octavo.sampling.logprobs import prompt_logprobs
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.sampler import Sampler
 
@@ -169,6 +170,6 @@ class ModelRunner:
             stop = min(start + _PROMPT_LOGPROB_ROWS, end)
             logits = self.model.logits(hidden[start - first : stop - first])
             targets = torch.tensor(row.token_ids[start + 1 : stop + 1], device=self.device)
-            collected.extend(self.sampler.prompt_logprobs(logits, targets, row.params.prompt_logprobs))
+            collected.extend(prompt_logprobs(logits, targets, row.params.prompt_logprobs))
         if first + len(hidden) >= row.prompt_len - 1:
             del self._prompt_logprob_rows[row.slot]
