@@ -1,0 +1,168 @@
+"""The scheduler under any interleaving of requests, aborts, steps and results, against a simulated device."""
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from scheduler_harness import END, STOP, Harness
+from simulated_device import FULL, make_plan
+
+from octavo.cache import CacheManager
+from octavo.records import CacheGroup, EngineRequest, Plan, SamplingParams
+
+WINDOWS = st.integers(1, 12)
+GROUPS = st.one_of(
+    st.just(FULL),
+    st.builds(lambda window: (CacheGroup((0,), window),), WINDOWS),
+    st.builds(lambda window: (CacheGroup((0,), None), CacheGroup((1,), window)), WINDOWS),
+    st.builds(
+        lambda one, other: (CacheGroup((0,), None), CacheGroup((1,), one), CacheGroup((2,), other)), WINDOWS, WINDOWS
+    ),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Small engines whose cache is often just large enough for one or two of the longest requests."""
+    groups = draw(GROUPS)
+    length, block_size = draw(st.integers(2, 40)), draw(st.integers(1, 8))
+    blocks_of_one = len(groups) * -(-length // block_size)
+    return make_plan(
+        max_model_len=length,
+        block_size=block_size,
+        num_blocks=1 + draw(st.integers(max(1, blocks_of_one // 2), 3 * blocks_of_one)),
+        groups=groups,
+        max_num_seqs=draw(st.integers(1, 8)),
+        max_num_batched_tokens=draw(st.one_of(st.integers(1, 8), st.integers(8, 64))),
+        enable_prefix_caching=draw(st.booleans()),
+        enable_chunked_prefill=draw(st.booleans()),
+        scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
+        num_steps_ahead=draw(st.integers(0, 2)),
+    )
+
+
+PROMPTS = st.one_of(
+    st.builds(lambda head, tail: [0] * head + tail, st.integers(0, 20), st.lists(st.integers(0, 2), max_size=8)),
+    st.lists(st.integers(0, 1), max_size=12),
+)
+PARAMS = st.builds(
+    lambda max_tokens, min_tokens, prompt_logprobs, logprobs, skip: SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min(min_tokens, max_tokens or min_tokens),
+        prompt_logprobs=prompt_logprobs,
+        logprobs=logprobs,
+        stop_token_ids=[STOP],
+        skip_reading_prefix_cache=skip,
+    ),
+    max_tokens=st.one_of(st.none(), st.integers(1, 20)),
+    min_tokens=st.integers(0, 3),
+    prompt_logprobs=st.sampled_from([None, None, None, 0]),
+    logprobs=st.sampled_from([None, 0]),
+    skip=st.sampled_from([None, None, True]),
+)
+
+
+@st.composite
+def forks(draw: st.DrawFn) -> list[EngineRequest]:
+    """One prompt with ``n`` completions, ids still to be made unique; some were begun before a restart."""
+    prompt, params = draw(PROMPTS), draw(PARAMS)
+    count, priority = draw(st.sampled_from([1, 1, 1, 2, 4])), draw(st.integers(0, 2))
+    salt = draw(st.sampled_from([None, None, "tenant"]))
+    replayed = draw(st.lists(st.integers(0, 2), max_size=3)) if draw(st.booleans()) else []
+    if params.max_tokens is not None:
+        replayed = replayed[: params.max_tokens - 1]
+    return [
+        EngineRequest(
+            request_id=str(index),
+            prompt_token_ids=prompt,
+            params=params,
+            eos_token_ids=[END],
+            output_token_ids=replayed,
+            priority=priority,
+            cache_salt=salt,
+            leader_id="0" if count > 1 else None,
+        )
+        for index in range(count)
+    ]
+
+
+def add_forks(harness: Harness, sources: list[EngineRequest], number: int) -> int:
+    """Add the requests under ids of their own; returns how many were accepted."""
+    accepted = 0
+    room = harness.plan.max_model_len - len(sources[0].prompt_token_ids)
+    for index, source in enumerate(sources):
+        source.request_id = f"{number}.{index}"
+        source.leader_id = f"{number}.0" if source.leader_id is not None else None
+        source.output_token_ids = source.output_token_ids[: max(0, room - 1)]
+        accepted += harness.add(source)
+    return accepted
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Any interleaving of what an engine may ask of its scheduler."""
+
+    @initialize(
+        plan=plans(),
+        seed=st.integers(0, 1 << 16),
+        nan_share=st.sampled_from([0.0, 0.0, 0.05]),
+        end_share=st.sampled_from([0.0, 0.1]),
+    )
+    def start(self, plan: Plan, seed: int, nan_share: float, end_share: float) -> None:
+        self.harness = Harness(plan, seed, nan_share, end_share)
+        self.num_added = 0
+
+    @rule(batch=st.lists(forks(), min_size=1, max_size=3))
+    def add(self, batch: list[list[EngineRequest]]) -> None:
+        for sources in batch:
+            accepted = add_forks(self.harness, sources, self.num_added)
+            self.num_added += 1
+            event("accepted" if accepted else "refused")
+
+    @rule(choices=st.lists(st.integers(0, 20), min_size=1, max_size=3))
+    def abort(self, choices: list[int]) -> None:
+        alive = [*self.harness.scheduler.requests, "unknown"]
+        self.harness.abort(alive[choice % len(alive)] for choice in choices)
+
+    @rule()
+    def schedule(self) -> None:
+        self.harness.schedule()
+
+    @rule()
+    def update(self) -> None:
+        self.harness.update()
+
+    @rule(count=st.integers(1, 12))
+    def run_on(self, count: int) -> None:
+        for _ in range(count):
+            self.harness.step()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        self.harness.drain()
+        for reason in set(self.harness.finished.values()):
+            event(f"finished: {reason}")
+        if self.harness.scheduler.stats.num_preemptions:
+            event("preempted")
+        if self.harness.scheduler.stats.prefix_hits:
+            event("hit")
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(plan=plans(), num_prompt=st.integers(1, 40), max_tokens=st.integers(1, 40))
+def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens: int) -> None:
+    harness = Harness(plan, end_share=0.0)
+    source = EngineRequest("alone", [0] * num_prompt, SamplingParams(max_tokens=max_tokens))
+    if harness.add(source):
+        harness.drain()
+        assert harness.finished == {"alone": "length"}
+        assert len(harness.received["alone"]) == min(max_tokens, plan.max_model_len - num_prompt)
+        assert harness.scheduler.stats.num_preemptions == 0
+    else:
+        cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, plan.max_num_batched_tokens)
+        too_long = num_prompt >= plan.max_model_len
+        unchunked = not plan.enable_chunked_prefill and num_prompt > plan.max_num_batched_tokens
+        assert too_long or unchunked or not cache.fits(min(plan.max_model_len, num_prompt + max_tokens))
