@@ -122,6 +122,7 @@ class _Request:
         "_cached_tokens",
         "_error",
         "_metrics",
+        "_num_running",
         "_prepared",
         "_prompt_logprobs",
         "_tokenizer",
@@ -134,6 +135,7 @@ class _Request:
         self.request_id = prepared.request_id
         self.kind = prepared.params.output_kind
         self.completions = [Completion(index, child, tokenizer) for index, child in enumerate(prepared.children)]
+        self._num_running = len(self.completions)
         self._prepared = prepared
         self._tokenizer = tokenizer
         self._prompt_logprobs: PromptLogprobs | None = None
@@ -143,7 +145,7 @@ class _Request:
 
     @property
     def is_finished(self) -> bool:
-        return all(completion.is_finished for completion in self.completions)
+        return self._num_running == 0
 
     @property
     def leader_id(self) -> str | None:
@@ -154,6 +156,8 @@ class _Request:
     def take(self, output: EngineOutput, completion: Completion) -> None:
         num_before = len(completion.token_ids)
         completion.take(output)
+        if completion.is_finished:
+            self._num_running -= 1
         self._metrics.num_generation_tokens += len(completion.token_ids) - num_before
         if self._cached_tokens is None:
             self._cached_tokens = output.num_cached_tokens
@@ -198,6 +202,7 @@ class _Request:
         running = [completion for completion in self.completions if not completion.is_finished]
         for completion in running:
             completion.end(reason)
+        self._num_running = 0
         if self.kind is RequestOutputKind.DELTA:
             return self._output([completion.delta() for completion in running], True)
         return self._output([completion.snapshot() for completion in self.completions], True)

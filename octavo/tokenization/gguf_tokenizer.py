@@ -4,10 +4,10 @@ A GGUF file carries a vocabulary, not a tokenizer: how text is normalised and sp
 (``tokenizer.ggml.pre``) that every reader has to know. The names and their meaning are llama.cpp's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
@@ -29,6 +29,7 @@ _ROLES = {
     "pad_token": "padding_token_id",
 }
 _SPACE = "▁"
+_T = TypeVar("_T")
 
 
 class _TokenType(IntEnum):
@@ -125,9 +126,9 @@ class _Vocabulary:
 
     @classmethod
     def read(cls, metadata: Mapping[str, Any]) -> "_Vocabulary":
-        tokens = _as_list(metadata.get("tokenizer.ggml.tokens"))
-        types = _as_list(metadata.get("tokenizer.ggml.token_type")) or [int(_TokenType.NORMAL)] * len(tokens)
-        scores = _as_list(metadata.get("tokenizer.ggml.scores"))
+        tokens = _list_of(str, metadata, "tokens")
+        types = _list_of(int, metadata, "token_type") or [int(_TokenType.NORMAL)] * len(tokens)
+        scores = _list_of(float, metadata, "scores")
         if not tokens or len(types) != len(tokens) or (scores and len(scores) != len(tokens)):
             raise UnsupportedModelError(
                 f"The GGUF file's tokenizer is damaged: {len(tokens)} tokens, {len(types)} types, {len(scores)} scores."
@@ -138,7 +139,7 @@ class _Vocabulary:
         token_id = metadata.get(f"tokenizer.ggml.{_ROLES[role]}")
         if token_id is None:
             return None
-        if not 0 <= token_id < len(self.tokens):
+        if not isinstance(token_id, int) or not 0 <= token_id < len(self.tokens):
             raise UnsupportedModelError(
                 f"The GGUF file's {role} has id {token_id}, which its vocabulary does not hold."
             )
@@ -150,7 +151,7 @@ class _Vocabulary:
 
 def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend:
     splitting = _splitting(metadata)
-    merges = [tuple(merge.split(" ", 1)) for merge in _as_list(metadata.get("tokenizer.ggml.merges"))]
+    merges = [(left, right) for left, _, right in (m.partition(" ") for m in _list_of(str, metadata, "merges"))]
     ids = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
     backend = Backend(models.BPE(vocab=ids, merges=merges, ignore_merges=splitting.ignores_merges))
     if splitting.composes:
@@ -245,7 +246,15 @@ def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _as_list(values: Sequence[Any] | None) -> list[Any]:
+def _list_of(kind: type[_T], metadata: Mapping[str, Any], name: str) -> list[_T]:
+    """An array of the metadata, empty if there is none.
+
+    Raises:
+        UnsupportedModelError: it is no array, or holds something else than ``kind``.
+    """
+    values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:
         return []
-    return values if isinstance(values, list) else list(values)
+    if not isinstance(values, list) or not set(map(type, values)) <= {kind}:
+        raise UnsupportedModelError(f"The GGUF file's tokenizer is damaged: {name} is no array of {kind.__name__}.")
+    return values

@@ -5,6 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import UnsupportedModelError
+from octavo.tokenization import load_tokenizer
 from octavo.tokenization.decoding import byte_alphabet
 from octavo.tokenization.gguf_tokenizer import tokenizer_from_gguf
 
@@ -125,7 +126,10 @@ def test_named_chat_templates_are_kept():
         ({"tokenizer.ggml.model": None}, "no tokenizer"),
         ({"tokenizer.ggml.scores": [0.0]}, "damaged"),
         ({"tokenizer.ggml.tokens": []}, "damaged"),
+        ({"tokenizer.ggml.tokens": [1, 2]}, "damaged"),
+        ({"tokenizer.ggml.token_type": "normal"}, "damaged"),
         ({"tokenizer.ggml.bos_token_id": 10**6}, "1000000"),
+        ({"tokenizer.ggml.eos_token_id": "last"}, "last"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "brand-new"}, "brand-new"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["not there"]}, "not"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["lonely"]}, "tokenizer"),
@@ -136,5 +140,23 @@ def test_a_broken_or_unknown_tokenizer_is_refused_in_words(change, words):
         tokenizer_from_gguf(sentencepiece_metadata(add_space_prefix=True) | change)
 
 
-def test_the_demo_metadata_says_smollm():
-    assert demo_metadata()["tokenizer.ggml.pre"] == "smollm"
+_VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+_VALUES |= st.lists(st.text(max_size=3) | st.integers(0, 7) | st.floats(), max_size=3)
+_KEYS = [*sentencepiece_metadata(add_space_prefix=True), "tokenizer.ggml.merges", "tokenizer.ggml.pre"]
+
+
+@given(st.dictionaries(st.sampled_from(_KEYS), _VALUES, min_size=1), st.sampled_from(["llama", "gpt2"]))
+@settings(max_examples=200, deadline=None)
+def test_whatever_the_metadata_says_it_works_or_is_refused(change, kind):
+    metadata = sentencepiece_metadata(add_space_prefix=True) | {"tokenizer.ggml.model": kind} | change
+    try:
+        tokenizer = tokenizer_from_gguf(metadata)
+    except UnsupportedModelError:
+        return
+    tokenizer.decode(tokenizer.encode("the fox"))
+
+
+def test_the_demo_model_loads_from_its_file():
+    tokenizer = load_tokenizer(demo_model_file())
+    assert tokenizer.encode("Hello 42") == demo_tokenizer().encode("Hello 42")
+    assert tokenizer.chat_template == demo_metadata()["tokenizer.chat_template"]

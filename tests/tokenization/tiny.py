@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from gguf import GGUFReader
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from octavo.tokenization import SpecialTokens, Tokenizer
+from octavo.tokenization.gguf_file import GGUFFile
 from octavo.tokenization.gguf_tokenizer import tokenizer_from_gguf
 
 TEXTS = (
@@ -77,7 +77,7 @@ def demo_model_file() -> Path:
 
 @cache
 def demo_metadata() -> dict[str, Any]:
-    return {name: field.contents() for name, field in GGUFReader(demo_model_file()).fields.items()}
+    return GGUFFile.open(demo_model_file()).metadata
 
 
 @cache
