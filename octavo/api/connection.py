@@ -23,7 +23,7 @@ class GuardedProtocol(HttpToolsProtocol):
     - a request must have arrived ``request_timeout`` seconds after its first byte; a new connection's first
       request that long after the connection;
     - a full write buffer must drain below its low mark within ``write_timeout`` seconds;
-    - what is left in the buffer when the answer is complete must be taken within ``write_timeout`` seconds.
+    - what is left in the buffer when the connection is to close must be taken within ``write_timeout`` seconds.
 
     Headers may hold 64 KiB; the parser itself would take any amount.
     """
@@ -99,15 +99,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_write_timer()
 
     def on_response_complete(self) -> None:
-        """Start the clock for the rest of the answer, if some is unsent."""
+        """Start the clock for what is unsent, if the connection closes with this answer."""
         super().on_response_complete()
-        if self.transport.get_write_buffer_size() > 0 and self._write_timer is None:
+        if self.transport.is_closing():
             self._start_write_timer()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; one that still has to take its answer has another deadline."""
-        if self.transport.get_write_buffer_size() == 0 or self._write_timer is None:
-            super().timeout_keep_alive_handler()
+        """Close an idle connection."""
+        self._close()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP."""

@@ -1,5 +1,6 @@
 """Clients that leave, dawdle or say nothing cost us nothing for long."""
 
+import asyncio
 import json
 import socket
 import time
@@ -105,6 +106,20 @@ def test_a_slow_reader_of_a_whole_answer_is_cut(start_server: StartServer) -> No
         assert len(read_all(connection)) < 200 * 3000
 
 
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+def test_the_end_of_an_answer_left_unread(start_server: StartServer, header: bytes) -> None:
+    server = start_server(stream_write_timeout=0.3)
+    server.server.config.timeout_keep_alive = 1
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(server.address)
+        # Less than would make the server pause, more than the kernel takes.
+        request = request_bytes({"prompt": ["x" * 3000] * 38, "max_tokens": 1, "echo": True})
+        connection.sendall(request.replace(b"Host: x\r\n", b"Host: x\r\n" + header))
+        until(lambda: len(server.engine.calls) == 38)
+        until(lambda: not server.server.server_state.connections, 5)
+
+
 def test_a_reader_that_catches_up_is_not_cut(start_server: StartServer) -> None:
     server = start_server(stream_write_timeout=5)
     with socket.socket() as connection:
@@ -206,6 +221,10 @@ def test_what_is_no_http(server: RunningServer) -> None:
 
 
 def test_many_at_once(server: RunningServer) -> None:
-    with httpx.Client(base_url=server.url, limits=httpx.Limits(max_connections=50)) as client:
-        answers = [client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 3}) for _ in range(50)]
-    assert {answer.status_code for answer in answers} == {200}
+    async def run() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
+            body = {"prompt": ["hi"] * 4, "max_tokens": 3}
+            return await asyncio.gather(*[client.post("/v1/completions", json=body) for _ in range(50)])
+
+    answers = asyncio.run(run())
+    assert all(len(answer.json()["choices"]) == 4 for answer in answers)

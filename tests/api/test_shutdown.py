@@ -3,8 +3,11 @@
 import json
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -44,6 +47,28 @@ def test_running_requests_finish_and_new_ones_are_refused(start_server: StartSer
     assert responses[0].json()["choices"][0]["text"].startswith(REPLY[:5])
     server.thread.join(5)
     assert not server.thread.is_alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_real_signal_ends_the_program_in_order(number: int) -> None:
+    program = Path(__file__).with_name("serve_fake.py")
+    process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with httpx.stream("POST", f"{address}/v1/completions", json={"prompt": "hi", "stream": True}) as response:
+            lines = response.iter_lines()
+            first = next(lines)
+            process.send_signal(number)
+            rest = [line for line in lines if line]
+        assert "error" not in first
+        assert rest[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in rest[-2]
+        assert process.stdout.read() == "ended\n"
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_health_tells_that_the_server_drains(start_server: StartServer) -> None:
