@@ -115,9 +115,7 @@ class DeviceSettings(msgspec.Struct, kw_only=True):
     """Where to run."""
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Kind of device.")] = "auto"
-    tensor_parallel_size: Annotated[
-        int, Meta(ge=1, description="Devices that share each layer; only 1 so far.")
-    ] = 1
+    tensor_parallel_size: Annotated[int, Meta(ge=1, description="Devices that share each layer; only 1 so far.")] = 1
     num_threads: Annotated[
         PositiveInt | None, Meta(description="CPU threads for computing; default is one per available core.")
     ] = None
@@ -130,9 +128,9 @@ class LoggingSettings(msgspec.Struct, kw_only=True):
     enable_log_requests: Annotated[
         bool, Meta(description="A line per request, with its parameters but without its text.")
     ] = False
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severity to log.")
-    ] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severity to log.")] = (
+        "info"
+    )
 
 
 class ServerSettings(msgspec.Struct, kw_only=True):
@@ -153,27 +151,21 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that running requests may take after SIGTERM.")
     ] = 30.0
-    max_request_bytes: Annotated[
-        int, Meta(ge=1024, description="Largest request body. Takes suffixes: 4MiB.")
-    ] = 4 << 20
-    request_timeout: Annotated[
-        float, Meta(gt=0, description="Seconds a client may take to send its request.")
-    ] = 30.0
+    max_request_bytes: Annotated[int, Meta(ge=1024, description="Largest request body. Takes suffixes: 4MiB.")] = (
+        4 << 20
+    )
+    request_timeout: Annotated[float, Meta(gt=0, description="Seconds a client may take to send its request.")] = 30.0
     stream_write_timeout: Annotated[
         float, Meta(gt=0, description="Seconds a client may leave a streamed answer unread before it is cut.")
     ] = 60.0
     root_path: Annotated[str, Meta(description="Path prefix that a proxy strips.")] = ""
-    allowed_origins: Annotated[
-        list[str], Meta(description="Origins allowed by CORS, as JSON; none unless given.")
-    ] = []
+    allowed_origins: Annotated[list[str], Meta(description="Origins allowed by CORS, as JSON; none unless given.")] = []
     disable_fastapi_docs: Annotated[bool, Meta(description="No OpenAPI page.")] = False
     enable_request_id_headers: Annotated[bool, Meta(description="Send X-Request-Id back.")] = False
-    enable_prompt_tokens_details: Annotated[
-        bool, Meta(description="Report cached prompt tokens in usage.")
-    ] = True
-    enable_force_include_usage: Annotated[
-        bool, Meta(description="Stream usage even if the client did not ask.")
-    ] = False
+    enable_prompt_tokens_details: Annotated[bool, Meta(description="Report cached prompt tokens in usage.")] = True
+    enable_force_include_usage: Annotated[bool, Meta(description="Stream usage even if the client did not ask.")] = (
+        False
+    )
     disable_uvicorn_access_log: Annotated[bool, Meta(description="No line per HTTP request.")] = False
     ssl_keyfile: Annotated[str | None, Meta(description="Key file for TLS.")] = None
     ssl_certfile: Annotated[str | None, Meta(description="Certificate file for TLS.")] = None

@@ -92,8 +92,6 @@ def _load(
         source,
         config,
         load_format=settings.load.load_format,
-        dtype=dtype,
-        device=device,
         seed=settings.model.seed,
         show_progress=settings.load.use_tqdm_on_load,
     )

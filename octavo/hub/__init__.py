@@ -1,0 +1,7 @@
+"""Where models come from: names to local files, files to configurations. No weights in memory."""
+
+from octavo.hub.load import load_generation_config, load_model_config
+from octavo.hub.model_config import ModelConfig, RopeConfig
+from octavo.hub.source import ModelSource, resolve
+
+__all__ = ["ModelConfig", "ModelSource", "RopeConfig", "load_generation_config", "load_model_config", "resolve"]

@@ -65,4 +65,3 @@ class ModelConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
-

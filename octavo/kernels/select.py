@@ -15,8 +15,6 @@ def attention_backend(device: torch.device) -> AttentionBackend:
     return CpuAttention() if device.type == "cpu" else ReferenceAttention()
 
 
-def pack_linear(
-    weight: torch.Tensor, bias: torch.Tensor | None
-) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """A faster form of ``x @ weight.T + bias`` for a weight ``[out, in]`` that stays as it is, or None."""
     return _pack_linear_cpu(weight, bias) if weight.device.type == "cpu" else None

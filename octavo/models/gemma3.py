@@ -64,9 +64,7 @@ class Gemma3ForCausalLM(CausalLM):
         super().__init__()
         self.model = Gemma3Trunk(config, build, max_positions)
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
-        self.lm_head = Head(
-            config.vocab_size, config.hidden_size, build, tied=tied, softcap=config.final_logit_softcap
-        )
+        self.lm_head = Head(config.vocab_size, config.hidden_size, build, tied=tied, softcap=config.final_logit_softcap)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         return self.model(token_ids, positions, step)

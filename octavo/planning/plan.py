@@ -168,9 +168,7 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
     planner.decide(
         "enable_prefix_caching",
         settings.cache.enable_prefix_caching,
-        "a hit saves computing, and keeping blocks costs nothing"
-        if settings.cache.enable_prefix_caching
-        else "as set",
+        "a hit saves computing, and keeping blocks costs nothing" if settings.cache.enable_prefix_caching else "as set",
     )
     limit = bandwidth / (parameters_read_per_token(config) * itemsize) if bandwidth else 0.0
     return Plan(

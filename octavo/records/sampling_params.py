@@ -197,9 +197,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         return f"SamplingParams({', '.join(changed)})"
 
 
-_DEFAULTS: dict[str, Any] = {
-    field.name: field.default for field in msgspec.structs.fields(SamplingParams)
-}
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
 
 
 def _as_token_id(value: Any, name: str) -> int:

@@ -46,6 +46,11 @@ class GGUFTensor:
     offset: int
     num_bytes: int
 
+    @property
+    def num_rows(self) -> int:
+        """Product of all dimensions but the last."""
+        return math.prod(self.shape[:-1])
+
 
 class GGUFFile:
     """An opened GGUF file.

@@ -157,9 +157,7 @@ def _gather(kv_cache: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor,
     return keys, values
 
 
-def _attend_decodes(
-    q: torch.Tensor, kv_cache: torch.Tensor, group: _DecodeGroup, spec: AttentionSpec
-) -> torch.Tensor:
+def _attend_decodes(q: torch.Tensor, kv_cache: torch.Tensor, group: _DecodeGroup, spec: AttentionSpec) -> torch.Tensor:
     keys, values = _gather(kv_cache, group.blocks)
     shape = (group.num_rows, -1, spec.num_kv_heads, spec.head_dim)
     packed = q.view(group.num_rows, spec.num_kv_heads, -1, spec.head_dim)  # [B, Hkv, H/Hkv, D]

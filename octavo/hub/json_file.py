@@ -1,0 +1,30 @@
+"""Small JSON files of a model, read with limits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import UnsupportedModelError
+
+_MAX_BYTES = 64 << 20
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        UnsupportedModelError: it is missing, too large, or no JSON object.
+    """
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise UnsupportedModelError(f"{path} is larger than {_MAX_BYTES >> 20} MiB.")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnsupportedModelError(f"{path} is missing.") from None
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedModelError(f"{path} is not valid JSON: {error}.") from None
+    except OSError as error:
+        raise UnsupportedModelError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if not isinstance(value, dict):
+        raise UnsupportedModelError(f"{path} does not hold a JSON object.")
+    return value
