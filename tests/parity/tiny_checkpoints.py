@@ -1,0 +1,118 @@
+"""Small random models of every family, made by Hugging Face and written as its checkpoints.
+
+Weights are far from nought, norms far from one and biases far from both, so that an operation left out or done twice
+shows in the logits.
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+VOCAB_SIZE = 211
+MAX_LENGTH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model as Hugging Face runs it, and the folder that it was saved to."""
+
+    model: PreTrainedModel
+    folder: Path
+
+
+def _sizes(**changes: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": MAX_LENGTH,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    } | changes
+
+
+def _rope(kind: str, theta: float = 10_000.0, **params: float) -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": theta, **params}
+
+
+def _gemma3(pattern: str, **changes: Any) -> Gemma3TextConfig:
+    """``pattern``: a letter per layer, ``l`` for local and ``g`` for global."""
+    kinds = {"l": "sliding_attention", "g": "full_attention"}
+    layers = {"num_hidden_layers": len(pattern), "layer_types": [kinds[letter] for letter in pattern]}
+    sizes = _sizes(head_dim=16, query_pre_attn_scalar=24, sliding_window=12, **layers)
+    return Gemma3TextConfig(**(sizes | changes))
+
+
+_LLAMA3_SCALING = _rope(
+    "llama3", 500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+)
+_GEMMA3_SCALING = {
+    "full_attention": _rope("linear", 1_000_000.0, factor=8.0),
+    "sliding_attention": _rope("default"),
+}
+
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**_sizes()),
+    "llama-tied": lambda: LlamaConfig(**_sizes(tie_word_embeddings=True)),
+    "llama-biased": lambda: LlamaConfig(**_sizes(attention_bias=True, mlp_bias=True)),
+    "llama-one-kv-head": lambda: LlamaConfig(**_sizes(num_key_value_heads=1, head_dim=24)),
+    "llama3-rope": lambda: LlamaConfig(**_sizes(rope_parameters=_LLAMA3_SCALING)),
+    "llama-linear-rope": lambda: LlamaConfig(**_sizes(rope_parameters=_rope("linear", factor=4.0))),
+    "mistral": lambda: MistralConfig(**_sizes(sliding_window=None)),
+    "mistral-window": lambda: MistralConfig(**_sizes(sliding_window=11, head_dim=16)),
+    "qwen2": lambda: Qwen2Config(**_sizes()),
+    "qwen2-window": lambda: Qwen2Config(
+        **_sizes(use_sliding_window=True, sliding_window=9, max_window_layers=1, tie_word_embeddings=True)
+    ),
+    "qwen2-yarn": lambda: Qwen2Config(
+        **_sizes(rope_parameters=_rope("yarn", factor=4.0, original_max_position_embeddings=64))
+    ),
+    "qwen3": lambda: Qwen3Config(**_sizes(head_dim=16)),
+    "qwen3-biased": lambda: Qwen3Config(**_sizes(head_dim=20, attention_bias=True, tie_word_embeddings=True)),
+    "gemma3": lambda: _gemma3("llglglg"),
+    "gemma3-released-pattern": lambda: _gemma3("lllllglllllgl", hidden_size=32, sliding_window=8),
+    "gemma3-linear-rope": lambda: _gemma3("llgll", rope_parameters=_GEMMA3_SCALING, sliding_window=16),
+    "gemma3-soft-caps": lambda: _gemma3("lglg", attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
+    "gemma3-untied": lambda: _gemma3("lg", tie_word_embeddings=False, attention_bias=True),
+}
+
+
+def write_checkpoint(name: str, folder: Path) -> Checkpoint:
+    """Make the model called ``name`` in :data:`CONFIGS` and save it."""
+    config = CONFIGS[name]()
+    # Only the plain implementation knows soft caps.
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    _randomise(model, seed=zlib.crc32(name.encode()))
+    model.save_pretrained(folder)
+    return Checkpoint(model, folder)
+
+
+@torch.no_grad()
+def _randomise(model: PreTrainedModel, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            parameter.add_(0.3 * noise)
+        elif name.endswith("bias"):
+            parameter.copy_(0.5 * noise)
+        else:
+            parameter.copy_(0.2 * noise)
