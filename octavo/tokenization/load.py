@@ -17,6 +17,7 @@ from octavo.tokenization.tokenizer import SPECIAL_TOKEN_NAMES, SpecialTokens, To
 
 # These classes put bos and eos around a text as their configuration says, whatever tokenizer.json says.
 _CONFIGURED_BEGIN_AND_END = ("Llama", "CodeLlama", "Gemma", "Cohere")
+_OLDER_FILES = ("tokenizer.model", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 
 def load_tokenizer(path: Path, *, chat_template: str | None = None) -> Tokenizer:
@@ -86,14 +87,18 @@ def _backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _converted_backend(folder: Path) -> tokenizers.Tokenizer:
-    """Let transformers build a fast tokenizer from older files such as ``tokenizer.model`` or ``vocab.json``."""
+    """Let transformers build a fast tokenizer from older files."""
+    if not any((folder / name).is_file() for name in _OLDER_FILES):
+        raise UnsupportedModelError(f"{folder} has no tokenizer: no tokenizer.json nor {', '.join(_OLDER_FILES)}.")
     from transformers import AutoTokenizer
 
     try:
-        backend = AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True).backend_tokenizer
+        converted = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        backend = converted.backend_tokenizer
     except Exception as error:  # Whatever its many converters raise.
+        reason = str(error).partition("\n")[0].rstrip(".:")
         raise UnsupportedModelError(
-            f"{folder} has no tokenizer.json, and none can be made from its other files: {error}."
+            f"{folder} has no tokenizer.json, and none can be made from its other files: {reason}."
         ) from None
     if not isinstance(backend, tokenizers.Tokenizer):
         raise UnsupportedModelError(

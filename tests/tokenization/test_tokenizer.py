@@ -79,6 +79,19 @@ def test_a_missing_or_broken_tokenizer_is_refused_in_words(tmp_path):
         load_tokenizer(tmp_path)
 
 
+def test_older_files_are_converted(tmp_path):
+    with pytest.raises(UnsupportedModelError, match="has no tokenizer"):
+        load_tokenizer(tmp_path)
+    model = json.loads(byte_level_tokenizer().backend.to_str())["model"]
+    write(tmp_path, "vocab.json", model["vocab"])
+    write(tmp_path, "merges.txt", "#version: 0.2\n" + "\n".join(" ".join(merge) for merge in model["merges"]))
+    write(tmp_path, "tokenizer_config.json", {"tokenizer_class": "GPT2Tokenizer"})
+    assert load_tokenizer(tmp_path).encode("The fox") == byte_level_tokenizer().encode("The fox")
+    write(tmp_path, "vocab.json", "broken")
+    with pytest.raises(UnsupportedModelError, match="none can be made"):
+        load_tokenizer(tmp_path)
+
+
 def test_truncation_and_padding_of_the_file_are_off(folder):
     tokenizer = load_tokenizer(folder)
     tokenizer.backend.enable_truncation(2)
