@@ -15,6 +15,9 @@ _MAX_SIZE = 1 << 24
 _MAX_LAYERS = 4096
 _MAX_POSITIONS = 1 << 27
 
+_FULL: LayerType = "full_attention"
+_SLIDING: LayerType = "sliding_attention"
+
 _COMMON: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
@@ -213,18 +216,18 @@ def _layer_types(values: _Values, model_type: str, num_layers: int, window: int 
     if given is not None:
         return _check_layer_types(given, num_layers)
     if window is None:
-        return ("full_attention",) * num_layers
+        return (_FULL,) * num_layers
     if model_type.startswith("qwen"):
         first = values.get("max_window_layers")
         return _types(isinstance(first, int) and index >= first for index in range(num_layers))
     pattern = values.optional_count("sliding_window_pattern", _MAX_LAYERS)
     if pattern is not None:
         return _types((index + 1) % pattern != 0 for index in range(num_layers))
-    return ("sliding_attention",) * num_layers
+    return (_SLIDING,) * num_layers
 
 
 def _types(is_sliding: Iterable[bool]) -> tuple[LayerType, ...]:
-    return tuple("sliding_attention" if slides else "full_attention" for slides in is_sliding)
+    return tuple(_SLIDING if slides else _FULL for slides in is_sliding)
 
 
 def _check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:

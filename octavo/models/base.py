@@ -45,12 +45,13 @@ class DecoderTrunk(nn.Module):
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         """See :meth:`CausalLM.forward`."""
-        x, residual = self.embed_tokens(token_ids), None
+        x = self.embed_tokens(token_ids)
+        residual: torch.Tensor | None = None
         rope = self.rotary(positions)
         for layer in self.layers:
             x, residual = layer(x, residual, rope, step)
-        x, _ = self.norm.add(x, residual)
-        return x
+        assert residual is not None, "a model has at least one layer"
+        return self.norm.add(x, residual)[0]
 
 
 class TrunkLM(CausalLM):

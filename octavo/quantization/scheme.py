@@ -34,8 +34,8 @@ class PlainScheme(LinearScheme):
     """Weights in the compute type, as in the checkpoint."""
 
     def create(self, module: nn.Module, in_features: int, out_features: int, bias: bool) -> None:
-        module.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
-        module.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+        module.register_parameter("weight", _empty(out_features, in_features))
+        module.register_parameter("bias", _empty(out_features) if bias else None)
 
     def finalize(self, module: nn.Module, *, keep_weight: bool) -> Apply:
         weight, bias = module.weight, module.bias
@@ -47,3 +47,7 @@ class PlainScheme(LinearScheme):
         if not keep_weight:
             module.weight = nn.Parameter(weight.data.new_empty(0), requires_grad=False)
         return packed
+
+
+def _empty(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape), requires_grad=False)
