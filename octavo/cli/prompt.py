@@ -33,6 +33,7 @@ def _key_bindings() -> KeyBindings:
         event.current_buffer.validate_and_handle()
 
     @bindings.add("escape", "enter")
+    @bindings.add("escape", "c-j")
     def begin_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
