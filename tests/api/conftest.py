@@ -41,12 +41,9 @@ class RunningServer:
         self.server.handle_exit(number, None)
 
     def stop(self) -> None:
-        """End it now."""
+        """Tell it to end now."""
         self.client.close()
-        if self.thread.is_alive():
-            self.server.should_exit = self.server.force_exit = True
-            self.thread.join(10)
-        assert not self.thread.is_alive()
+        self.server.should_exit = self.server.force_exit = True
 
 
 StartServer = Callable[..., RunningServer]
@@ -71,8 +68,18 @@ def start(engine: FakeEngine, **settings: object) -> RunningServer:
     return RunningServer(engine, server, describe_address(listeners[0], all_settings), thread)
 
 
+@pytest.fixture(scope="session")
+def stopped_servers() -> Iterator[list[RunningServer]]:
+    """Servers told to end; that all did is seen once, so that no test waits for its own."""
+    servers: list[RunningServer] = []
+    yield servers
+    for server in servers:
+        server.thread.join(10)
+        assert not server.thread.is_alive()
+
+
 @pytest.fixture
-def start_server() -> Iterator[StartServer]:
+def start_server(stopped_servers: list[RunningServer]) -> Iterator[StartServer]:
     """Start servers with settings of the test's own; all are stopped at its end."""
     servers: list[RunningServer] = []
 
@@ -83,13 +90,15 @@ def start_server() -> Iterator[StartServer]:
     yield start_one
     for server in servers:
         server.stop()
+        stopped_servers.append(server)
 
 
 @pytest.fixture(scope="module")
-def _shared_server() -> Iterator[RunningServer]:
+def _shared_server(stopped_servers: list[RunningServer]) -> Iterator[RunningServer]:
     server = start(FakeEngine())
     yield server
     server.stop()
+    stopped_servers.append(server)
 
 
 @pytest.fixture
