@@ -183,7 +183,7 @@ def _progress(use_tqdm: bool | Callable[..., tqdm], total: int) -> tqdm:
 def _as_prompts(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
     """One prompt or several, as a list; a list of token ids is one prompt."""
     if isinstance(prompts, (str, dict)):
-        return [prompts]  # type: ignore[list-item]
+        return [prompts]
     items = list(prompts)
     if items and all(isinstance(item, int) for item in items):
         return [items]  # type: ignore[list-item]

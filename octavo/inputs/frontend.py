@@ -1,16 +1,14 @@
 """What a frontend needs of a model besides the engine: tokenizer, chat template, sampling defaults."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.errors import ConfigError
 from octavo.hub import load_generation_config, load_model_config, resolve
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
 from octavo.records import EngineInfo
-from octavo.tokenization import Tokenizer, load_tokenizer
+from octavo.tokenization import Tokenizer, load_tokenizer, read_chat_template
 
 
 @dataclass(slots=True)
@@ -59,7 +57,7 @@ class Frontend:
             tokenizer = load_tokenizer(place.path)
             if tokenizer.eos_token_id is not None:
                 eos.add(tokenizer.eos_token_id)
-        renderer = None if tokenizer is None else ChatRenderer(tokenizer, _read_template(chat_template))
+        renderer = None if tokenizer is None else ChatRenderer(tokenizer, None if chat_template is None else read_chat_template(chat_template))
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
 
     def input_processor(self, info: EngineInfo) -> InputProcessor:
@@ -88,13 +86,3 @@ def _as_list(value: Any) -> list[int]:
     if value is None:
         return []
     return [int(item) for item in value] if isinstance(value, list) else [int(value)]
-
-
-def _read_template(given: str | None) -> str | None:
-    """A template is a file if such a file is there, and else the text itself."""
-    if given is None or "{" in given:
-        return given
-    try:
-        return Path(given).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The chat template {given!r} is neither a template nor a readable file: {error}.") from None
