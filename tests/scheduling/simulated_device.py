@@ -170,12 +170,14 @@ class SimulatedDevice:
     def _run_row(self, index: int, row: Row, num_new: int, samples: bool, result: StepResult) -> None:
         is_poisoned = self._read(row, num_new)
         first, row.num_computed = row.num_computed, row.num_computed + num_new
+        if is_poisoned:
+            self._poison(row, first, row.num_computed)
         self._collect_prompt_logprobs(index, row, first, result)
         if not samples:
             return
         token = self.sample(row.request_id, len(row.tokens)) if not is_poisoned else NAN_TOKEN
         if token == NAN_TOKEN:
-            self._poison(row, row.num_computed - 1)
+            self._poison(row, row.num_computed - 1, row.num_computed)
         result.token_ids[index] = token
         self.sampled.setdefault(row.request_id, []).append(token)
         row.append(max(token, 0))
@@ -196,10 +198,11 @@ class SimulatedDevice:
                 assert entry in (POISON, expected), f"position {position} of group {group} holds something else"
         return is_poisoned
 
-    def _poison(self, row: Row, position: int) -> None:
-        """What a failed query leaves behind."""
+    def _poison(self, row: Row, begin: int, end: int) -> None:
+        """What queries leave behind whose values were not numbers."""
         for table in row.tables:
-            self.memory[self._place(table, position)] = POISON
+            for position in range(begin, end):
+                self.memory[self._place(table, position)] = POISON
 
     def _collect_prompt_logprobs(self, index: int, row: Row, first: int, result: StepResult) -> None:
         """Logprobs of prompt positions carry the position in place of a rank."""

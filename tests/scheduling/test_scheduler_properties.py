@@ -139,6 +139,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "harness"):
             return
         self.harness.drain()
+        assert self.harness.scheduler.reset_prefix_cache()
         for reason in set(self.harness.finished.values()):
             event(f"finished: {reason}")
         if self.harness.scheduler.stats.num_preemptions:
