@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from octavo.cache import NULL_BLOCK, BlockPool, PrefixKey
 
@@ -35,9 +35,10 @@ class PoolMachine(RuleBasedStateMachine):
             self.held[block] = 1
             self.contents.pop(self.key_of(block), None)
 
-    @precondition(lambda self: self.held)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
+        if not self.held:
+            return
         references = sorted(self.held.elements())
         blocks = data.draw(st.permutations(references))[: data.draw(st.integers(1, len(references)))]
         blocks.insert(data.draw(st.integers(0, len(blocks))), NULL_BLOCK)
@@ -60,9 +61,10 @@ class PoolMachine(RuleBasedStateMachine):
             if block in self.free:
                 self.free.remove(block)
 
-    @precondition(lambda self: self.held)
     @rule(data=st.data(), key=st.sampled_from(KEYS))
     def publish(self, data: st.DataObject, key: PrefixKey) -> None:
+        if not self.held:
+            return
         block = data.draw(st.sampled_from(sorted(self.held)))
         self.pool.publish(block, key)
         if key not in self.contents and self.key_of(block) is None:

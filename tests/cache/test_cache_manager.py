@@ -1,0 +1,207 @@
+"""The cache manager over all kinds of groups, against a map of what each block was said to hold."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache
+from octavo.records import CacheGroup
+
+WINDOWS = st.integers(1, 9)
+GROUPS = st.one_of(
+    st.just((None,)),
+    st.tuples(WINDOWS),
+    st.tuples(st.none(), WINDOWS),
+    st.tuples(st.none(), WINDOWS, WINDOWS),
+    st.tuples(st.none(), st.none(), WINDOWS),
+)
+Content = tuple[int, tuple[int, ...], str]
+"""Cache group, all tokens up to the block's end, salt."""
+
+
+@dataclass
+class Sequence:
+    """A request as the test knows it."""
+
+    cache: RequestCache
+    tokens: list[int]
+    salt: str
+    num_computed: int = 0
+    has_hasher: bool = True
+    published: set[int] = field(default_factory=set)
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    """Requests come, compute, publish and go in any order."""
+
+    @initialize(windows=GROUPS, block_size=st.integers(1, 4), num_blocks=st.integers(4, 40))
+    def start(self, windows: tuple[int | None, ...], block_size: int, num_blocks: int) -> None:
+        self.windows, self.size = windows, block_size
+        groups = [CacheGroup((index,), window) for index, window in enumerate(windows)]
+        self.manager = CacheManager(num_blocks, block_size, groups, max_chunk=8)
+        self.num_blocks = num_blocks
+        self.alive: list[Sequence] = []
+        self.contents: dict[int, Content] = {}
+
+    @rule(
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=24),
+        repeat=st.integers(1, 6),
+        salt=st.sampled_from(["", "tenant"]),
+        is_findable=st.booleans() | st.just(True),
+    )
+    def new(self, tokens: list[int], repeat: int, salt: str, is_findable: bool) -> None:
+        tokens = [*[0] * repeat, *tokens]
+        hasher = PrefixHasher(self.size, [salt] if salt else []) if is_findable else None
+        sequence = Sequence(self.manager.new_request(hasher), tokens, salt, has_hasher=is_findable)
+        found, blocks = self.manager.find_prefix(sequence.cache, tokens)
+        self._check_prefix(sequence, found, blocks)
+        self.manager.adopt_prefix(sequence.cache, blocks)
+        sequence.num_computed = found
+        self.alive.append(sequence)
+        event(f"found {'something' if found else 'nothing'}")
+
+    def _check_prefix(self, sequence: Sequence, found: int, blocks: list[list[int]]) -> None:
+        num_blocks = found // self.size
+        assert found % self.size == 0
+        assert found < len(sequence.tokens)
+        assert [len(prefix) for prefix in blocks] == [num_blocks] * len(self.windows)
+        for group, prefix in enumerate(blocks):
+            needed = self._first_needed(group, found)
+            for index, block in enumerate(prefix):
+                assert (block == NULL_BLOCK) == (index < needed)
+                assert block == NULL_BLOCK or self.contents[block] == self._content(sequence, group, index)
+        if sequence.has_hasher:
+            assert num_blocks == self._longest_prefix(sequence)
+        else:
+            assert found == 0
+
+    def _longest_prefix(self, sequence: Sequence) -> int:
+        """By trying every length against what lies in the index."""
+        available = set(self.contents.values())
+        for num_blocks in range((len(sequence.tokens) - 1) // self.size, 0, -1):
+            if all(
+                self._content(sequence, group, index) in available
+                for group in range(len(self.windows))
+                for index in range(self._first_needed(group, num_blocks * self.size), num_blocks)
+            ):
+                return num_blocks
+        return 0
+
+    def _content(self, sequence: Sequence, group: int, index: int) -> Content:
+        return group, tuple(sequence.tokens[: (index + 1) * self.size]), sequence.salt
+
+    def _first_needed(self, group: int, num_computed: int) -> int:
+        """First block that the query at position ``num_computed`` sees."""
+        window = self.windows[group]
+        return 0 if window is None else max(0, num_computed - window + 1) // self.size
+
+    @rule(data=st.data(), count=st.integers(1, 8), publishes=st.booleans() | st.just(True))
+    def compute(self, data: st.DataObject, count: int, publishes: bool) -> None:
+        """A chunk, in the scheduler's order: give back, grow, publish."""
+        if not self.alive:
+            return
+        sequence = data.draw(st.sampled_from(self.alive))
+        if sequence.num_computed + count > len(sequence.tokens):
+            sequence.tokens += [0] * (sequence.num_computed + count - len(sequence.tokens))
+        end = sequence.num_computed + count
+        before = [list(table) for table in sequence.cache.tables]
+        self.manager.drop_unseen(sequence.cache, sequence.num_computed)
+        wanted = self.manager.num_blocks_wanted(sequence.cache, end)
+        free = self.manager.pool.num_free
+        added = self.manager.grow(sequence.cache, end)
+        if added is None:
+            assert wanted > free == self.manager.pool.num_free
+            assert [len(table) for table in sequence.cache.tables] == [len(table) for table in before]
+            return
+        assert sum(len(new.block_ids) for new in added) == wanted
+        for new in added:
+            assert new.start == len(before[new.group])
+            for block in new.block_ids:
+                assert self.manager.pool.ref_count(block) == 1
+                self.contents.pop(block, None)
+        sequence.num_computed = end
+        for group, table in enumerate(sequence.cache.tables):
+            assert all(table[self._first_needed(group, end - count) :]), "a block that a query sees is missing"
+        if publishes:
+            self._publish(sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
+        first = sequence.cache.num_published
+        self.manager.publish(sequence.cache, sequence.tokens, sequence.num_computed)
+        if not sequence.has_hasher:
+            return
+        for index in range(first, sequence.num_computed // self.size):
+            for group, table in enumerate(sequence.cache.tables):
+                content = self._content(sequence, group, index)
+                if table[index] and table[index] not in self.contents and content not in self.contents.values():
+                    self.contents[table[index]] = content
+
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        if not self.alive:
+            return
+        sequence = self.alive.pop(data.draw(st.integers(0, len(self.alive) - 1)))
+        lost = self.manager.num_blocks_lost(sequence.cache)
+        before = self.manager.pool.num_free
+        self.manager.free(sequence.cache)
+        assert self.manager.pool.num_free == before + lost
+
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        if not self.alive:
+            return
+        sequence = self.alive.pop(data.draw(st.integers(0, len(self.alive) - 1)))
+        held = {block for table in sequence.cache.tables for block in table} - {NULL_BLOCK}
+        to_wipe = self.manager.distrust(sequence.cache)
+        assert sorted(to_wipe) == sorted(block for block in held if self.manager.pool.ref_count(block) == 1)
+        for block in held:
+            self.contents.pop(block, None)
+        self.manager.free(sequence.cache)
+
+    @invariant()
+    def blocks_are_conserved(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        pool = self.manager.pool
+        tables = [table for sequence in self.alive for table in sequence.cache.tables]
+        references = [block for table in tables for block in table if block != NULL_BLOCK]
+        for block in range(1, self.num_blocks):
+            assert pool.ref_count(block) == references.count(block)
+        assert pool.num_free == self.num_blocks - 1 - len(set(references))
+
+    @invariant()
+    def shared_blocks_hold_the_same(self) -> None:
+        """Whoever holds a block at some place of its table agrees with all others on what it holds."""
+        holders: dict[int, Content] = {}
+        for sequence in getattr(self, "alive", []):
+            for group, table in enumerate(sequence.cache.tables):
+                for index, block in enumerate(table):
+                    content = self._content(sequence, group, index)
+                    if block != NULL_BLOCK and (index + 1) * self.size <= sequence.num_computed:
+                        assert holders.setdefault(block, content) == content
+
+
+TestManagerMachine = ManagerMachine.TestCase
+TestManagerMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+
+
+def test_a_window_returns_blocks_as_it_moves_on() -> None:
+    manager = CacheManager(10, 2, [CacheGroup((0,), 3)], max_chunk=8)
+    cache = manager.new_request(None)
+    manager.grow(cache, 8)
+    manager.drop_unseen(cache, 6)
+    # The query at position 6 sees positions 4 to 6.
+    assert [block == NULL_BLOCK for block in cache.tables[0]] == [True, True, False, False]
+    assert manager.pool.num_free == 7
+
+
+def test_a_request_fits_if_its_largest_moment_does() -> None:
+    full = CacheManager(5, 2, [CacheGroup((0,), None)], max_chunk=8)
+    assert full.fits(8)
+    assert not full.fits(9)
+    # Three tokens before the chunk's first query, four in it, and a block cut on either side.
+    window = CacheManager(6, 2, [CacheGroup((0,), 4)], max_chunk=4)
+    assert window.fits(10**6)
+    assert not CacheManager(5, 2, [CacheGroup((0,), 4)], max_chunk=4).fits(10**6)
