@@ -46,8 +46,8 @@ class ManagerMachine(RuleBasedStateMachine):
         self.contents: dict[int, Content] = {}
 
     @rule(
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=24),
-        repeat=st.integers(1, 6),
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=4),
+        repeat=st.integers(1, 16),
         salt=st.sampled_from(["", "tenant"]),
         is_findable=st.booleans() | st.just(True),
     )

@@ -1,0 +1,200 @@
+"""Paged attention on the CPU: the fast path against the plain one, and the plain one against dense attention."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.kernels import AttentionInputs, AttentionSpec, ReferenceAttention
+from octavo.kernels.cpu.attention import CpuAttention
+
+
+@dataclass
+class Case:
+    """One step's attention: inputs, queries, cache."""
+
+    inputs: AttentionInputs
+    q: torch.Tensor
+    cache: torch.Tensor
+    spec: AttentionSpec
+
+
+def make_case(
+    seed: int,
+    lengths: list[tuple[int, int]],
+    *,
+    block_size: int = 4,
+    window: int | None = None,
+    num_kv_heads: int = 2,
+    ratio: int = 2,
+    head_dim: int = 8,
+    spare_blocks: int = 2,
+    softcap: float | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    """Requests of (query length, length after the step), their blocks strewn over a cache full of garbage.
+
+    Entries of the block tables past a request's length, and leading ones that no query sees, name arbitrary blocks.
+    """
+    random = torch.Generator().manual_seed(seed)
+    counts = [-(-seq_len // block_size) for _, seq_len in lengths]
+    num_blocks = sum(counts) + 2
+    order = (torch.randperm(num_blocks - 1, generator=random) + 1).tolist()
+    tables = torch.randint(0, num_blocks, (len(lengths), max(counts) + spare_blocks), generator=random)
+    for row, count in enumerate(counts):
+        first_query = lengths[row][1] - lengths[row][0]
+        first = 0 if window is None else max(0, first_query - window + 1) // block_size
+        own, order = order[:count], order[count:]
+        tables[row, first:count] = torch.tensor(own[first:], dtype=torch.int64)
+    num_tokens = sum(query_len for query_len, _ in lengths)
+    inputs = AttentionInputs(
+        block_tables=tables.int(),
+        slot_mapping=torch.zeros(num_tokens, dtype=torch.int64),
+        query_lens=[query_len for query_len, _ in lengths],
+        seq_lens=[seq_len for _, seq_len in lengths],
+        block_size=block_size,
+        num_kv_heads=num_kv_heads,
+        window=window,
+    )
+    # Queries are a slice of a wider projection, as in the model.
+    num_heads = num_kv_heads * ratio
+    merged = torch.randn(num_tokens, num_heads + num_kv_heads, head_dim, generator=random).to(dtype)
+    cache = 2 * torch.randn(2, num_blocks, num_kv_heads, block_size, head_dim, generator=random).to(dtype)
+    spec = AttentionSpec(num_heads, num_kv_heads, head_dim, head_dim**-0.5, softcap)
+    return Case(inputs, merged[:, :num_heads], cache, spec)
+
+
+def attend(backend: ReferenceAttention | CpuAttention, case: Case) -> torch.Tensor:
+    return backend.attend(case.q, case.cache, backend.plan(case.inputs, case.q.dtype), case.spec)
+
+
+@st.composite
+def lengths(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Decode rows and chunks, with the cached part of any length."""
+    query_lens = draw(st.lists(st.one_of(st.just(1), st.integers(1, 9)), min_size=1, max_size=6))
+    return [(query_len, query_len + draw(st.integers(0, 40))) for query_len in query_lens]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    lengths=lengths(),
+    block_size=st.integers(1, 17),
+    window=st.none() | st.integers(1, 20),
+    num_kv_heads=st.integers(1, 3),
+    ratio=st.integers(1, 3),
+    head_dim=st.sampled_from([4, 8, 20]),
+    spare_blocks=st.integers(0, 3),
+    dtype=st.sampled_from([torch.float32, torch.float32, torch.bfloat16]),
+)
+def test_fast_attention_equals_the_reference(
+    seed: int,
+    lengths: list[tuple[int, int]],
+    block_size: int,
+    window: int | None,
+    num_kv_heads: int,
+    ratio: int,
+    head_dim: int,
+    spare_blocks: int,
+    dtype: torch.dtype,
+) -> None:
+    case = make_case(
+        seed,
+        lengths,
+        block_size=block_size,
+        window=window,
+        num_kv_heads=num_kv_heads,
+        ratio=ratio,
+        head_dim=head_dim,
+        spare_blocks=spare_blocks,
+        dtype=dtype,
+    )
+    expected = attend(ReferenceAttention(), case)
+    result = attend(CpuAttention(), case)
+    assert result.shape == expected.shape == case.q.shape
+    assert result.dtype == dtype
+    tolerance = 1e-5 if dtype is torch.float32 else 3e-2
+    torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, 100])
+def test_the_reference_equals_dense_attention_over_a_sequence_in_order(window: int | None) -> None:
+    case = make_case(0, [(11, 23)], window=window)
+    positions = torch.arange(23)
+    blocks = case.inputs.block_tables[0].long()
+    keys, values = (part[blocks[positions // 4], :, positions % 4] for part in case.cache)
+    queries = positions[-11:, None]
+    visible = (positions <= queries) & (positions > queries - (window or 100))
+    expected = F.scaled_dot_product_attention(
+        case.q.transpose(0, 1).double(),
+        keys.repeat_interleave(2, 1).transpose(0, 1).double(),
+        values.repeat_interleave(2, 1).transpose(0, 1).double(),
+        attn_mask=visible,
+    ).transpose(0, 1)
+    for backend in (ReferenceAttention(), CpuAttention()):
+        torch.testing.assert_close(attend(backend, case).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 3, 130, 200])
+def test_chunks_longer_than_a_tile_of_queries(window: int | None) -> None:
+    case = make_case(1, [(300, 300), (1, 40), (140, 333)], block_size=16, window=window, head_dim=4)
+    expected = attend(ReferenceAttention(), case)
+    torch.testing.assert_close(attend(CpuAttention(), case), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", [ReferenceAttention(), CpuAttention()])
+def test_keys_and_values_are_stored_where_the_mapping_says_and_nowhere_else(
+    backend: ReferenceAttention | CpuAttention,
+) -> None:
+    case = make_case(2, [(3, 3)])
+    merged = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(9))
+    k, v = merged[:, 2:4], merged[:, 4:]
+    case.inputs.slot_mapping = torch.tensor([7, 0, 11])
+    before = case.cache.clone()
+    backend.store(k, v, case.cache, backend.plan(case.inputs, torch.float32))
+    for index, place in enumerate([7, 0, 11]):
+        block, offset = divmod(place, case.inputs.block_size)
+        assert torch.equal(case.cache[:, block, :, offset], torch.stack((k[index], v[index])))
+        before[:, block, :, offset] = case.cache[:, block, :, offset]
+    assert torch.equal(case.cache, before)
+
+
+def test_chunks_give_what_the_whole_gives() -> None:
+    whole = make_case(3, [(20, 20)], window=6)
+    expected = attend(CpuAttention(), whole)
+    for start, stop in [(0, 7), (7, 8), (8, 20)]:
+        inputs = AttentionInputs(
+            whole.inputs.block_tables, torch.zeros(stop - start, dtype=torch.int64), [stop - start], [stop], 4, 2, 6
+        )
+        part = Case(inputs, whole.q[start:stop], whole.cache, whole.spec)
+        torch.testing.assert_close(attend(CpuAttention(), part), expected[start:stop], rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    together = make_case(5, [(1, 30), (6, 9), (1, 3), (1, 17)])
+    result = attend(CpuAttention(), together)
+    start = 0
+    for row, (query_len, seq_len) in enumerate([(1, 30), (6, 9), (1, 3), (1, 17)]):
+        inputs = AttentionInputs(
+            together.inputs.block_tables[row : row + 1],
+            torch.zeros(query_len, dtype=torch.int64),
+            [query_len],
+            [seq_len],
+            4,
+            2,
+            None,
+        )
+        alone = Case(inputs, together.q[start : start + query_len], together.cache, together.spec)
+        torch.testing.assert_close(result[start : start + query_len], attend(CpuAttention(), alone))
+        start += query_len
+
+
+def test_softcap_bounds_the_scores() -> None:
+    case = make_case(7, [(1, 9), (5, 12)], softcap=2.0)
+    expected = attend(ReferenceAttention(), case)
+    torch.testing.assert_close(attend(CpuAttention(), case), expected, rtol=1e-5, atol=1e-5)
+    uncapped = Case(case.inputs, case.q, case.cache, AttentionSpec(4, 2, 8, 8**-0.5))
+    assert not torch.allclose(attend(CpuAttention(), uncapped), expected, atol=1e-3)

@@ -1,0 +1,103 @@
+"""Per-token kernels: each implementation against its plain twin, and each twin against the formula in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo import kernels
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
+
+
+def random(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
+
+
+def rms_norm_by_hand(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.double()
+    return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 99), tokens=st.integers(0, 5), size=st.integers(1, 70), dtype=DTYPES, wide=st.booleans())
+def test_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wide: bool) -> None:
+    x = random(seed, tokens, 2, size, dtype=dtype)
+    weight = random(seed + 1, size, dtype=torch.float32 if wide else dtype)
+    expected = rms_norm_by_hand(x, weight, 1e-6)
+    for norm in (kernels.rms_norm, kernels.rms_norm.reference):
+        result = norm(x, weight, 1e-6)
+        assert result.dtype == dtype
+        close(result, expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 99), tokens=st.integers(1, 5), size=st.integers(1, 70), dtype=DTYPES, wide=st.booleans())
+def test_add_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wide: bool) -> None:
+    x, residual = random(seed, tokens, size, dtype=dtype), random(seed + 1, tokens, size, dtype=dtype)
+    weight = random(seed + 2, size, dtype=torch.float32 if wide else dtype)
+    total = residual + x
+    for norm in (kernels.add_rms_norm, kernels.add_rms_norm.reference):
+        normed, new_residual = norm(x.clone(), residual.clone(), weight, 1e-6)
+        assert torch.equal(new_residual, total)
+        close(normed, rms_norm_by_hand(total, weight, 1e-6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gated_activations(dtype: torch.dtype) -> None:
+    x = 3 * random(0, 7, 32, dtype=dtype)
+    gate, up = x[:, :16].double(), x[:, 16:].double()
+    close(kernels.silu_and_mul(x), gate * gate.sigmoid() * up)
+    close(kernels.gelu_tanh_and_mul(x), F.gelu(gate, approximate="tanh") * up)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    tokens=st.integers(1, 5),
+    heads=st.integers(1, 3),
+    pairs=st.integers(1, 8),
+    rest=st.integers(0, 6),
+    dtype=DTYPES,
+)
+def test_rope_rotates_pairs_and_leaves_the_rest(
+    seed: int, tokens: int, heads: int, pairs: int, rest: int, dtype: torch.dtype
+) -> None:
+    x = random(seed, tokens, heads, 2 * pairs + rest, dtype=dtype)
+    angles = 6 * random(seed + 1, tokens, 1, pairs).double()
+    cos, sin = angles.cos(), angles.sin()
+    tables = torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+    real, imaginary = x[..., :pairs].double(), x[..., pairs : 2 * pairs].double()
+    rotated = torch.complex(real, imaginary) * torch.complex(cos, sin)
+    expected = torch.cat((rotated.real, rotated.imag, x[..., 2 * pairs :].double()), -1)
+    for rope in (kernels.apply_rope, kernels.apply_rope.reference):
+        before = x.clone()
+        close(rope(x, *tables), expected)
+        assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_a_packed_weight_gives_the_product_of_the_plain_one(rows: int, has_bias: bool) -> None:
+    weight = random(0, 48, 64, dtype=torch.bfloat16)
+    bias = random(1, 48, dtype=torch.bfloat16) if has_bias else None
+    apply = kernels.pack_linear(weight.clone(), bias)
+    if apply is None:
+        pytest.skip("this processor has no packed bfloat16 product")
+    x = random(2, rows, 64, dtype=torch.bfloat16)
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    result = apply(x)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result.double(), expected, rtol=1e-2, atol=5e-2)
+    torch.testing.assert_close(result, F.linear(x, weight, bias), rtol=1e-2, atol=5e-2)
+
+
+def test_float32_weights_are_left_as_they_are() -> None:
+    assert kernels.pack_linear(random(0, 4, 4), None) is None
