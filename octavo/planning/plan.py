@@ -205,14 +205,14 @@ def _fit_length(planner: _Planner, max_len: int, is_set: bool, capacity: int, by
     if capacity >= max_len:
         planner.decide("max_model_len", max_len, "as set" if is_set else "what the model was made for")
         return max_len
+    if capacity < 1:
+        raise ConfigError("The cache does not hold one block; give it more memory (kv_cache_memory_bytes).")
     if is_set:
         raise ConfigError(
             f"One sequence of max_model_len {max_len} tokens does not fit the cache, which holds {capacity} tokens at "
             f"{size(bytes_per_block)} a block. Lower max_model_len to {capacity}, or give the cache more memory "
             "(kv_cache_memory_bytes or gpu_memory_utilization)."
         )
-    if capacity < 1:
-        raise ConfigError("The cache does not hold one block; give it more memory (kv_cache_memory_bytes).")
     planner.decide("max_model_len", capacity, f"what the cache holds; the model was made for {max_len}")
     return capacity
 

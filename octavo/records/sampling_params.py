@@ -96,9 +96,11 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         """Bring equivalent spellings to one form (a lone stop string to a list, true to 1)."""
         if isinstance(self.stop, str):
             self.stop = [self.stop]
-        self.stop = list(self.stop or [])
-        self.stop_token_ids = list(self.stop_token_ids or [])
-        self.bad_words = list(self.bad_words or [])
+        self.stop = _as_list("stop", self.stop)
+        self.stop_token_ids = _as_list("stop_token_ids", self.stop_token_ids)
+        self.bad_words = _as_list("bad_words", self.bad_words)
+        if self.allowed_token_ids is not None:
+            self.allowed_token_ids = _as_list("allowed_token_ids", self.allowed_token_ids)
         if self.logprobs is True:
             self.logprobs = 1
         if self.prompt_logprobs is True:
@@ -106,6 +108,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         if self.seed == -1:
             self.seed = None
         if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, dict):
+                raise InvalidRequestError("logit_bias must map token ids to numbers.", "logit_bias")
             self.logit_bias = {_as_token_id(k, "logit_bias"): v for k, v in self.logit_bias.items()}
 
     @property
@@ -200,10 +204,18 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
 
 
+def _as_list(name: str, value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise InvalidRequestError(f"{name} must be a list, got {value!r}.", name)
+    return list(value)
+
+
 def _as_token_id(value: Any, name: str) -> int:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidRequestError(f"{name} must map token ids to numbers, got the key {value!r}.", name) from None
 
 
@@ -215,8 +227,15 @@ def _check_int(name: str, value: Any, low: int, high: int) -> None:
 
 
 def _check_float(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
         raise InvalidRequestError(f"{name} must be a finite number, got {value!r}.", name)
     if value < low or value > high or (above_low and value == low):
         bound = "above" if above_low else "at least"
         raise InvalidRequestError(f"{name} must be {bound} {low:g} and at most {high:g}, got {value:g}.", name)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False

@@ -114,18 +114,17 @@ class TestRefusals:
             plan_for(max_model_len=513)
 
     def test_a_length_that_the_cache_does_not_hold(self) -> None:
-        with pytest.raises(
-            ConfigError, match="512 tokens does not fit the cache, which holds 144 tokens"
-        ):
+        with pytest.raises(ConfigError, match="512 tokens does not fit the cache, which holds 144 tokens"):
             plan_for(max_model_len=512, num_gpu_blocks_override=10)
 
     def test_no_memory_for_a_cache(self) -> None:
         with pytest.raises(ConfigError, match="No memory is left for the cache"):
             plan_for(platform=FakePlatform(available=1000))
 
-    def test_a_cache_smaller_than_a_block(self) -> None:
+    @pytest.mark.parametrize("max_model_len", [None, 64])
+    def test_a_cache_smaller_than_a_block(self, max_model_len: int | None) -> None:
         with pytest.raises(ConfigError, match="does not hold one block"):
-            plan_for(kv_cache_memory_bytes=1)
+            plan_for(kv_cache_memory_bytes=1, max_model_len=max_model_len)
 
     def test_several_devices(self) -> None:
         with pytest.raises(ConfigError, match="tensor_parallel_size must be 1"):
