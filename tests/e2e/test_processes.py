@@ -1,0 +1,149 @@
+"""The server's processes: how they end, who looks after whom, and what happens when one cannot start."""
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+from server_process import MODEL, PATIENCE, ServerProcess, octavo, until
+
+StartServer = Callable[..., ServerProcess]
+STORY = {"model": MODEL, "prompt": "A long time ago", "temperature": 0, "extra_body": {"ignore_eos": True}}
+
+
+class Stream(threading.Thread):
+    """Reads a stream while the test does other things."""
+
+    def __init__(self, server: ServerProcess, max_tokens: int) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._max_tokens = max_tokens
+        self.text = ""
+        self.num_chunks = 0
+        self.finish_reason: str | None = None
+        self.start()
+
+    def run(self) -> None:
+        with self._server.client() as client:
+            for chunk in client.completions.create(**STORY, max_tokens=self._max_tokens, stream=True):
+                self.num_chunks += 1
+                self.text += chunk.choices[0].text
+                self.finish_reason = chunk.choices[0].finish_reason or self.finish_reason
+
+
+def are_gone(processes: list[psutil.Process]) -> bool:
+    """Whether none of them is alive; one that its parent has yet to bury is not."""
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["main process", "whole group"])
+def test_sigterm_lets_streams_finish(start_server: StartServer, to_all: bool) -> None:
+    """Some supervisors signal only the process that they started, others every process of the service."""
+    server = start_server("--api-key", "secret", api_key="secret")
+    family = server.family()
+    for key in ("wrong", "none"):
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0).models.list()
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.get(f"{server.url}/metrics").status_code == 401
+
+    stream = Stream(server, 40)
+    until(lambda: stream.num_chunks >= 3)
+    for process in family if to_all else family[:1]:
+        process.send_signal(signal.SIGTERM)
+    with pytest.raises((openai.InternalServerError, openai.APIConnectionError)), server.client() as client:
+        while True:
+            client.completions.create(**STORY, max_tokens=1)
+    assert server.process.wait(PATIENCE) == 0
+    stream.join(PATIENCE)
+    assert stream.finish_reason == "length"
+    assert stream.num_chunks >= 38
+    until(lambda: are_gone(family), 10)
+    assert "starting it again" not in server.log.read_text()
+
+
+def test_several_api_processes(start_server: StartServer) -> None:
+    server = start_server("--api-server-count", "2")
+    until(lambda: len(server.children("octavo.api.process")) == 2)
+    undisturbed = Stream(server, 30)
+    undisturbed.join(PATIENCE)
+
+    # Connections spread over both processes; all of them see the engine come back.
+    streams = [Stream(server, 30) for _ in range(6)]
+    until(lambda: all(stream.num_chunks >= 3 for stream in streams))
+    server.kill_engine()
+    for stream in streams:
+        stream.join(PATIENCE)
+    assert [stream.text for stream in streams] == [undisturbed.text] * 6
+
+    first, second = server.children("octavo.api.process")
+    first.kill()
+    until(lambda: {first, second} != set(server.children("octavo.api.process")) and len(server.children("octavo.api.process")) == 2)
+    (newcomer,) = set(server.children("octavo.api.process")) - {first, second}
+    # The one that stayed would serve alone; the new one has to, once the other is stopped.
+    second.suspend()
+    try:
+        answer = Stream(server, 30)
+        answer.join(PATIENCE)
+        assert answer.text == undisturbed.text
+    finally:
+        second.resume()
+    assert newcomer.is_running()
+
+    family = server.family()
+    server.process.kill()
+    server.process.wait()
+    until(lambda: are_gone(family), 10)
+
+
+def test_processes_end_with_the_one_that_started_them(start_server: StartServer) -> None:
+    server = start_server()
+    stream = Stream(server, 400)
+    until(lambda: stream.num_chunks >= 2)
+    family = server.family()
+    server.process.kill()
+    server.process.wait()
+    until(lambda: are_gone(family), 10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["./no/such/folder"], "There is no file or folder"),
+        (["bundled:nothing"], "bundled:smollm2"),
+        ([MODEL, "--num-gpu-blocks-override", "2", "--max-model-len", "2048"], "max_model_len"),
+        ([MODEL, "--max-model-len", "1000000"], "max_model_len"),
+        ([MODEL, "--logits-processors", '["no.such.module:Class"]'], "no.such.module"),
+        ([MODEL, "--max-num-seq", "3"], "--max-num-seqs"),
+        ([MODEL, "--chat-template", "{% if %}"], "template"),
+        ([MODEL, "--tensor-parallel-size", "2"], "tensor_parallel_size"),
+    ],
+)
+@pytest.mark.parametrize("count", ["1", "2"], ids=["alone", "with children"])
+def test_wrong_settings_end_the_command_with_a_sentence(flags: list[str], words: str, count: str) -> None:
+    if count == "2" and "--num-gpu-blocks-override" not in flags and "--chat-template" not in flags:
+        pytest.skip("one setting that the engine refuses and one that API processes refuse are enough")
+    ended = octavo("serve", *flags, "--port", "0", "--api-server-count", count, timeout=60)
+    assert ended.returncode not in (0, -signal.SIGKILL)
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "starting it again" not in ended.stderr
+
+
+def test_taken_port(server: ServerProcess) -> None:
+    ended = octavo("serve", MODEL, "--host", "127.0.0.1", "--port", str(server.port), timeout=60)
+    assert ended.returncode == 2
+    assert str(server.port) in ended.stderr
+
+
+def test_unreadable_model_file(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(range(200)))
+    ended = octavo("serve", str(broken), "--port", "0", timeout=60)
+    assert ended.returncode != 0
+    assert "broken.gguf" in ended.stderr
+    assert "Traceback" not in ended.stderr
