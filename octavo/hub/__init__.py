@@ -2,6 +2,14 @@
 
 from octavo.hub.load import load_generation_config, load_model_config
 from octavo.hub.model_config import ModelConfig, RopeConfig
-from octavo.hub.source import ModelSource, resolve
+from octavo.hub.source import ModelSource, find_files, resolve
 
-__all__ = ["ModelConfig", "ModelSource", "RopeConfig", "load_generation_config", "load_model_config", "resolve"]
+__all__ = [
+    "ModelConfig",
+    "ModelSource",
+    "RopeConfig",
+    "find_files",
+    "load_generation_config",
+    "load_model_config",
+    "resolve",
+]

@@ -1,16 +1,18 @@
-"""A GGUF file's metadata, said in the words of a config.json."""
+"""A GGUF file's metadata, said in the words of a config.json and a generation_config.json."""
 
+import math
+import struct
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.tokenization.gguf_file import GGUFFile
+from octavo.hub.config_values import shown
+from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
-_FAMILIES = {
-    "llama": ("llama", "LlamaForCausalLM"),
-    "mistral3": ("mistral", "MistralForCausalLM"),
-    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
-    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
-    "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
 }
 
 _KEYS = {
@@ -24,9 +26,27 @@ _KEYS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.sliding_window": "sliding_window",
     "rope.freq_base": "rope_theta",
-    "vocab_size": "vocab_size",
+    "rope.freq_base_swa": "rope_local_base_freq",
     "final_logit_softcapping": "final_logit_softcapping",
     "attn_logit_softcapping": "attn_logit_softcapping",
+}
+
+_SAMPLING_KEYS = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+
+_EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+_DTYPES = {"F32": "float32", "F16": "float16"}
+_GEMMA3_27B_LAYERS = 62
+_LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
 }
 
 
@@ -37,63 +57,92 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
         UnsupportedModelError: the architecture is not known, or the file holds no tensors of a decoder.
     """
     architecture = file.metadata.get("general.architecture")
-    if architecture not in _FAMILIES:
+    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
         raise UnsupportedModelError(
-            f"{file.path} holds the architecture {architecture!r}; of GGUF files, {', '.join(_FAMILIES)} are supported."
+            f"{file.path} holds the architecture {shown(architecture)}; of GGUF files, {known} are supported."
         )
-    model_type, name = _FAMILIES[architecture]
-    raw: dict[str, Any] = {"architectures": [name], "model_type": model_type, "dtype": "bfloat16"}
+    _check_whole(file, architecture)
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise UnsupportedModelError(f"{file.path} holds no token embedding; it is not a language model.")
+    raw: dict[str, Any] = {
+        "architectures": [_ARCHITECTURES[architecture]],
+        "dtype": _DTYPES.get(embedding.type_name, "bfloat16"),
+        "vocab_size": embedding.shape[0],
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": [file.metadata[key] for key in _EOS_KEYS if key in file.metadata],
+        "rope_scaling": _rope_scaling(file, architecture),
+    }
     for key, hf_key in _KEYS.items():
         value = file.metadata.get(f"{architecture}.{key}")
         if value is not None:
             raw[hf_key] = value
-    embedding = file.tensors.get("token_embd.weight")
-    if embedding is None:
-        raise UnsupportedModelError(f"{file.path} holds no token embedding; it is not a language model.")
-    raw["vocab_size"] = embedding.shape[0]
-    raw["tie_word_embeddings"] = "output.weight" not in file.tensors
-    raw["bos_token_id"] = file.metadata.get("tokenizer.ggml.bos_token_id")
-    raw["eos_token_id"] = _eos_ids(file)
-    _add_family(raw, file, architecture)
-    _add_rope(raw, file, architecture)
+    if architecture == "llama":
+        _say_llama(raw, file)
+    elif architecture == "gemma3":
+        _say_gemma3(raw)
     return raw
 
 
-def _add_family(raw: dict[str, Any], file: GGUFFile, architecture: str) -> None:
-    if architecture == "llama":
-        # One name for both: Mistral's window, where it has one, is written into newer files.
-        raw.setdefault("head_dim", file.metadata.get("llama.rope.dimension_count"))
-        if "sliding_window" in raw:
-            raw.update(model_type="mistral", architectures=["MistralForCausalLM"])
-        raw["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
-    if architecture == "gemma3":
-        raw["hidden_activation"] = "gelu_pytorch_tanh"
-        # The converters write the head size only; Gemma 3's larger models scale by another number (27B).
-        is_largest = raw.get("num_hidden_layers") == 62 and raw.get("hidden_size")
-        raw["query_pre_attn_scalar"] = (
-            raw["hidden_size"] // raw["num_attention_heads"] if is_largest else raw.get("head_dim", 256)
+def gguf_generation_config(file: GGUFFile) -> dict[str, Any]:
+    """Sampling defaults of a GGUF file, with generation_config.json's names."""
+    given = {name: file.metadata.get(f"general.sampling.{key}") for key, name in _SAMPLING_KEYS.items()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_whole(file: GGUFFile, architecture: str) -> None:
+    num_parts = file.metadata.get("split.count")
+    if isinstance(num_parts, int) and num_parts > 1:
+        raise UnsupportedModelError(
+            f"{file.path} is one of {num_parts} parts of a model; merge them first, with llama.cpp's "
+            "llama-gguf-split --merge."
         )
+    if file.metadata.get(f"{architecture}.expert_count"):
+        raise UnsupportedModelError(f"{file.path} holds a mixture of experts, which is not supported.")
 
 
-def _add_rope(raw: dict[str, Any], file: GGUFFile, architecture: str) -> None:
-    kind = file.metadata.get(f"{architecture}.rope.scaling.type")
-    factor = file.metadata.get(f"{architecture}.rope.scaling.factor")
-    if kind in ("linear", "yarn") and factor:
-        raw["rope_scaling"] = {"rope_type": kind, "factor": factor}
-        original = file.metadata.get(f"{architecture}.rope.scaling.original_context_length")
-        if original:
-            raw["rope_scaling"]["original_max_position_embeddings"] = original
-    if "rope_freqs.weight" in file.tensors:
-        # Llama 3.1 and later: the frequencies' divisors are stored; they follow from these published numbers.
-        raw["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": 32.0 if raw["tie_word_embeddings"] else 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
+def _say_llama(raw: dict[str, Any], file: GGUFFile) -> None:
+    """Llama and Mistral share a name in GGUF; only a window tells a Mistral."""
+    raw.setdefault("head_dim", file.metadata.get("llama.rope.dimension_count"))
+    if "sliding_window" in raw:
+        raw["architectures"] = ["MistralForCausalLM"]
+    raw["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
 
 
-def _eos_ids(file: GGUFFile) -> list[int]:
-    keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    return [value for key in keys if isinstance(value := file.metadata.get(key), int)]
+def _say_gemma3(raw: dict[str, Any]) -> None:
+    """Scores are divided by the root of the head size, but in the largest model by that of hidden size over heads."""
+    scalar = raw.get("head_dim")
+    hidden_size, num_heads = raw.get("hidden_size"), raw.get("num_attention_heads")
+    is_largest = raw.get("num_hidden_layers") == _GEMMA3_27B_LAYERS
+    if is_largest and isinstance(hidden_size, int) and isinstance(num_heads, int) and num_heads > 0:
+        scalar = hidden_size // num_heads
+    raw["query_pre_attn_scalar"] = scalar
+
+
+def _rope_scaling(file: GGUFFile, architecture: str) -> dict[str, Any] | None:
+    divisors = file.tensors.get("rope_freqs.weight")
+    if divisors is not None:
+        return _llama3_scaling(file, divisors)
+    prefix = f"{architecture}.rope.scaling"
+    kind = file.metadata.get(f"{prefix}.type")
+    if kind in (None, "none"):
+        return None
+    scaling = {
+        "rope_type": kind,
+        "factor": file.metadata.get(f"{prefix}.factor"),
+        "original_max_position_embeddings": file.metadata.get(f"{prefix}.original_context_length"),
+        "attention_factor": file.metadata.get(f"{prefix}.attn_factor"),
+    }
+    return {key: value for key, value in scaling.items() if value is not None}
+
+
+def _llama3_scaling(file: GGUFFile, divisors: GGUFTensor) -> dict[str, Any]:
+    """Llama 3.1's scaling is stored as each frequency's divisor: 1 for the fastest, the factor for the slowest."""
+    if divisors.type_name != "F32" or not 1 < math.prod(divisors.shape) <= 4096:
+        raise UnsupportedModelError(f"{file.path}: rope_freqs.weight is not a list of float32 divisors.")
+    with file.path.open("rb") as data:
+        data.seek(divisors.offset)
+        values = struct.unpack(f"<{math.prod(divisors.shape)}f", data.read(divisors.num_bytes))
+    return {**_LLAMA3_SCALING, "factor": max(values)}

@@ -13,18 +13,30 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        UnsupportedModelError: it is missing, too large, or no JSON object.
+        UnsupportedModelError: it is missing, too large, no JSON object, or says one thing twice.
     """
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise UnsupportedModelError(f"{path} is larger than {_MAX_BYTES >> 20} MiB.")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
     except FileNotFoundError:
         raise UnsupportedModelError(f"{path} is missing.") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise UnsupportedModelError(f"{path} is nested too deeply.") from None
+    except ValueError as error:
+        if isinstance(error, UnsupportedModelError):
+            raise
         raise UnsupportedModelError(f"{path} is not valid JSON: {error}.") from None
     except OSError as error:
         raise UnsupportedModelError(f"{path} cannot be read: {error.strerror or error}.") from None
     if not isinstance(value, dict):
         raise UnsupportedModelError(f"{path} does not hold a JSON object.")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)[:60]!r} stands there twice")
     return value

@@ -1,9 +1,10 @@
 """A model's configuration files, whatever form they come in."""
 
+import dataclasses
 from typing import Any
 
-from octavo.hub.config_file import parse_config
-from octavo.hub.gguf_config import gguf_raw_config
+from octavo.hub.config_file import parse_config, token_ids
+from octavo.hub.gguf_config import gguf_generation_config, gguf_raw_config
 from octavo.hub.json_file import read_json
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
@@ -11,7 +12,7 @@ from octavo.tokenization.gguf_file import GGUFFile
 
 
 def load_model_config(source: ModelSource, overrides: dict[str, Any] | None = None) -> ModelConfig:
-    """The model's shape.
+    """The model's shape. Reads no weights.
 
     Args:
         overrides: values that replace those of config.json.
@@ -21,10 +22,10 @@ def load_model_config(source: ModelSource, overrides: dict[str, Any] | None = No
         WeightsError: a GGUF file is truncated or corrupted.
     """
     if source.kind == "gguf":
-        raw = gguf_raw_config(GGUFFile.open(source.path))
-    else:
-        raw = read_json(source.path / "config.json")
-    return parse_config({**raw, **(overrides or {})})
+        return parse_config({**gguf_raw_config(GGUFFile.open(source.path)), **(overrides or {})})
+    config = parse_config({**read_json(source.path / "config.json"), **(overrides or {})})
+    more = token_ids(load_generation_config(source).get("eos_token_id"), config.vocab_size)
+    return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *more))))
 
 
 def load_generation_config(source: ModelSource) -> dict[str, Any]:
@@ -32,8 +33,9 @@ def load_generation_config(source: ModelSource) -> dict[str, Any]:
 
     Raises:
         UnsupportedModelError: the file is there but no JSON object.
+        WeightsError: a GGUF file is truncated or corrupted.
     """
+    if source.kind == "gguf":
+        return gguf_generation_config(GGUFFile.open(source.path))
     path = source.path / "generation_config.json"
-    if source.kind == "gguf" or not path.is_file():
-        return {}
-    return read_json(path)
+    return read_json(path) if path.is_file() else {}

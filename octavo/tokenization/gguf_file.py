@@ -6,7 +6,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import math
 import mmap
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,13 +157,7 @@ class _Reader:
 
     def _lenient_string(self) -> str:
         """A value need not be UTF-8: tokens of some vocabularies are not."""
-        length = self._number(_U64)
-        end = self._at + length
-        if end > self._size:
-            raise IndexError
-        text = str(self._data[self._at : end], "utf-8", "replace")
-        self._at = end
-        return text
+        return self._strings(1)[0]
 
     def _array(self, depth: int) -> list[Any]:
         kind, count = self._number(_U32), self._number(_U64)
@@ -176,8 +169,24 @@ class _Reader:
             values = struct.unpack_from(f"<{count}{scalar.format[-1]}", self._data, self._at)
             self._at += count * scalar.size
             return list(values)
-        read: Callable[[], Any] = self._lenient_string if kind == _STRING else lambda: self._value(kind, depth + 1)
-        return [read() for _ in range(count)]
+        if kind == _STRING:
+            return self._strings(count)
+        return [self._value(kind, depth + 1) for _ in range(count)]
+
+    def _strings(self, count: int) -> list[str]:
+        """A vocabulary: hundreds of thousands of strings, so the loop does as little as it can."""
+        data, at, size, read_length = self._data, self._at, self._size, _U64.unpack_from
+        strings = []
+        for _ in range(count):
+            (length,) = read_length(data, at)
+            at += 8
+            end = at + length
+            if end > size:
+                raise IndexError
+            strings.append(str(data[at:end], "utf-8", "replace"))
+            at = end
+        self._at = at
+        return strings
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._string()
@@ -213,9 +222,9 @@ def _size_of(path: Path, name: str, shape: tuple[int, ...], type_id: int) -> tup
 
     try:
         kind = GGMLQuantizationType(type_id)
-    except ValueError:
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError):
         raise UnsupportedModelError(f"{path}: tensor {name!r} is of type {type_id}, which is not known.") from None
-    block, block_bytes = GGML_QUANT_SIZES[kind]
     if shape[-1] % block:
         raise WeightsError(f"{path} is corrupted: rows of tensor {name!r} do not divide into {kind.name} blocks.")
     return kind.name, math.prod(shape) // block * block_bytes

@@ -1,0 +1,106 @@
+"""Typed access to what a configuration file claims; every complaint names the key."""
+
+import math
+from typing import Any
+
+from octavo.errors import UnsupportedModelError
+
+MAX_SIZE = 1 << 24
+_MAX_SHOWN = 60
+
+
+class ConfigValues:
+    """A configuration with defaults for what is absent; a null is a value of its own.
+
+    Args:
+        raw: what config.json holds.
+        defaults: values of absent keys.
+        fixed: values that go before everything.
+    """
+
+    def __init__(self, raw: dict[str, Any], defaults: dict[str, Any], fixed: dict[str, Any]) -> None:
+        self._values = {**defaults, **raw, **fixed}
+
+    def get(self, key: str) -> Any:
+        """The value as it is; None if there is none."""
+        return self._values.get(key)
+
+    def count(self, key: str, limit: int = MAX_SIZE, least: int = 1) -> int:
+        """A whole number from ``least`` to ``limit``.
+
+        Raises:
+            UnsupportedModelError: it is absent or something else, as in all methods below.
+        """
+        value = self.optional_count(key, limit, least)
+        if value is None:
+            raise UnsupportedModelError(f"The model's configuration lacks {key!r}.")
+        return value
+
+    def optional_count(self, key: str, limit: int = MAX_SIZE, least: int = 1) -> int | None:
+        """The same, None if absent."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= limit:
+            raise wrong(key, value, f"a whole number from {least} to {limit}")
+        return value
+
+    def number(self, key: str) -> float:
+        """A finite number above 0."""
+        value = self.optional_number(key)
+        if value is None:
+            raise UnsupportedModelError(f"The model's configuration lacks {key!r}.")
+        return value
+
+    def optional_number(self, key: str) -> float | None:
+        """The same, None if absent."""
+        value = self.get(key)
+        return None if value is None else positive_number(key, value)
+
+    def flag(self, key: str) -> bool:
+        """True or false; absent is false."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise wrong(key, value, "true or false")
+        return bool(value)
+
+    def text(self, key: str) -> str:
+        """A string."""
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise wrong(key, value, "a string")
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """An object; absent is an empty one."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise wrong(key, value, "an object")
+        return value or {}
+
+
+def positive_number(key: str, value: Any) -> float:
+    """A finite number above 0.
+
+    Raises:
+        UnsupportedModelError: naming the key.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # Python's whole numbers have no largest; one beyond a float's range would overflow on the way.
+    if not is_number or not 0 < value < 1e300 or not math.isfinite(value):
+        raise wrong(key, value, "a positive number")
+    return float(value)
+
+
+def wrong(key: str, value: Any, wanted: str) -> UnsupportedModelError:
+    """The complaint about one value."""
+    return UnsupportedModelError(f"The model's configuration has {key} = {shown(value)}; it must be {wanted}.")
+
+
+def shown(value: Any) -> str:
+    """A value for a sentence, cut short."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

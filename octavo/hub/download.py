@@ -1,0 +1,72 @@
+"""Models from the Hugging Face hub, through its own library and cache."""
+
+from pathlib import Path
+
+from octavo.errors import ModelNotFoundError
+
+# What a model may consist of; never *.bin or *.pt, whose loading can run code.
+_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+# Subfolders hold the same model in other forms, consolidated.safetensors holds it under other names.
+_UNWANTED = ["*/*", "consolidated*"]
+
+
+def download(name: str, revision: str | None, token: str | None, cache_dir: str | None) -> Path:
+    """The folder of a repository's snapshot, from the cache where it is complete.
+
+    Args:
+        name: ``org/name``.
+        revision: branch, tag or commit.
+        token: for private and gated repositories.
+        cache_dir: where downloads are kept; None is the library's own place.
+
+    Raises:
+        ModelNotFoundError: there is no such repository, it may not be read, or the hub cannot be reached.
+    """
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            allow_patterns=_WANTED,
+            ignore_patterns=_UNWANTED,
+        )
+    except HFValidationError:
+        raise ModelNotFoundError(
+            f"{name!r} is neither a file or folder here nor a name that the hub could have (org/name)."
+        ) from None
+    except GatedRepoError:
+        raise ModelNotFoundError(
+            f"The model {name!r} is gated: accept its terms on the hub and give a token (--hf-token or HF_TOKEN)."
+        ) from None
+    except RevisionNotFoundError:
+        raise ModelNotFoundError(f"The model {name!r} has no revision {revision!r}.") from None
+    except RepositoryNotFoundError:
+        raise ModelNotFoundError(
+            f"There is no folder {name!r} here, and no such model on the hub (or it is private and needs a token)."
+        ) from None
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
+        raise ModelNotFoundError(
+            f"There is no folder {name!r} here, no such model in the cache, and the hub {_why_unreachable()}."
+        ) from None
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        raise ModelNotFoundError(f"The model {name!r} could not be fetched: {error}") from None
+    return Path(folder)
+
+
+def _why_unreachable() -> str:
+    from huggingface_hub import constants
+
+    return "is not asked in offline mode (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else "cannot be reached"
