@@ -3,8 +3,10 @@
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
+import itertools
 import math
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,10 @@ from typing import Any
 
 from octavo.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
 
+# The largest headers in use (262,144 tokens, half a million merges) have 20 MB. What a header may claim is bounded by
+# these before it is believed, so that a damaged file costs little memory and time.
+_MAX_HEADER = 128 << 20
+_MAX_ARRAY = 1 << 23
 _MAX_KEYS = 1 << 16
 _MAX_TENSORS = 1 << 20
 _MAX_DIMS = 4
@@ -24,6 +30,15 @@ _SCALARS: dict[int, struct.Struct] = {
     }.items()
 }  # fmt: skip
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
+
+_BLOCKS: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2),
+    2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+}  # fmt: skip
+"""Type number → name, values and bytes of a block. The common ones; the others are looked up in ``gguf``, which is
+slow to import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +90,14 @@ class GGUFFile:
             WeightsError: it is truncated or its header contradicts itself.
         """
         try:
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                reader = _Reader(path, data)
-                try:
-                    return cls(path, *reader.read())
-                except (struct.error, IndexError):
-                    raise WeightsError(f"{path} is truncated or corrupted: its header runs past the end.") from None
-                except UnicodeDecodeError:
-                    raise WeightsError(f"{path} is corrupted: a name in its header is not UTF-8.") from None
-                finally:
-                    reader.release()
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size == 0:
+                    raise WeightsError(f"{path} is empty.")
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    return cls(path, *_Reader(path, data, size).read())
         except FileNotFoundError:
             raise ModelNotFoundError(f"There is no file {path}.") from None
-        except ValueError as error:
-            if isinstance(error, (WeightsError, UnsupportedModelError)):
-                raise
-            raise WeightsError(f"{path} is empty.") from None
         except OSError as error:
             raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
 
@@ -98,32 +105,43 @@ class GGUFFile:
 class _Reader:
     """Walks through a header once, from front to back."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
         self._path = path
-        self._data = memoryview(data)
-        self._size = len(data)
+        self._data = data
+        self._size = size
+        self._limit = min(size, _MAX_HEADER)
         self._at = 0
-
-    def release(self) -> None:
-        """Let go of the mapping."""
-        self._data.release()
 
     def read(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
         """The metadata and the tensors."""
-        if bytes(self._data[:4]) != b"GGUF":
-            raise UnsupportedModelError(f"{self._path} is not a GGUF file.")
-        self._at = 4
-        version = self._number(_U32)
-        if version not in (2, 3):
-            raise UnsupportedModelError(f"{self._path} is of GGUF version {version}; versions 2 and 3 are supported.")
-        num_tensors = self._count("tensors", _MAX_TENSORS)
-        num_keys = self._count("keys", _MAX_KEYS)
-        metadata: dict[str, Any] = {}
-        for _ in range(num_keys):
-            key = self._string()
-            metadata[key] = self._value(self._number(_U32), 0)
-        infos = [self._tensor_info() for _ in range(num_tensors)]
+        self._check_kind()
+        try:
+            num_tensors = self._count("tensors", _MAX_TENSORS)
+            num_keys = self._count("keys", _MAX_KEYS)
+            metadata = self._metadata(num_keys)
+            infos = [self._tensor_info() for _ in range(num_tensors)]
+        except (struct.error, IndexError):
+            raise self._corrupted("its header runs past the end", "truncated or corrupted") from None
+        except UnicodeDecodeError:
+            raise self._corrupted("a name in its header is not UTF-8") from None
         return metadata, self._place(infos, metadata)
+
+    def _check_kind(self) -> None:
+        if self._data[:4] != b"GGUF":
+            raise UnsupportedModelError(f"{self._path} is not a GGUF file.")
+        if self._size < 8:
+            raise self._corrupted("its header runs past the end", "truncated or corrupted")
+        self._at = 4
+        version: int = self._number(_U32)
+        if version not in (2, 3):
+            if version.to_bytes(4, "big") in (b"\2\0\0\0", b"\3\0\0\0"):
+                raise UnsupportedModelError(
+                    f"{self._path} is a big-endian GGUF file; only little-endian ones are read."
+                )
+            raise UnsupportedModelError(f"{self._path} is of GGUF version {version}; versions 2 and 3 are supported.")
+
+    def _corrupted(self, reason: str, state: str = "corrupted") -> WeightsError:
+        return WeightsError(f"{self._path} is {state}: {reason}.")
 
     def _number(self, kind: struct.Struct) -> Any:
         (value,) = kind.unpack_from(self._data, self._at)
@@ -133,66 +151,73 @@ class _Reader:
     def _count(self, what: str, limit: int) -> int:
         count: int = self._number(_U64)
         if count > limit:
-            raise WeightsError(f"{self._path} is corrupted: its header claims {count} {what}.")
+            raise self._corrupted(f"its header claims {count} {what}")
         return count
 
-    def _string(self) -> str:
+    def _bytes(self) -> bytes:
         length = self._number(_U64)
-        end = self._at + length
-        if end > self._size:
+        start, self._at = self._at, self._at + length
+        if self._at > self._limit:
             raise IndexError
-        text = str(self._data[self._at : end], "utf-8")
-        self._at = end
-        return text
+        return self._data[start : self._at]
+
+    def _metadata(self, num_keys: int) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        for _ in range(num_keys):
+            key = self._bytes().decode()
+            if key in metadata:
+                raise self._corrupted(f"it holds the key {key!r} twice")
+            metadata[key] = self._value(self._number(_U32), 0)
+        return metadata
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind == _STRING:
-            return self._lenient_string()
+            # A value need not be UTF-8: tokens of some vocabularies are not.
+            return self._bytes().decode("utf-8", "replace")
         if kind == _ARRAY:
             return self._array(depth)
+        return self._number(self._scalar(kind))
+
+    def _scalar(self, kind: int) -> struct.Struct:
         scalar = _SCALARS.get(kind)
         if scalar is None:
-            raise WeightsError(f"{self._path} is corrupted: its header holds a value of unknown type {kind}.")
-        return self._number(scalar)
-
-    def _lenient_string(self) -> str:
-        """A value need not be UTF-8: tokens of some vocabularies are not."""
-        return self._strings(1)[0]
+            raise self._corrupted(f"its header holds a value of unknown type {kind}")
+        return scalar
 
     def _array(self, depth: int) -> list[Any]:
-        kind, count = self._number(_U32), self._number(_U64)
-        scalar = _SCALARS.get(kind)
-        least = scalar.size if scalar is not None else 8
-        if depth >= _MAX_NESTING or count > (self._size - self._at) // least:
-            raise WeightsError(f"{self._path} is corrupted: its header claims an array of {count} values.")
-        if scalar is not None:
-            values = struct.unpack_from(f"<{count}{scalar.format[-1]}", self._data, self._at)
-            self._at += count * scalar.size
-            return list(values)
+        kind, count = self._number(_U32), self._count("values in an array", _MAX_ARRAY)
         if kind == _STRING:
             return self._strings(count)
-        return [self._value(kind, depth + 1) for _ in range(count)]
+        if kind == _ARRAY:
+            if depth >= _MAX_NESTING:
+                raise self._corrupted(f"its header nests arrays deeper than {_MAX_NESTING} levels")
+            return [self._array(depth + 1) for _ in range(count)]
+        scalar = self._scalar(kind)
+        if self._at + count * scalar.size > self._limit:
+            raise IndexError
+        values = struct.unpack_from(f"<{count}{scalar.format[-1]}", self._data, self._at)
+        self._at += count * scalar.size
+        return list(values)
 
     def _strings(self, count: int) -> list[str]:
-        """A vocabulary: hundreds of thousands of strings, so the loop does as little as it can."""
-        data, at, size, read_length = self._data, self._at, self._size, _U64.unpack_from
-        strings = []
+        """The body of an array of strings: most of a header, so written out flat for speed."""
+        data, at, limit, length_at = self._data, self._at, self._limit, _U64.unpack_from
+        texts: list[str] = []
         for _ in range(count):
-            (length,) = read_length(data, at)
-            at += 8
-            end = at + length
-            if end > size:
+            (length,) = length_at(data, at)
+            start = at + 8
+            at = start + length
+            if at > limit:
                 raise IndexError
-            strings.append(str(data[at:end], "utf-8", "replace"))
-            at = end
+            texts.append(data[start:at].decode("utf-8", "replace"))
         self._at = at
-        return strings
+        return texts
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
-        name = self._string()
+        name = self._bytes().decode()
         num_dims = self._number(_U32)
         if not 1 <= num_dims <= _MAX_DIMS:
-            raise WeightsError(f"{self._path} is corrupted: tensor {name!r} claims {num_dims} dimensions.")
+            raise self._corrupted(f"tensor {name!r} claims {num_dims} dimensions")
         shape = tuple(self._number(_U64) for _ in range(num_dims))[::-1]
         return name, shape, self._number(_U32), self._number(_U64)
 
@@ -201,30 +226,44 @@ class _Reader:
     ) -> dict[str, GGUFTensor]:
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise WeightsError(f"{self._path} is corrupted: its alignment is {alignment!r}.")
+            raise self._corrupted(f"its alignment is {alignment!r}")
         start = -(-self._at // alignment) * alignment
         tensors: dict[str, GGUFTensor] = {}
         for name, shape, type_id, offset in infos:
             if name in tensors:
-                raise WeightsError(f"{self._path} is corrupted: it holds the tensor {name!r} twice.")
+                raise self._corrupted(f"it holds the tensor {name!r} twice")
+            if offset % alignment:
+                raise self._corrupted(f"tensor {name!r} starts at {offset}, which is no multiple of {alignment}")
             type_name, num_bytes = _size_of(self._path, name, shape, type_id)
-            if start + offset + num_bytes > self._size:
-                raise WeightsError(
-                    f"{self._path} is truncated: tensor {name!r} ends at byte {start + offset + num_bytes}, the file "
-                    f"at {self._size}."
-                )
+            end = start + offset + num_bytes
+            if end > self._size:
+                raise self._corrupted(f"tensor {name!r} ends at byte {end}, the file at {self._size}", "truncated")
             tensors[name] = GGUFTensor(name, shape, type_id, type_name, start + offset, num_bytes)
+        self._check_overlaps(tensors)
         return tensors
+
+    def _check_overlaps(self, tensors: dict[str, GGUFTensor]) -> None:
+        in_order = sorted(tensors.values(), key=lambda tensor: tensor.offset)
+        for tensor, follower in itertools.pairwise(in_order):
+            if tensor.offset + tensor.num_bytes > follower.offset:
+                raise self._corrupted(f"the tensors {tensor.name!r} and {follower.name!r} overlap")
 
 
 def _size_of(path: Path, name: str, shape: tuple[int, ...], type_id: int) -> tuple[str, int]:
+    known = _BLOCKS.get(type_id) or _rare_block(type_id)
+    if known is None:
+        raise UnsupportedModelError(f"{path}: tensor {name!r} is of type {type_id}, which is not known.")
+    type_name, block, block_bytes = known
+    if shape[-1] % block:
+        raise WeightsError(f"{path} is corrupted: rows of tensor {name!r} do not divide into {type_name} blocks.")
+    return type_name, math.prod(shape) // block * block_bytes
+
+
+def _rare_block(type_id: int) -> tuple[str, int, int] | None:
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
         kind = GGMLQuantizationType(type_id)
-        block, block_bytes = GGML_QUANT_SIZES[kind]
-    except (ValueError, KeyError):
-        raise UnsupportedModelError(f"{path}: tensor {name!r} is of type {type_id}, which is not known.") from None
-    if shape[-1] % block:
-        raise WeightsError(f"{path} is corrupted: rows of tensor {name!r} do not divide into {kind.name} blocks.")
-    return kind.name, math.prod(shape) // block * block_bytes
+    except ValueError:
+        return None
+    return kind.name, *GGML_QUANT_SIZES[kind]
