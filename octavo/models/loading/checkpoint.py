@@ -1,4 +1,8 @@
-"""Filling a model's tensors from named checkpoint tensors, and naming all that does not fit."""
+"""What every kind of checkpoint has in common, and the check that it fits the model."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -8,60 +12,63 @@ _SHOWN = 5
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias")
 
 
-class SlotFiller:
-    """Copies tensors into a model's slots and keeps account of them.
+class Checkpoint(Protocol):
+    """Named tensors in files.
 
-    Args:
-        slots: checkpoint name → destination.
-        is_tied: whether the head shares the embedding, so that a head in the checkpoint is of no use.
+    Attributes:
+        path: the folder or file they come from.
     """
 
-    def __init__(self, slots: dict[str, torch.Tensor], *, is_tied: bool) -> None:
-        self._slots = slots
-        self._ignored = {"lm_head.weight"} if is_tied else set()
-        self._filled: set[str] = set()
-        self._unexpected: list[str] = []
-        self._misshaped: list[str] = []
-        self.num_bytes = 0
+    path: Path
 
-    def slot(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Where a tensor goes; None (and noted) if it goes nowhere or has the wrong shape."""
-        destination = self._slots.get(name)
-        if destination is None:
-            if name not in self._ignored and not name.endswith(_IGNORED_SUFFIXES):
-                self._unexpected.append(name)
-            return None
-        if tuple(destination.shape) != shape:
-            self._misshaped.append(f"{name} is {list(shape)}, the configuration wants {list(destination.shape)}")
-            self._filled.add(name)
-            return None
-        return destination
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of all tensors, by the names that Hugging Face's checkpoints use."""
+        ...
 
-    def fill(self, name: str, destination: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Copy a tensor, converting type and device."""
-        destination.copy_(tensor)
-        self.note(name, destination)
+    def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
+        """Copy tensors, converting type and device; yields the number of elements copied since it last did.
 
-    def note(self, name: str, destination: torch.Tensor) -> None:
-        """Note that a slot was filled by somebody else."""
-        self._filled.add(name)
-        self.num_bytes += destination.numel() * destination.element_size()
-
-    def finish(self, where: str) -> None:
-        """Check that everything was filled and nothing was left over.
+        Args:
+            slots: name → destination, of the tensor's shape.
 
         Raises:
-            WeightsError: naming what is missing, unexpected and mis-shaped.
+            WeightsError: a file is truncated or cannot be read.
+            UnsupportedModelError: a tensor is stored in a way that cannot be read.
         """
-        missing = [name for name in self._slots if name not in self._filled]
-        complaints = [
-            _complaint("missing", missing),
-            _complaint("unexpected", self._unexpected),
-            _complaint("of the wrong shape", self._misshaped),
-        ]
-        problems = [complaint for complaint in complaints if complaint]
-        if problems:
-            raise WeightsError(f"The weights in {where} do not fit the model: {'; '.join(problems)}.")
+        ...
+
+
+def check_fit(slots: Mapping[str, torch.Tensor], checkpoint: Checkpoint, *, is_tied: bool) -> None:
+    """Check, before anything is copied, that a checkpoint has what the model wants and nothing else.
+
+    Args:
+        slots: name → destination.
+        is_tied: the head shares the embedding, so that a head in the checkpoint is of no use.
+
+    Raises:
+        WeightsError: naming what is missing, unexpected and mis-shaped.
+    """
+    shapes = checkpoint.shapes()
+    missing = [name for name in slots if name not in shapes]
+    unexpected = [name for name in shapes if name not in slots and not _is_harmless(name, is_tied)]
+    misshaped = [
+        f"{name} is {list(shapes[name])}, the configuration wants {list(slot.shape)}"
+        for name, slot in slots.items()
+        if name in shapes and shapes[name] != tuple(slot.shape)
+    ]
+    complaints = [
+        _complaint("missing", missing),
+        _complaint("unexpected", unexpected),
+        _complaint("of the wrong shape", misshaped),
+    ]
+    if any(complaints):
+        raise WeightsError(
+            f"The weights in {checkpoint.path} do not fit the model: {'; '.join(filter(None, complaints))}."
+        )
+
+
+def _is_harmless(name: str, is_tied: bool) -> bool:
+    return name.endswith(_IGNORED_SUFFIXES) or (is_tied and name == "lm_head.weight")
 
 
 def _complaint(what: str, names: list[str]) -> str:

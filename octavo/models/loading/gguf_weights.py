@@ -1,7 +1,10 @@
-"""Weights from a GGUF file, dequantised to the compute type as they are loaded."""
+"""Weights in a GGUF file, dequantised to the compute type as they are loaded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,130 +12,105 @@ from numpy.typing import NDArray
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.model_config import ModelConfig
-from octavo.models.loading.checkpoint import SlotFiller
+from octavo.models.loading.dequantize import SUPPORTED, dequantize
+from octavo.models.loading.gguf_names import Conversion, conversion, hf_name
+from octavo.platforms import available_cores
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
-_TYPES = {
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
-}  # fmt: skip
-
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_GEMMA_LAYER = {
-    **_LAYER,
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
 # Values that the converters compute from the configuration and that Octavo computes itself.
-_DERIVED = {"rope_freqs.weight"}
+_DERIVED = ("rope_freqs.weight",)
 
-# Elements dequantised at a time; bounds the float32 copies to some tens of MiB.
-_PIECE = 4 << 20
+# Elements dequantised at a time: the float32 copies stay in the processor's cache, and few of them exist at once.
+_PIECE = 1 << 19
+# Copies of fewer elements than 32768 are not split by torch over threads of its own, which would fight with ours.
+_SERIAL_COPY = (1 << 15) - 1
+# Pieces a thread between two looks at the progress.
+_BATCH = 16
+_MAX_THREADS = 16
 
 
-def fill_from_gguf(file: GGUFFile, config: ModelConfig, filler: SlotFiller, num_threads: int) -> Iterator[int]:
-    """Dequantise all tensors; yields the bytes read after each.
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some whole rows of one tensor: bytes to read, and the place for their values."""
+
+    tensor: GGUFTensor
+    rows: NDArray[np.uint8]
+    destination: torch.Tensor
+    offset: float
+
+    def load(self) -> int:
+        """Dequantise and store; returns the number of elements."""
+        values = dequantize(self.rows, self.tensor).flatten()
+        if self.offset:
+            values = values.float() - self.offset
+        destination = self.destination.view(-1)
+        for target, part in zip(destination.split(_SERIAL_COPY), values.split(_SERIAL_COPY), strict=True):
+            target.copy_(part)
+        return values.numel()
+
+
+class GGUFCheckpoint:
+    """The tensors of a GGUF file under Hugging Face's names, as they were before the conversion to GGUF.
 
     Raises:
-        UnsupportedModelError: a tensor is of a type that cannot be dequantised.
-        WeightsError: the file cannot be read.
+        UnsupportedModelError: the file holds tensors of a type that cannot be dequantised.
+        WeightsError: the file is truncated or corrupted.
     """
-    architecture = file.metadata.get("general.architecture")
-    names = {tensor: hf_name(tensor, architecture) for tensor in file.tensors if tensor not in _DERIVED}
-    work: list[tuple[GGUFTensor, str, torch.Tensor]] = []
-    for tensor, name in names.items():
-        info = file.tensors[tensor]
-        if info.type_name not in _TYPES:
-            raise UnsupportedModelError(
-                f"{file.path}: tensor {tensor!r} is quantised as {info.type_name}; supported are "
-                f"{', '.join(sorted(_TYPES))}."
-            )
-        destination = filler.slot(name, info.shape)
-        if destination is not None:
-            work.append((info, name, destination))
-    try:
-        data = np.memmap(file.path, mode="r", dtype=np.uint8)
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{file.path} cannot be read: {error}.") from None
 
-    def load(item: tuple[GGUFTensor, str, torch.Tensor]) -> tuple[GGUFTensor, str, torch.Tensor]:
-        info, name, destination = item
-        _dequantize_into(destination, info, data, _transform(name, architecture, config))
-        return item
+    def __init__(self, path: Path, config: ModelConfig) -> None:
+        file = GGUFFile.open(path)
+        self.path = path
+        self._config = config
+        self._architecture = str(file.metadata.get("general.architecture"))
+        self._tensors = {
+            hf_name(name, self._architecture): tensor for name, tensor in file.tensors.items() if name not in _DERIVED
+        }
+        for tensor in file.tensors.values():
+            if tensor.type_name not in SUPPORTED:
+                raise UnsupportedModelError(
+                    f"{path}: the tensor {tensor.name} is of the type {tensor.type_name}; supported are "
+                    f"{', '.join(SUPPORTED)}."
+                )
 
-    with ThreadPoolExecutor(num_threads) as pool:
-        for info, name, destination in pool.map(load, work):
-            filler.note(name, destination)
-            yield info.num_bytes
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all tensors by Hugging Face's names."""
+        return {name: tensor.shape for name, tensor in self._tensors.items()}
 
+    def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
+        """See :meth:`Checkpoint.copy_into`."""
+        try:
+            data = np.memmap(self.path, mode="c", dtype=np.uint8)
+        except (OSError, ValueError) as error:
+            raise WeightsError(f"{self.path} cannot be read: {error}.") from None
+        pieces = self._pieces(data, slots)
+        num_threads = min(available_cores(), _MAX_THREADS)
+        with ThreadPoolExecutor(num_threads) as pool:
+            while batch := list(islice(pieces, _BATCH * num_threads)):
+                yield from pool.map(_Piece.load, batch)
 
-def hf_name(name: str, architecture: object) -> str:
-    """A GGUF tensor's name in a Hugging Face checkpoint; unknown names stay as they are."""
-    stem, _, leaf = name.rpartition(".")
-    if stem in _TOP:
-        return f"{_TOP[stem]}.{leaf}"
-    prefix, _, rest = stem.partition(".")
-    index, _, part = rest.partition(".")
-    layer = _GEMMA_LAYER if architecture == "gemma3" else _LAYER
-    if prefix == "blk" and index.isdigit() and part in layer:
-        return f"model.layers.{index}.{layer[part]}.{leaf}"
-    return name
+    def _pieces(self, data: NDArray[np.uint8], slots: dict[str, torch.Tensor]) -> Iterator[_Piece]:
+        for name, tensor in self._tensors.items():
+            if name in slots:
+                change = conversion(name, self._architecture, self._config)
+                yield from _split(tensor, _rows(data, tensor, change), slots[name], change)
 
 
-def _transform(name: str, architecture: object, config: ModelConfig) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What undoes a converter's change to a tensor; None for none. Applied to whole tensors."""
-    if architecture == "gemma3" and name.endswith("norm.weight"):
-        return lambda tensor: tensor - 1.0
-    if architecture == "llama" and ".q_proj." in name:
-        return lambda tensor: _unpermute(tensor, config.num_heads)
-    if architecture == "llama" and ".k_proj." in name:
-        return lambda tensor: _unpermute(tensor, config.num_kv_heads)
-    return None
+def _rows(data: NDArray[np.uint8], tensor: GGUFTensor, change: Conversion) -> NDArray[np.uint8]:
+    """A tensor's bytes, ``[rows, bytes a row]``, in the order of the checkpoint before its conversion."""
+    raw = data[tensor.offset : tensor.offset + tensor.num_bytes]
+    if not change.permuted_heads:
+        return raw.reshape(tensor.num_rows, -1)
+    # Rows are quantised one by one, so that moving them needs no dequantising. A bias is one number a row.
+    num_rows = tensor.shape[0]
+    pairs = raw.reshape(change.permuted_heads, num_rows // change.permuted_heads // 2, 2, -1)
+    rows = np.ascontiguousarray(pairs.swapaxes(1, 2))
+    return rows.reshape(num_rows, -1) if len(tensor.shape) > 1 else rows.reshape(1, -1)
 
 
-def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """From rotary pairs side by side, as llama.cpp rotates, to pairs half a head apart."""
-    shape = tensor.shape
-    return tensor.view(num_heads, shape[0] // num_heads // 2, 2, *shape[1:]).transpose(1, 2).reshape(shape)
-
-
-def _dequantize_into(
-    destination: torch.Tensor,
-    info: GGUFTensor,
-    data: NDArray[np.uint8],
-    transform: Callable[[torch.Tensor], torch.Tensor] | None,
-) -> None:
-    """Dequantise, in pieces of whole rows unless the tensor must be transformed as a whole."""
-    rows = data[info.offset : info.offset + info.num_bytes].reshape(max(1, info.num_rows), -1)
-    if transform is not None:
-        destination.copy_(transform(_dequantize(rows, info).view(info.shape)))
-        return
-    flat = destination.view(max(1, info.num_rows), -1)
-    step = max(1, _PIECE // max(1, info.shape[-1]))
+def _split(
+    tensor: GGUFTensor, rows: NDArray[np.uint8], destination: torch.Tensor, change: Conversion
+) -> Iterator[_Piece]:
+    flat = destination.view(len(rows), -1)
+    step = max(1, _PIECE // tensor.shape[-1])
     for start in range(0, len(rows), step):
-        flat[start : start + step].copy_(_dequantize(rows[start : start + step], info))
-
-
-def _dequantize(rows: NDArray[np.uint8], info: GGUFTensor) -> torch.Tensor:
-    """``[rows, row bytes]`` → ``[rows, row length]`` of some float type."""
-    if info.type_name == "BF16":
-        return torch.from_numpy(np.array(rows).view(np.int16)).view(torch.bfloat16)
-    if info.type_name in ("F16", "F32"):
-        return torch.from_numpy(np.array(rows).view(np.float16 if info.type_name == "F16" else np.float32))
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    return torch.from_numpy(dequantize(rows, GGMLQuantizationType(info.type_id)))
+        yield _Piece(tensor, rows[start : start + step], flat[start : start + step], change.offset)

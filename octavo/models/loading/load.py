@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +12,10 @@ from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
 from octavo.layers.weights import collect_slots, finalize
-from octavo.models.loading.checkpoint import SlotFiller
+from octavo.models.loading.checkpoint import Checkpoint, check_fit
 from octavo.models.loading.dummy import fill_with_noise
-from octavo.models.loading.gguf_weights import fill_from_gguf
-from octavo.models.loading.safetensors_files import fill_from_safetensors, total_bytes, weight_files
-from octavo.platforms import available_cores
-from octavo.tokenization.gguf_file import GGUFFile
+from octavo.models.loading.gguf_weights import GGUFCheckpoint
+from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 
 # A bar that appears at once and vanishes at once would only flicker.
 _BAR_DELAY = 1.0
@@ -55,33 +52,38 @@ def load_weights(
     """
     start = time.perf_counter()
     slots = collect_slots(model)
-    filler = SlotFiller(slots, is_tied=config.tie_word_embeddings)
     if load_format == "dummy":
-        fill_with_noise(slots, filler, seed)
+        fill_with_noise(slots, seed)
     else:
-        total, progress = _open(source, config, filler, load_format)
-        with tqdm(
-            total=total,
-            desc="Loading weights",
-            unit="B",
-            unit_scale=True,
-            delay=_BAR_DELAY,
-            disable=not (show_progress and sys.stderr.isatty()),
-        ) as bar:
-            for num_bytes in progress:
-                bar.update(num_bytes)
-    filler.finish(str(source.path))
+        checkpoint = _open(source, config, load_format)
+        check_fit(slots, checkpoint, is_tied=config.tie_word_embeddings)
+        _copy(checkpoint, slots, show_progress and sys.stderr.isatty())
     finalize(model)
-    return LoadReport(filler.num_bytes, time.perf_counter() - start)
+    num_bytes = sum(slot.numel() * slot.element_size() for slot in slots.values())
+    return LoadReport(num_bytes, time.perf_counter() - start)
 
 
-def _open(source: ModelSource, config: ModelConfig, filler: SlotFiller, load_format: str) -> tuple[int, Iterator[int]]:
-    """Bytes to load, and the loading itself."""
+def _open(source: ModelSource, config: ModelConfig, load_format: str) -> Checkpoint:
     actual = "gguf" if source.kind == "gguf" else "safetensors"
     if load_format not in ("auto", actual):
         raise UnsupportedModelError(f"load_format is {load_format!r}, but {source.path} holds {actual} weights.")
     if actual == "gguf":
-        file = GGUFFile.open(source.path)
-        total = sum(tensor.num_bytes for tensor in file.tensors.values())
-        return total, fill_from_gguf(file, config, filler, available_cores())
-    return total_bytes(weight_files(source.path)), fill_from_safetensors(source.path, filler)
+        return GGUFCheckpoint(source.path, config)
+    scheme = config.raw.get("quantization_config")
+    if scheme is not None:
+        method = scheme.get("quant_method") if isinstance(scheme, dict) else None
+        raise UnsupportedModelError(f"{source.path} holds quantised weights ({method!r}), which are not supported.")
+    return SafetensorsCheckpoint(source.path)
+
+
+def _copy(checkpoint: Checkpoint, slots: dict[str, torch.Tensor], has_bar: bool) -> None:
+    with tqdm(
+        total=sum(slot.numel() for slot in slots.values()),
+        desc="Loading weights",
+        unit=" parameters",
+        unit_scale=True,
+        delay=_BAR_DELAY,
+        disable=not has_bar,
+    ) as bar:
+        for count in checkpoint.copy_into(slots):
+            bar.update(count)
