@@ -5,6 +5,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Coroutine
+from functools import partial
 from pathlib import Path
 
 from octavo.config import EngineConfig
@@ -63,7 +64,7 @@ class AsyncLLM:
         self.settings = settings
         self.stats = EngineStats()
         self.model_name = settings.model.model
-        self._index = index
+        self.index = index
         self._chat_template = chat_template
         self._address = address
         self._folder: Path | None = None
@@ -158,7 +159,7 @@ class AsyncLLM:
             await self.shutdown()
             raise
         self._inputs = self._frontend.input_processor(self.info)
-        self._metrics = Metrics(self.model_name, self.info.max_model_len, str(self._index))
+        self._metrics = Metrics(self.model_name, self.info.max_model_len, str(self.index))
         self._metrics.set_cache_info(self.info)
         self._meter = RequestMeter(self._metrics)
 
@@ -178,11 +179,13 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str | None = None,
         truncate_prompt_tokens: int | None = None,
+        clip_max_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; closing the generator aborts the request.
 
         Args:
             sampling_params: None takes the model's defaults; ``output_kind`` decides what each output holds.
+            clip_max_tokens: cut ``max_tokens`` to what the context has room for, rather than refuse the request.
 
         Raises:
             InvalidRequestError: the request is wrong; raised before the first output.
@@ -191,9 +194,18 @@ class AsyncLLM:
             EngineDeadError: the engine is gone for good.
         """
         self._check_admission()
-        prepared = await self._prepare(
-            prompt, sampling_params, request_id, priority, cache_salt, truncate_prompt_tokens
+        process = partial(
+            self.input_processor.process,
+            request_id,
+            prompt,
+            sampling_params,
+            priority=priority,
+            cache_salt=cache_salt,
+            truncate_prompt_tokens=truncate_prompt_tokens,
+            clip_max_tokens=clip_max_tokens,
         )
+        # Tokenising a long text takes long and lets go of the interpreter; a short one is not worth a thread.
+        prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
         stream: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
         self._outputs.add(prepared)
         self._streams[request_id] = stream
@@ -246,31 +258,6 @@ class AsyncLLM:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-    async def _prepare(
-        self,
-        prompt: PromptType,
-        params: SamplingParams | None,
-        request_id: str,
-        priority: int,
-        cache_salt: str | None,
-        truncate_prompt_tokens: int | None,
-    ) -> PreparedRequest:
-        def process() -> PreparedRequest:
-            return self.input_processor.process(
-                request_id,
-                prompt,
-                params,
-                priority=priority,
-                cache_salt=cache_salt,
-                truncate_prompt_tokens=truncate_prompt_tokens,
-            )
-
-        text = prompt if isinstance(prompt, str) else prompt.get("prompt") if isinstance(prompt, dict) else None
-        # Tokenising a long text takes long and lets go of the interpreter; a short one is not worth a thread.
-        if isinstance(text, str) and len(text) > _LONG_TEXT:
-            return await asyncio.to_thread(process)
-        return process()
 
     def _check_admission(self) -> None:
         if self._error is not None:
@@ -339,6 +326,11 @@ class AsyncLLM:
 
 
 _background: set[asyncio.Task[None]] = set()
+
+
+def _is_long(prompt: PromptType) -> bool:
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return isinstance(text, str) and len(text) > _LONG_TEXT
 
 
 def _run_soon(work: Coroutine[None, None, None]) -> None:

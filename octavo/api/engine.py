@@ -49,6 +49,7 @@ class ServingEngine(Protocol):
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        clip_max_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they come; closing the generator aborts the request.
 

@@ -74,14 +74,13 @@ async def serve_engine(
     """
     from octavo.api.server import bind_sockets, serve
 
-    owned = sockets is None
     try:
         sockets = bind_sockets(server) if sockets is None else sockets
         await loading
         serving = asyncio.create_task(serve(engine, server, sockets))
         dying = asyncio.create_task(engine.wait_until_dead())
         stats_log = None
-        if not engine.settings.logging.disable_log_stats and owned:
+        if not engine.settings.logging.disable_log_stats and engine.index == 0:
             stats_log = asyncio.create_task(log_stats(lambda: engine.stats, logger))
         done, _ = await asyncio.wait({serving, dying}, return_when=asyncio.FIRST_COMPLETED)
         for task in (stats_log, dying):

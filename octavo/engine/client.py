@@ -14,7 +14,6 @@ from octavo.engine import messages
 from octavo.errors import EngineDeadError
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats
 
-
 logger = logging.getLogger(__name__)
 
 

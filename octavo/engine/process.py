@@ -176,8 +176,10 @@ def _end_with_supervisor() -> None:
 
 def main() -> int:
     """Entry of the process."""
-    # Ctrl-C in a terminal reaches the whole group; the supervisor decides when the engine stops.
+    # Ctrl-C in a terminal, and service managers, signal the whole group; running requests are to finish first. The
+    # supervisor ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     configure_logging(launch.settings.logging.log_level)

@@ -63,8 +63,8 @@ class Supervisor:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+        assert process.stdin is not None
+        process.stdin.close()
         try:
             await asyncio.wait_for(process.wait(), 5)
         except TimeoutError:

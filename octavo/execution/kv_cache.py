@@ -14,9 +14,9 @@ def allocate_kv_caches(plan: Plan, config: ModelConfig, dtype: torch.dtype, devi
     i-th tensor.
 
     Returns:
-        Per layer, ``[2, blocks, block_size, Hkv, D]`` (keys, values), zeroed.
+        Per layer, ``[2, blocks, Hkv, block_size, D]`` (keys, values), zeroed.
     """
-    shape = (2, plan.num_blocks, plan.block_size, config.num_kv_heads, config.head_dim)
+    shape = (2, plan.num_blocks, config.num_kv_heads, plan.block_size, config.head_dim)
     tensors = [_zeros(shape, dtype, device) for _ in range(max(len(group.layers) for group in plan.groups))]
     by_layer = {layer: tensors[index] for group in plan.groups for index, layer in enumerate(group.layers)}
     return [by_layer[layer] for layer in range(config.num_layers)]

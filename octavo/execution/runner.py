@@ -57,6 +57,7 @@ class ModelRunner:
         self.state = BatchState(plan, device)
         self.kv_caches = allocate_kv_caches(plan, config, dtype, device)
         self.backend = attention_backend(device)
+        self._num_kv_heads = config.num_kv_heads
         self.sampler = Sampler(plan.max_num_seqs, config.vocab_size, device, processors=list(processors))
         self._group_of_layer = {layer: index for index, group in enumerate(plan.groups) for layer in group.layers}
         self._prompt_logprob_rows: dict[int, NewRow] = {}
@@ -111,19 +112,18 @@ class ModelRunner:
         seq_lens = (step.num_computed + step.num_new).tolist()
         size = self.plan.block_size
         block_index, offset = inputs.positions // size, inputs.positions % size
-        plans, mappings = [], []
+        plans = []
         for index, group in enumerate(self.plan.groups):
             tables = self.state.block_tables[index]
             mapping = tables[inputs.token_slots, block_index].long() * size + offset
             # A window of the whole context hides nothing.
             window = None if group.window is not None and group.window >= self.plan.max_model_len else group.window
-            attention = AttentionInputs(tables[inputs.slots], mapping, query_lens, seq_lens, size, window)
+            attention = AttentionInputs(
+                tables[inputs.slots], mapping, query_lens, seq_lens, size, self._num_kv_heads, window
+            )
             plans.append(self.backend.plan(attention, self.dtype))
-            mappings.append(mapping)
-        groups = [self._group_of_layer[layer] for layer in range(len(self.kv_caches))]
-        return StepAttention(
-            self.backend, self.kv_caches, [plans[group] for group in groups], [mappings[group] for group in groups]
-        )
+        by_layer = [plans[self._group_of_layer[layer]] for layer in range(len(self.kv_caches))]
+        return StepAttention(self.backend, self.kv_caches, by_layer)
 
     def _sample(self, step: Step, inputs: _Inputs, hidden: torch.Tensor, result: StepResult) -> None:
         sampling = step.samples.nonzero()[0].tolist()

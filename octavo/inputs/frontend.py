@@ -57,7 +57,8 @@ class Frontend:
             tokenizer = load_tokenizer(place.path)
             if tokenizer.eos_token_id is not None:
                 eos.add(tokenizer.eos_token_id)
-        renderer = None if tokenizer is None else ChatRenderer(tokenizer, None if chat_template is None else read_chat_template(chat_template))
+        template = None if chat_template is None else read_chat_template(chat_template)
+        renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
 
     def input_processor(self, info: EngineInfo) -> InputProcessor:

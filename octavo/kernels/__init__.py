@@ -7,7 +7,6 @@ from octavo.kernels.basic import (
     gelu_tanh_and_mul,
     rms_norm,
     silu_and_mul,
-    store_kv,
 )
 from octavo.kernels.select import attention_backend, pack_linear
 
@@ -23,5 +22,4 @@ __all__ = [
     "pack_linear",
     "rms_norm",
     "silu_and_mul",
-    "store_kv",
 ]

@@ -17,6 +17,7 @@ class AttentionInputs:
         query_lens: tokens of each request in this step, on the host.
         seq_lens: tokens of each request after this step, on the host.
         block_size: tokens a block.
+        num_kv_heads: key/value heads of every layer of the group.
         window: tokens that a query sees, itself included; None is all.
     """
 
@@ -25,6 +26,7 @@ class AttentionInputs:
     query_lens: list[int]
     seq_lens: list[int]
     block_size: int
+    num_kv_heads: int
     window: int | None
 
 
@@ -46,11 +48,19 @@ class AttentionSpec:
 
 
 class AttentionBackend(ABC):
-    """A way to compute paged causal attention; chosen once at start."""
+    """A way to compute paged causal attention; chosen once at start.
+
+    The cache of a layer is ``[2, blocks, Hkv, block_size, D]``, keys and values: within a block each head's tokens
+    lie together, so that a head's keys can be read as one run.
+    """
 
     @abstractmethod
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> Any:
         """Prepare once a step and cache group what all its layers share; the result is passed to :meth:`attend`."""
+
+    @abstractmethod
+    def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: Any) -> None:
+        """Write the step's keys and values, ``[T, Hkv, D]`` each, into the cache."""
 
     @abstractmethod
     def attend(self, q: torch.Tensor, kv_cache: torch.Tensor, plan: Any, spec: AttentionSpec) -> torch.Tensor:
@@ -58,7 +68,7 @@ class AttentionBackend(ABC):
 
         Args:
             q: ``[T, H, D]``.
-            kv_cache: ``[2, blocks, block_size, Hkv, D]`` with this step's tokens already stored.
+            kv_cache: ``[2, blocks, Hkv, block_size, D]`` with this step's tokens already stored.
 
         Returns:
             ``[T, H, D]``.
@@ -71,6 +81,11 @@ class ReferenceAttention(AttentionBackend):
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> AttentionInputs:
         return inputs
 
+    def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs) -> None:
+        blocks, offsets = plan.slot_mapping // plan.block_size, plan.slot_mapping % plan.block_size
+        kv_cache[0][blocks, :, offsets] = k
+        kv_cache[1][blocks, :, offsets] = v
+
     def attend(
         self, q: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec
     ) -> torch.Tensor:
@@ -79,7 +94,7 @@ class ReferenceAttention(AttentionBackend):
         for row, (query_len, seq_len) in enumerate(zip(plan.query_lens, plan.seq_lens, strict=True)):
             num_blocks = -(-seq_len // plan.block_size)
             blocks = plan.block_tables[row, :num_blocks].long()
-            keys, values = kv_cache[:, blocks].flatten(1, 2)[:, :seq_len].float()  # [S, Hkv, D] each
+            keys, values = kv_cache[:, blocks].transpose(2, 3).flatten(1, 2)[:, :seq_len].float()  # [S, Hkv, D] each
             queries = q[start : start + query_len].float()
             outputs.append(_attend_one(queries, keys, values, seq_len - query_len, plan.window, spec))
             start += query_len

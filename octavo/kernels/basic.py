@@ -1,4 +1,4 @@
-"""Kernels that work on each token by itself: norms, activations, rotary embedding, cache writes."""
+"""Kernels that work on each token by itself: norms, activations, rotary embedding."""
 
 import torch
 import torch.nn.functional as F
@@ -68,16 +68,3 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
         rotated = apply_rope(x[..., :rotary], cos, sin)
         return torch.cat((rotated, x[..., rotary:]), dim=-1)
     return torch.addcmul(x * cos, x.roll(rotary // 2, dims=-1), sin)
-
-
-@kernel
-def store_kv(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-    """Write keys and values into the cache.
-
-    Args:
-        k, v: ``[T, Hkv, D]``.
-        kv_cache: ``[2, blocks, block_size, Hkv, D]``, contiguous.
-        slot_mapping: ``[T]`` int64, ``block · block_size + offset`` of each token.
-    """
-    kv_cache[0].view(-1, *k.shape[1:]).index_copy_(0, slot_mapping, k)
-    kv_cache[1].view(-1, *v.shape[1:]).index_copy_(0, slot_mapping, v)

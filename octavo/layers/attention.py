@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from octavo import kernels
 from octavo.kernels import AttentionBackend, AttentionSpec
 
 
@@ -16,15 +15,13 @@ class StepAttention:
 
     Attributes:
         backend: how attention is computed.
-        kv_caches: per layer, ``[2, blocks, block_size, Hkv, D]``.
+        kv_caches: per layer, ``[2, blocks, Hkv, block_size, D]``.
         plans: per layer, what :meth:`AttentionBackend.plan` made for its cache group.
-        slot_mappings: per layer, ``[T]`` int64, where its cache group stores the new tokens.
     """
 
     backend: AttentionBackend
     kv_caches: list[torch.Tensor]
     plans: list[Any]
-    slot_mappings: list[torch.Tensor]
 
 
 class Attention(nn.Module):
@@ -49,7 +46,6 @@ class Attention(nn.Module):
         Returns:
             ``[T, H·D]``.
         """
-        cache = step.kv_caches[self.layer]
-        kernels.store_kv(k, v, cache, step.slot_mappings[self.layer])
-        output = step.backend.attend(q, cache, step.plans[self.layer], self.spec)
-        return output.flatten(1)
+        cache, plan = step.kv_caches[self.layer], step.plans[self.layer]
+        step.backend.store(k, v, cache, plan)
+        return step.backend.attend(q, cache, plan, self.spec).flatten(1)

@@ -58,6 +58,7 @@ class Scheduler:
         self._free_slots = list(range(plan.max_num_seqs - 1, -1, -1))
         self._freed_slots: list[int] = []
         self._blocks_to_wipe: list[int] = []
+        self._wipes_blocks = False
         self._in_flight: deque[list[_Row]] = deque()
         self._num_arrived = 0
 
@@ -209,7 +210,7 @@ class Scheduler:
         return _Row(request, num_new, samples)
 
     def _publish(self, request: Request) -> None:
-        """Let others find the blocks that this step fills; steps run in order, so they are full when others read them."""
+        """Let others find the blocks that this step fills; steps run in order, so they are full when read."""
         known = min(request.num_computed, len(request.token_ids))
         self.cache.publish(request.cache, request.token_ids, known)
 
@@ -219,6 +220,8 @@ class Scheduler:
         if added is None:
             return False
         updates.extend(BlockUpdate(new.group, request.slot, new.start, new.block_ids) for new in added)
+        if self._wipes_blocks:
+            self._blocks_to_wipe.extend(block for new in added for block in new.block_ids)
         return True
 
     def _admit(self, request: Request, budget: int, updates: list[BlockUpdate]) -> int:
@@ -381,6 +384,10 @@ class Scheduler:
         request = row.request
         request.num_pending -= row.samples
         request.num_steps_under_way -= 1
+        is_nan = row.samples and result.token_ids[index] == NAN_TOKEN
+        # Which blocks such values have reached is not known: windows and preemptions may have passed them on. So from
+        # the first one on, every block is wiped before it is used again, at no cost to engines that never see one.
+        self._wipes_blocks |= is_nan
         if request.status is Status.FINISHED:
             return None
         logprobs = result.logprobs.get(index)
@@ -389,10 +396,9 @@ class Scheduler:
             request.num_logprobs_done += len(logprobs.prompt)
         if not row.samples:
             return None
-        token_id = result.token_ids[index]
-        if token_id == NAN_TOKEN:
+        if is_nan:
             return self._fail(request, NAN_ERROR)
-        output = self._append(request, token_id, now)
+        output = self._append(request, result.token_ids[index], now)
         if logprobs is not None and logprobs.sampled is not None:
             output.logprobs = [logprobs.sampled]
         return output
@@ -418,8 +424,8 @@ class Scheduler:
         return output
 
     def _fail(self, request: Request, error: str) -> EngineOutput:
-        """End one request with an error; what it computed is neither shared nor left lying in the cache."""
-        self._blocks_to_wipe.extend(self.cache.distrust(request.cache))
+        """End one request with an error; what it computed is not shared."""
+        self.cache.distrust(request.cache)
         self._finish(request)
         return EngineOutput(request.request_id, finish_reason="error", error=error, times=request.times)
 

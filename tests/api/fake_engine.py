@@ -60,7 +60,7 @@ class FakeEngine:
         self.reply = reply
         self.step_seconds = step_seconds
         self.model_name = "fake/model"
-        self.info = EngineInfo(4096, 257, 100, 16, 8, True)
+        self.info = EngineInfo(1 << 17, 257, 100, 16, 8, True)
         self.metrics = Metrics(self.model_name)
         self.tokenizer: Tokenizer | None = byte_tokenizer()
         self.input_processor = InputProcessor(
@@ -80,8 +80,11 @@ class FakeEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        clip_max_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
-        prepared = self.input_processor.process(request_id, prompt, sampling_params, cache_salt=cache_salt)
+        prepared = self.input_processor.process(
+            request_id, prompt, sampling_params, cache_salt=cache_salt, clip_max_tokens=clip_max_tokens
+        )
         params, text, prompt_ids = prepared.params, prepared.prompt_text or "", prepared.prompt_token_ids
         call = {"prompt": text, "prompt_token_ids": prompt_ids, "params": params, "request_id": request_id}
         self.calls.append({**call, "priority": priority, "cache_salt": cache_salt})

@@ -33,14 +33,14 @@ def test_models(start_server: StartServer) -> None:
     card = client.get("/v1/models/org/one").json()
     assert card["object"] == "model"
     assert card["root"] == "fake/model"
-    assert card["max_model_len"] == 4096
+    assert card["max_model_len"] == 1 << 17
     assert client.get("/v1/models/three").status_code == 404
 
 
 def test_tokenize_and_back(server: RunningServer) -> None:
     answer = server.client.post("/tokenize", json={"prompt": "hé", "return_token_strs": True}).json()
     assert answer["count"] == 3
-    assert answer["max_model_len"] == 4096
+    assert answer["max_model_len"] == 1 << 17
     assert len(answer["token_strs"]) == 3
     text = server.client.post("/detokenize", json={"tokens": answer["tokens"]}).json()
     assert text == {"prompt": "hé"}

@@ -13,7 +13,7 @@ from fake_engine import FakeEngine
 
 from octavo.api.connection import MAX_HEADER_BYTES
 
-ENDLESS = {"prompt": "hi", "max_tokens": 1_000_000, "ignore_eos": True}
+ENDLESS = {"prompt": "hi", "max_tokens": 100_000, "ignore_eos": True}
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -118,7 +118,12 @@ class ChatAnswer:
         prompt = await render(self._frontend, body, body.messages)
         prompt["prompt_token_ids"] = truncate(self._frontend, body, prompt["prompt_token_ids"])
         return self._frontend.engine.generate(
-            prompt, self._params, engine_id(self._id, 0), priority=body.priority, cache_salt=body.cache_salt
+            prompt,
+            self._params,
+            engine_id(self._id, 0),
+            priority=body.priority,
+            cache_salt=body.cache_salt,
+            clip_max_tokens=False,
         )
 
     def whole(self, output: RequestOutput) -> bytes:

@@ -79,6 +79,7 @@ class CompletionAnswer:
                 engine_id(self._id, index),
                 priority=body.priority,
                 cache_salt=body.cache_salt,
+                clip_max_tokens=False,
             )
             for index, prompt in enumerate(inputs)
         ]
