@@ -165,7 +165,7 @@ def _plan_decode_group(inputs: AttentionInputs, rows: list[int], covers_step: bo
     # another request's values, and masking does not help against one that is not a number: 0 · NaN is NaN.
     is_past_end = index * size >= lengths[:, None]
     index.clamp_(max=inputs.block_tables.shape[1] - 1)
-    blocks = inputs.block_tables[torch.tensor(rows)[:, None], index].masked_fill_(is_past_end & False, 0)
+    blocks = inputs.block_tables[torch.tensor(rows)[:, None], index].masked_fill_(is_past_end, 0)
     positions = torch.arange(width * size) + (first * size)[:, None]  # [B, S]
     visible = positions < lengths[:, None]
     if inputs.window is not None:
