@@ -1,12 +1,21 @@
 """Checkpoints that the parity tests share."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from tiny_checkpoints import MAX_LENGTH, Checkpoint, write_checkpoint
 
 from octavo import LLM
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keep_num_threads() -> Iterator[None]:
+    """Starting an engine sets the threads of the whole process."""
+    num_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +34,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Chec
 @pytest.fixture
 def start() -> Iterator[Callable[..., LLM]]:
     """Starts Octavo on a checkpoint, in float32, with small blocks and such settings as are given."""
-    threads = torch.get_num_threads()
     started: list[LLM] = []
 
-    def start_on(source: Checkpoint, **settings: object) -> LLM:
-        defaults = {
+    def start_on(source: Checkpoint, **settings: Any) -> LLM:
+        defaults: dict[str, Any] = {
             "dtype": "float32",
             "device": "cpu",
             "skip_tokenizer_init": True,
@@ -47,4 +55,3 @@ def start() -> Iterator[Callable[..., LLM]]:
     yield start_on
     for llm in started:
         llm.shutdown()
-    torch.set_num_threads(threads)

