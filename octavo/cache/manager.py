@@ -142,12 +142,6 @@ class CacheManager:
             cache.num_dropped[group] = 0
         cache.num_published = 0
 
-    def distrust(self, cache: RequestCache) -> list[int]:
-        """Take a request's blocks out of the prefix index.
-
-        Returns:
-            Those that only this request holds; their contents must be wiped before reuse.
-        """
-        blocks = [block for table in cache.tables for block in table if block != NULL_BLOCK]
-        self.pool.retract(blocks)
-        return [block for block in blocks if self.pool.ref_count(block) == 1]
+    def distrust(self, cache: RequestCache) -> None:
+        """Take a request's blocks out of the prefix index: their contents must not be found by others."""
+        self.pool.retract(block for table in cache.tables for block in table if block != NULL_BLOCK)

@@ -192,6 +192,20 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         start += query_len
 
 
+def test_blocks_that_a_row_does_not_own_may_hold_what_is_not_a_number() -> None:
+    lengths = [(1, 30), (1, 45), (5, 9), (1, 17), (1, 28)]
+    case = make_case(6, lengths)
+    own = {0}
+    for row, (_, seq_len) in enumerate(lengths):
+        own |= set(case.inputs.block_tables[row, : -(-seq_len // 4)].tolist())
+    (foreign,) = set(range(case.cache.shape[1])) - own
+    expected = attend(ReferenceAttention(), case)
+    case.cache[:, foreign] = torch.nan
+    for row, (_, seq_len) in enumerate(lengths):
+        case.inputs.block_tables[row, -(-seq_len // 4) :] = foreign
+    torch.testing.assert_close(attend(CpuAttention(), case), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_softcap_bounds_the_scores() -> None:
     case = make_case(7, [(1, 9), (5, 12)], softcap=2.0)
     expected = attend(ReferenceAttention(), case)

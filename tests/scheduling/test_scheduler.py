@@ -194,16 +194,31 @@ class TestEnds:
         harness = quiet(make_plan())
         harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "bad" else 0
         harness.add(request("bad", [0] * 9))
-        harness.schedule()
-        (held,) = [set(table) for table in harness.scheduler.requests["bad"].cache.tables]
-        harness.update()
+        harness.step()
         harness.add(request("next", [0] * 9))
         step = harness.schedule()
         assert step is not None
-        assert set(step.blocks_to_wipe) == held
+        assert step.blocks_to_wipe == [block for update in step.block_updates for block in update.block_ids]
         assert harness.device.admissions["next"] == [0]
         harness.update()
         assert harness.received["next"] == [0]
+
+    def test_blocks_are_not_wiped_before_anything_failed(self) -> None:
+        harness = quiet(make_plan())
+        harness.add(request("a", [0] * 9))
+        assert [step.blocks_to_wipe for step in iter_steps(harness)] == [[]] * 4
+
+    def test_a_failure_that_comes_in_after_an_abort_still_has_blocks_wiped(self) -> None:
+        harness = quiet(make_plan())
+        harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "bad" else 0
+        harness.add(request("bad", [0] * 9))
+        harness.schedule()
+        harness.abort(["bad"])
+        harness.update()
+        harness.add(request("next", [1] * 9))
+        step = harness.schedule()
+        assert step is not None
+        assert len(step.blocks_to_wipe) == 3
 
 
 class TestSharing:

@@ -1,0 +1,104 @@
+"""Scheduler and runner over a tiny model with random weights."""
+
+from collections import deque
+from dataclasses import replace
+
+import torch
+
+from octavo.execution.runner import ModelRunner
+from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
+from octavo.layers.build import Build
+from octavo.layers.weights import collect_slots, finalize
+from octavo.models.base import CausalLM
+from octavo.models.registry import build_model
+from octavo.planning.groups import make_groups
+from octavo.records import EngineOutput, EngineRequest, Plan, StepResult
+from octavo.scheduling import Scheduler
+
+VOCAB = 64
+MAX_LEN = 64
+
+
+def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: int | None) -> ModelConfig:
+    """A model of hidden size 32 with two key/value heads."""
+    return ModelConfig(
+        architecture=architecture,
+        model_type="tiny",
+        hidden_size=32,
+        num_layers=len(layer_types),
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        vocab_size=VOCAB,
+        max_position_embeddings=MAX_LEN,
+        rms_norm_eps=1e-6,
+        rope=RopeConfig(10_000.0),
+        local_rope=RopeConfig(1_000.0) if architecture.startswith("Gemma") else None,
+        layer_types=layer_types,
+        sliding_window=window,
+        tie_word_embeddings=False,
+        attention_bias=architecture.startswith("Qwen2"),
+        mlp_bias=False,
+        hidden_act="gelu_pytorch_tanh" if architecture.startswith("Gemma") else "silu",
+        attn_logit_softcap=None,
+        final_logit_softcap=None,
+        query_pre_attn_scalar=None,
+        dtype="float32",
+        bos_token_id=None,
+        eos_token_ids=(),
+    )
+
+
+def tiny_model(config: ModelConfig, poisoned_token: int | None = None) -> CausalLM:
+    """Random weights; the embedding of ``poisoned_token`` is not a number."""
+    random = torch.Generator().manual_seed(0)
+    model = build_model(config, Build(), MAX_LEN)
+    for name, slot in collect_slots(model).items():
+        values = torch.randn(slot.shape, generator=random)
+        slot.copy_(1 + 0.1 * values if "norm" in name else values / slot.shape[-1] ** 0.5)
+        if "embed_tokens" in name and poisoned_token is not None:
+            slot[poisoned_token] = torch.nan
+    finalize(model)
+    return model
+
+
+class TinyEngine:
+    """The step loop of an engine."""
+
+    def __init__(self, config: ModelConfig, model: CausalLM, **settings: object) -> None:
+        plan = Plan(
+            dtype="float32",
+            max_model_len=MAX_LEN,
+            block_size=4,
+            num_blocks=400,
+            groups=make_groups(config, MAX_LEN),
+            max_num_seqs=8,
+            max_num_batched_tokens=256,
+            enable_prefix_caching=True,
+            enable_chunked_prefill=True,
+            scheduling_policy="fcfs",
+            num_steps_ahead=0,
+        )
+        self.plan = replace(plan, **settings)  # type: ignore[arg-type]
+        self.runner = ModelRunner(model, config, self.plan, torch.float32, torch.device("cpu"))
+        self.scheduler = Scheduler(self.plan)
+
+    def run(self, requests: list[EngineRequest]) -> dict[str, list[EngineOutput]]:
+        """All outputs by request, in order."""
+        outputs: dict[str, list[EngineOutput]] = {request.request_id: [] for request in requests}
+        for request in requests:
+            self.scheduler.add(request)
+        results: deque[StepResult] = deque()
+        while self.scheduler.has_unfinished or results:
+            while len(results) <= self.plan.num_steps_ahead and (step := self.scheduler.schedule()) is not None:
+                results.append(self.runner.execute(step))
+            for output in self.scheduler.update(results.popleft()):
+                outputs[output.request_id].append(output)
+        assert self.scheduler.cache.pool.num_free == self.plan.num_blocks - 1
+        return outputs
+
+
+def tokens(outputs: list[EngineOutput]) -> list[int]:
+    """Generated tokens of one request."""
+    return [token for output in outputs for token in output.new_token_ids]
