@@ -5,7 +5,7 @@ from typing import Any
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_rope import parse_ropes
 from octavo.hub.config_values import ConfigValues, shown, wrong
-from octavo.hub.families import COMMON_DEFAULTS, FAMILIES, Family
+from octavo.hub.families import COMMON_DEFAULTS, FAMILIES, Family, unsupported_architecture
 from octavo.hub.model_config import LayerType, ModelConfig
 
 _MAX_LAYERS = 4096
@@ -33,7 +33,17 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig:
     architecture = _architecture(raw)
     if "hidden_size" not in raw and isinstance(raw.get("text_config"), dict):
         raw = {**raw, **raw["text_config"], "architectures": [architecture]}
-    family = FAMILIES.get(architecture) or Family(_text_or(raw.get("model_type"), ""), {})
+    family = FAMILIES.get(architecture)
+    if family is not None:
+        return _parse(raw, architecture, family)
+    try:
+        return _parse(raw, architecture, Family(_text_or(raw.get("model_type"), ""), {}))
+    except UnsupportedModelError as error:
+        # That the family is unknown explains why its keys are; the registry would say so too late.
+        raise UnsupportedModelError(f"{unsupported_architecture(architecture)} {error}") from None
+
+
+def _parse(raw: dict[str, Any], architecture: str, family: Family) -> ModelConfig:
     values = ConfigValues(raw, {**COMMON_DEFAULTS, **family.defaults}, family.fixed)
     if values.flag("use_bidirectional_attention"):
         raise UnsupportedModelError("The model attends in both directions (use_bidirectional_attention); it cannot.")

@@ -1,5 +1,6 @@
 """The rotary part of a configuration, in the words of transformers 4 and of transformers 5."""
 
+from types import NoneType
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
@@ -8,7 +9,10 @@ from octavo.hub.model_config import RopeConfig
 
 _MAX_POSITIONS = 1 << 27
 _NEEDS_ORIGINAL_LENGTH = ("yarn", "llama3", "longrope")
-_OWN_FIELDS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+_NOT_OF_SCALING = ("rope_theta", "partial_rotary_factor")
+_OWN_FIELDS = ("rope_type", "type", *_NOT_OF_SCALING)
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_LARGEST = 1e30
 
 
 def parse_ropes(values: ConfigValues) -> tuple[RopeConfig, RopeConfig | None]:
@@ -17,13 +21,27 @@ def parse_ropes(values: ConfigValues) -> tuple[RopeConfig, RopeConfig | None]:
     Raises:
         UnsupportedModelError: naming the key that cannot be.
     """
-    parameters = values.mapping("rope_parameters")
+    full, local = _by_layer_type(values.mapping("rope_parameters"))
+    scaling = values.mapping("rope_scaling")
+    if scaling:
+        # The older key, where it is given beside the newer one, was put there by somebody who means it.
+        full = {key: value for key, value in full.items() if key in _NOT_OF_SCALING} | scaling
     local_theta = values.optional_number("rope_local_base_freq")
-    if isinstance(parameters.get("full_attention"), dict):
-        full, local = parameters["full_attention"], parameters.get("sliding_attention")
-        return _rope(values, full, None), _rope(values, local, local_theta) if isinstance(local, dict) else None
-    rope = _rope(values, parameters or values.mapping("rope_scaling"), None)
+    rope = _rope(values, full, None)
+    if local is not None:
+        return rope, _rope(values, local, local_theta)
     return rope, None if local_theta is None else RopeConfig(local_theta)
+
+
+def _by_layer_type(parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Parameters of full layers and of sliding ones; None for the latter where they are not told apart."""
+    if not any(kind in parameters for kind in _LAYER_TYPES):
+        return parameters, None
+    for kind in _LAYER_TYPES:
+        if not isinstance(parameters.get(kind), (dict, NoneType)):
+            raise wrong(f"rope_parameters[{kind!r}]", parameters[kind], "an object")
+    full, local = (parameters.get(kind) for kind in _LAYER_TYPES)
+    return full or {}, local
 
 
 def _rope(values: ConfigValues, parameters: dict[str, Any], default_theta: float | None) -> RopeConfig:
@@ -33,10 +51,18 @@ def _rope(values: ConfigValues, parameters: dict[str, Any], default_theta: float
     theta = parameters.get("rope_theta")
     if theta is None:
         theta = values.number("rope_theta") if default_theta is None else default_theta
-    params = {key: value for key, value in parameters.items() if key not in _OWN_FIELDS}
+    params = {key: _checked(key, value) for key, value in parameters.items() if key not in _OWN_FIELDS}
     if kind in _NEEDS_ORIGINAL_LENGTH and params.get("original_max_position_embeddings") is None:
         params["original_max_position_embeddings"] = values.count("max_position_embeddings", _MAX_POSITIONS)
     return RopeConfig(positive_number("rope_theta", theta), kind, params, _rotary_share(values, parameters))
+
+
+def _checked(key: str, value: Any) -> Any:
+    """A parameter of a scaling: a number, a switch, or a list of numbers."""
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, (int, float, NoneType)) or not abs(item or 0) < _LARGEST:
+            raise wrong(key, value, "a number")
+    return value
 
 
 def _rotary_share(values: ConfigValues, parameters: dict[str, Any]) -> float:

@@ -1,5 +1,6 @@
 """What a family's configuration means where it is silent, as its published reference code has it."""
 
+import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,3 +110,10 @@ FAMILIES: dict[str, Family] = {
         fixed={"mlp_bias": False},
     ),
 }
+
+
+def unsupported_architecture(architecture: str) -> str:
+    """A sentence about an architecture that is not in :data:`FAMILIES`, with the names that are near it."""
+    near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.5)
+    hint = f"Near it are: {', '.join(near)}." if near else f"Supported are: {', '.join(sorted(FAMILIES))}."
+    return f"The architecture {architecture!r} is not supported. {hint}"

@@ -4,7 +4,7 @@ import math
 import struct
 from typing import Any
 
-from octavo.errors import UnsupportedModelError
+from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.config_values import shown
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
@@ -142,7 +142,10 @@ def _llama3_scaling(file: GGUFFile, divisors: GGUFTensor) -> dict[str, Any]:
     """Llama 3.1's scaling is stored as each frequency's divisor: 1 for the fastest, the factor for the slowest."""
     if divisors.type_name != "F32" or not 1 < math.prod(divisors.shape) <= 4096:
         raise UnsupportedModelError(f"{file.path}: rope_freqs.weight is not a list of float32 divisors.")
-    with file.path.open("rb") as data:
-        data.seek(divisors.offset)
-        values = struct.unpack(f"<{math.prod(divisors.shape)}f", data.read(divisors.num_bytes))
+    try:
+        with file.path.open("rb") as data:
+            data.seek(divisors.offset)
+            values = struct.unpack(f"<{math.prod(divisors.shape)}f", data.read(divisors.num_bytes))
+    except (OSError, struct.error) as error:
+        raise WeightsError(f"{file.path} cannot be read: {error}.") from None
     return {**_LLAMA3_SCALING, "factor": max(values)}

@@ -22,8 +22,8 @@ def load_model_config(source: ModelSource, overrides: dict[str, Any] | None = No
         WeightsError: a GGUF file is truncated or corrupted.
     """
     if source.kind == "gguf":
-        return parse_config({**gguf_raw_config(GGUFFile.open(source.path)), **(overrides or {})})
-    config = parse_config({**read_json(source.path / "config.json"), **(overrides or {})})
+        return parse_config(_overridden(gguf_raw_config(GGUFFile.open(source.path)), overrides or {}))
+    config = parse_config(_overridden(read_json(source.path / "config.json"), overrides or {}))
     more = token_ids(load_generation_config(source).get("eos_token_id"), config.vocab_size)
     return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *more))))
 
@@ -39,3 +39,16 @@ def load_generation_config(source: ModelSource) -> dict[str, Any]:
         return gguf_generation_config(GGUFFile.open(source.path))
     path = source.path / "generation_config.json"
     return read_json(path) if path.is_file() else {}
+
+
+def _overridden(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Replace values, also where the file says the same thing under another name that would go first."""
+    raw = {**raw, **overrides}
+    if "torch_dtype" in overrides and "dtype" not in overrides:
+        raw["dtype"] = overrides["torch_dtype"]
+    parameters = raw.get("rope_parameters")
+    if "rope_theta" in overrides and "rope_parameters" not in overrides and isinstance(parameters, dict):
+        theta = {"rope_theta": overrides["rope_theta"]}
+        full = parameters.get("full_attention")
+        raw["rope_parameters"] = parameters | ({"full_attention": full | theta} if isinstance(full, dict) else theta)
+    return raw
