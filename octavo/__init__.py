@@ -4,9 +4,14 @@ Names are imported when they are first used, so ``import octavo`` is quick.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# How long torch's OpenMP threads spin before they sleep; read when torch is first imported. With the default, two busy
+# neighbours on two cores cost 98 % of the speed, as every thread spins away the time that another one needs.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
