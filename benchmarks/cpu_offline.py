@@ -105,14 +105,20 @@ def load_octavo(threads: int) -> Generate:
 def load_huggingface(threads: int) -> Generate:
     """The same weights in transformers, with its cache."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     from octavo.hub import resolve
 
     torch.set_num_threads(threads)
     path = resolve(MODEL).path
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
-    model.eval()
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    # As from_pretrained does it, without the package accelerate that it insists on.
+    weights = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=torch.bfloat16)
+    missing, unexpected = model.load_state_dict(weights["tensors"], strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, f"weights do not fit: {missing}, {unexpected}"
+    model.tie_weights()
     # No token ends a text, so that both engines generate the same number.
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0

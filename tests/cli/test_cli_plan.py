@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from octavo.cli.collect_env import relevant_variables
+from octavo.cli.main import main
+from octavo.cli.plan import format_size, report
+from octavo.records import CacheGroup, Decision, MemoryPart, Plan
+
+PLAN = Plan(
+    dtype="bfloat16",
+    max_model_len=1000,
+    block_size=16,
+    num_blocks=126,
+    groups=(CacheGroup((0, 1), None),),
+    max_num_seqs=4,
+    max_num_batched_tokens=64,
+    enable_prefix_caching=True,
+    enable_chunked_prefill=True,
+    scheduling_policy="fcfs",
+    num_steps_ahead=0,
+    memory=(MemoryPart("weights", 3 << 30), MemoryPart("key/value cache", 1 << 30)),
+    cache_tokens=2000,
+    decode_limit=123.4,
+    decisions=(Decision("dtype", "bfloat16", "fast here"),),
+)
+
+
+def test_the_report_tells_memory_cache_speed_and_reasons() -> None:
+    lines = [" ".join(line.split()) for line in report("some-model", "a device", PLAN).splitlines()]
+    assert lines[0] == "some-model on a device"
+    assert "weights 3.00 GiB" in lines
+    assert "together 4.00 GiB" in lines
+    assert "2000 tokens in 125 blocks of 16" in lines
+    assert "2.0 sequences of the greatest length, 1000 tokens" in lines
+    assert any(line.startswith("123 tokens/s") for line in lines)
+    assert "dtype bfloat16 fast here" in lines
+
+
+def test_sizes() -> None:
+    assert [format_size(size) for size in (512, 1536, 3 << 20, 3 << 29)] == ["512 B", "1.5 KiB", "3.0 MiB", "1.50 GiB"]
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "/there/is/none"]) == 1
+    assert "/there/is/none" in capsys.readouterr().err
+
+
+def test_the_environment_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collect-env", "--json"]) == 0
+    sections = json.loads(capsys.readouterr().out)
+    assert sections["Software"]["octavo"]
+    assert sections["Machine"]["memory"]
+    assert main(["collect-env"]) == 0
+    assert "Machine:" in capsys.readouterr().out
+
+
+def test_secrets_are_not_shown() -> None:
+    environment = {"OCTAVO_API_KEY": "s", "HF_TOKEN": "s", "OMP_NUM_THREADS": "2", "HOME": "x", "HF_HOME": "/h"}
+    assert relevant_variables(environment) == {"OCTAVO_API_KEY": "(hidden)", "OMP_NUM_THREADS": "2", "HF_HOME": "/h"}
