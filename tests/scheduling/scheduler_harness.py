@@ -172,8 +172,11 @@ class Harness:
 
     def _expected_end(self, source: EngineRequest, received: list[int]) -> tuple[str | None, int | None]:
         num_output = len(source.output_token_ids) + len(received)
-        if num_output >= source.params.min_tokens and received[-1] in (END, STOP):
-            return "stop", STOP if received[-1] == STOP else None
+        if num_output >= source.params.min_tokens:
+            if received[-1] in source.eos_token_ids:
+                return "stop", None
+            if received[-1] in (source.params.stop_token_ids or []):
+                return "stop", received[-1]
         if len(source.prompt_token_ids) + num_output == self._max_len(source):
             return "length", None
         return None, None

@@ -1,5 +1,7 @@
 """The scheduler under any interleaving of requests, aborts, steps and results, against a simulated device."""
 
+import random
+
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -167,3 +169,40 @@ def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens
         too_long = num_prompt >= plan.max_model_len
         unchunked = not plan.enable_chunked_prefill and num_prompt > plan.max_num_batched_tokens
         assert too_long or unchunked or not cache.fits(min(plan.max_model_len, num_prompt + max_tokens))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    groups=GROUPS,
+    seed=st.integers(0, 1 << 32),
+    num_steps_ahead=st.integers(0, 2),
+    budget=st.integers(4, 24),
+    enable_prefix_caching=st.booleans(),
+)
+def test_many_requests_in_a_cache_for_hardly_two(
+    groups: tuple[CacheGroup, ...], seed: int, num_steps_ahead: int, budget: int, enable_prefix_caching: bool
+) -> None:
+    """Preemption all the time, with steps under way."""
+    source = random.Random(seed)
+    plan = make_plan(
+        max_model_len=24,
+        block_size=2,
+        num_blocks=1 + len(groups) * source.randint(12, 18),
+        groups=groups,
+        max_num_seqs=6,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=enable_prefix_caching,
+        num_steps_ahead=num_steps_ahead,
+    )
+    harness = Harness(plan, seed, end_share=0.02)
+    for number in range(10):
+        prompt = [source.randint(0, 1) for _ in range(source.randint(1, 12))]
+        assert harness.add(
+            EngineRequest(str(number), prompt, SamplingParams(max_tokens=source.randint(4, 12)), eos_token_ids=[END])
+        )
+        for _ in range(source.randint(0, 3)):
+            harness.step()
+        if source.random() < 0.2:
+            harness.abort([str(source.randint(0, number))])
+    harness.drain()
+    event("preempted" if harness.scheduler.stats.num_preemptions else "not preempted")
