@@ -6,6 +6,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from octavo.errors import OctavoError, UnsupportedModelError
 from octavo.hub import ModelConfig, RopeConfig, load_generation_config, load_model_config, resolve
@@ -163,3 +165,26 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         _load(_write(tmp_path, "llama", tensors={"output_norm.weight": np.zeros(4, np.float32)}))
     with pytest.raises(OctavoError, match="rope_freqs"):
         _load(_write(tmp_path, "llama", tensors={**EMBEDDING, "rope_freqs.weight": np.zeros(8, np.float16)}))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
+@given(position=st.integers(0, 1 << 12), noise=st.binary(min_size=1, max_size=8))
+@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_metadata_is_read_or_refused(architecture: str, position: int, noise: bytes, tmp_path: Path) -> None:
+    keys = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "tokenizer.ggml.eos_token_id": 2}
+    path, sound = tmp_path / "model.gguf", tmp_path / "sound"
+    if not sound.exists():
+        _write(tmp_path, architecture, tensors={"token_embd.weight": np.zeros((3, 32), np.float32)}, **keys)
+        path.rename(sound)
+    content = bytearray(sound.read_bytes())
+    start = position % (len(content) - 3 * 32 * 4)
+    content[start : start + len(noise)] = noise
+    path.write_bytes(content)
+    try:
+        config = _load(path)
+        load_generation_config(resolve(str(path)))
+    except OctavoError as error:
+        assert len(str(error)) < 500
+    else:
+        assert len(config.layer_types) == config.num_layers
+        assert config.num_heads % config.num_kv_heads == 0
