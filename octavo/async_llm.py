@@ -290,9 +290,10 @@ class AsyncLLM:
         return [request for request in self._outputs.replays() if self._may_replay(request)]
 
     def _handle_failure(self, error: str, is_setting: bool) -> None:
-        logger.error("%s", error)
         if is_setting:
             self._die(ConfigError(error))
+        else:
+            logger.error("%s", error)
 
     def _may_replay(self, request: EngineRequest) -> bool:
         """Whether to try a request once more; one that was there at every death may be their cause."""

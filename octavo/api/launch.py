@@ -25,6 +25,7 @@ from octavo.telemetry.logs import configure_logging, log_stats
 logger = logging.getLogger(__name__)
 
 _EXTRA_SECONDS = 5.0
+_SETTINGS_AT_FAULT = 2
 
 
 class ApiLaunch(msgspec.Struct):
@@ -115,7 +116,7 @@ async def _serve_with_children(settings: EngineConfig, server: ServerSettings) -
     try:
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({engine, stop, *children}, return_when=asyncio.FIRST_COMPLETED)
-        status = 0 if stopping.is_set() else 1
+        status = 0 if stopping.is_set() else _status_of_failure(children)
         stopping.set()
         await asyncio.wait(children, timeout=server.shutdown_timeout + _EXTRA_SECONDS)
         return status
@@ -130,8 +131,17 @@ async def _serve_with_children(settings: EngineConfig, server: ServerSettings) -
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _keep_child(launch: ApiLaunch, stopping: asyncio.Event) -> None:
-    """Keep one API process alive; when told to stop, let it drain. Returns early if it cannot start."""
+def _status_of_failure(children: list[asyncio.Task[int]]) -> int:
+    """The exit status of an API process that gave up, which has said why; 1 if all still run."""
+    return next((task.result() for task in children if task.done()), 1)
+
+
+async def _keep_child(launch: ApiLaunch, stopping: asyncio.Event) -> int:
+    """Keep one API process alive; when told to stop, let it drain.
+
+    Returns:
+        The status with which it ended for good: early if a setting is at fault.
+    """
     while not stopping.is_set():
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "octavo.api.process", stdin=asyncio.subprocess.PIPE, pass_fds=launch.fds
@@ -145,10 +155,9 @@ async def _keep_child(launch: ApiLaunch, stopping: asyncio.Event) -> None:
             if stopping.is_set():
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
-                await ended
-                return
-            if process.returncode == 2:
-                return
+                return await ended
+            if process.returncode == _SETTINGS_AT_FAULT:
+                return process.returncode
             logger.error("API process %d ended with status %s; starting it again", launch.index, process.returncode)
         finally:
             stop.cancel()
@@ -157,6 +166,7 @@ async def _keep_child(launch: ApiLaunch, stopping: asyncio.Event) -> None:
                     process.kill()
                 await ended
         await asyncio.sleep(0.2)
+    return 0
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:

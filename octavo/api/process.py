@@ -25,7 +25,8 @@ async def _serve(launch: ApiLaunch) -> int:
 
 def _end_with_parent() -> None:
     """Block until standard input closes, then end the process at once."""
-    while sys.stdin.buffer.read(1):
+    # Not through sys.stdin: a thread that holds its lock would make the interpreter abort at exit.
+    while os.read(0, 1):
         pass
     os._exit(0)
 
@@ -39,7 +40,8 @@ def main() -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(launch))
     except OctavoError as error:
-        print(f"octavo: error: {error}", file=sys.stderr)
+        if launch.index == 0:  # the others find the same
+            print(f"octavo: error: {error}", file=sys.stderr)
         return 2
 
 

@@ -169,7 +169,8 @@ class EngineServer:
 
 def _end_with_supervisor() -> None:
     """Block until standard input closes, then end the process at once."""
-    while sys.stdin.buffer.read(1):
+    # Not through sys.stdin: a thread that holds its lock would make the interpreter abort at exit.
+    while os.read(0, 1):
         pass
     os._exit(0)
 

@@ -203,7 +203,7 @@ def _fork(template: EngineRequest, count: int) -> list[EngineRequest]:
     """One engine request per completion. Only the first computes the prompt, so only it has its log-probabilities."""
     leader_id = f"0_{template.request_id}"
     params_of_others = msgspec.structs.replace(template.params, prompt_logprobs=None)
-    children = [msgspec.structs.replace(template, request_id=leader_id)]
+    children = [msgspec.structs.replace(template, request_id=leader_id, leader_id=leader_id)]
     for index in range(1, count):
         child = msgspec.structs.replace(
             template,

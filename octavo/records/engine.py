@@ -21,7 +21,8 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
         priority: lower runs first under the priority policy.
         arrival_time: seconds since the epoch.
         cache_salt: separates prefix-cache entries of different tenants.
-        leader_id: request whose prompt is the same (``n`` > 1): wait for it, then share its blocks.
+        leader_id: with ``n`` > 1, the first of the requests of one prompt (for itself, too): the others wait for it,
+            then share its blocks.
         client_index: which frontend gets the output.
     """
 

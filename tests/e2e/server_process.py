@@ -38,11 +38,8 @@ def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
 
 
 async def until_async(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """The same for a running event loop."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain"
-        await asyncio.sleep(0.02)
+    """The same beside a running event loop."""
+    await asyncio.to_thread(until, holds, seconds)
 
 
 def environment() -> dict[str, str]:
@@ -141,10 +138,8 @@ class ServerProcess:
         self.http.close()
         family = self.family() if self.process.poll() is None else []
         self.process.send_signal(signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            pass
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

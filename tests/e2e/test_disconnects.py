@@ -30,7 +30,9 @@ def test_request_of_a_client_that_left_is_aborted(server: ServerProcess, changes
 def test_connection_that_breaks_off(server: ServerProcess) -> None:
     """No farewell: the socket is reset in mid-stream."""
     body = httpx.Request("POST", server.url, json={**LONG, "stream": True}).read()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    )
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head.encode() + b"\r\n" + body)
         assert connection.recv(100).startswith(b"HTTP/1.1 200")

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 from openai.types import Completion
 from server_process import MODEL, ServerProcess, until, until_async
@@ -73,17 +72,11 @@ async def read_all(server: ServerProcess, names: list[str], kill_after: list[int
             target = first.num_chunks + num_chunks
             await until_async(lambda target=target: first.num_chunks >= target)  # type: ignore[misc]
             server.kill_engine()
-            async with httpx.AsyncClient(base_url=server.url) as http:
-                await _until_health_is(http, 503)
-                assert not any(task.done() for task in reading)
-                await _until_health_is(http, 200)
+            await until_async(lambda: server.health == 503)
+            assert not any(task.done() for task in reading)
+            await until_async(lambda: server.health == 200)
         await asyncio.gather(*reading)
         return seen(readers)
-
-
-async def _until_health_is(http: httpx.AsyncClient, status: int) -> None:
-    while (await http.get("/health")).status_code != status:
-        await asyncio.sleep(0.02)
 
 
 def test_streams_survive_the_engine(server: ServerProcess) -> None:

@@ -1,5 +1,6 @@
 """The server's processes: how they end, who looks after whom, and what happens when one cannot start."""
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Stream(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with self._server.client() as client:
+        with self._server.client() as client, contextlib.suppress(openai.APIConnectionError):
             for chunk in client.completions.create(**STORY, max_tokens=self._max_tokens, stream=True):
                 self.num_chunks += 1
                 self.text += chunk.choices[0].text
@@ -82,7 +83,12 @@ def test_several_api_processes(start_server: StartServer) -> None:
 
     first, second = server.children("octavo.api.process")
     first.kill()
-    until(lambda: {first, second} != set(server.children("octavo.api.process")) and len(server.children("octavo.api.process")) == 2)
+    until(
+        lambda: (
+            {first, second} != set(server.children("octavo.api.process"))
+            and len(server.children("octavo.api.process")) == 2
+        )
+    )
     (newcomer,) = set(server.children("octavo.api.process")) - {first, second}
     # The one that stayed would serve alone; the new one has to, once the other is stopped.
     second.suspend()
@@ -115,21 +121,18 @@ def test_processes_end_with_the_one_that_started_them(start_server: StartServer)
     [
         (["./no/such/folder"], "There is no file or folder"),
         (["bundled:nothing"], "bundled:smollm2"),
-        ([MODEL, "--num-gpu-blocks-override", "2", "--max-model-len", "2048"], "max_model_len"),
-        ([MODEL, "--max-model-len", "1000000"], "max_model_len"),
-        ([MODEL, "--logits-processors", '["no.such.module:Class"]'], "no.such.module"),
+        ([MODEL, "--num-gpu-blocks-override", "2", "--max-model-len", "2048"], "does not fit the cache"),
+        ([MODEL, "--max-model-len", "1000000"], "8192"),
+        ([MODEL, "--max-model-len", "1000000", "--api-server-count", "2"], "8192"),
+        ([MODEL, "--logits-processors", '["no.such.module:Class"]'], "cannot be imported"),
         ([MODEL, "--max-num-seq", "3"], "--max-num-seqs"),
-        ([MODEL, "--chat-template", "{% if %}"], "template"),
-        ([MODEL, "--tensor-parallel-size", "2"], "tensor_parallel_size"),
+        ([MODEL, "--tensor-parallel-size", "2"], "tensor_parallel_size must be 1"),
     ],
 )
-@pytest.mark.parametrize("count", ["1", "2"], ids=["alone", "with children"])
-def test_wrong_settings_end_the_command_with_a_sentence(flags: list[str], words: str, count: str) -> None:
-    if count == "2" and "--num-gpu-blocks-override" not in flags and "--chat-template" not in flags:
-        pytest.skip("one setting that the engine refuses and one that API processes refuse are enough")
-    ended = octavo("serve", *flags, "--port", "0", "--api-server-count", count, timeout=60)
-    assert ended.returncode not in (0, -signal.SIGKILL)
-    assert words in ended.stderr
+def test_wrong_settings_end_the_command_with_a_sentence(flags: list[str], words: str) -> None:
+    ended = octavo("serve", *flags, "--port", "0", timeout=60)
+    assert ended.returncode in (1, 2)
+    assert ended.stderr.count(words) == 1
     assert "Traceback" not in ended.stderr
     assert "starting it again" not in ended.stderr
 

@@ -8,7 +8,19 @@ import openai
 import pytest
 from server_process import MODEL, ServerProcess, until
 
-WORDS = "the sea a small red boat sailed on under one bright moon and old stories of far lands were told".split()
+WORDS = (
+    "the sea",
+    "a small",
+    "red boat",
+    "sailed",
+    "on",
+    "under",
+    "one bright",
+    "moon",
+    "and old",
+    "stories",
+    "of far lands",
+)
 
 
 def prompt_of(number: int) -> str:
@@ -137,9 +149,7 @@ def test_logprobs_and_echo_agree_with_each_other(server: ServerProcess) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_bad_requests_are_told_why(
-    server: ServerProcess, change: dict[str, Any], status: int, words: str
-) -> None:
+def test_bad_requests_are_told_why(server: ServerProcess, change: dict[str, Any], status: int, words: str) -> None:
     answer = server.http.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", "max_tokens": 3, **change})
     assert answer.status_code == status
     assert words in answer.json()["error"]["message"]

@@ -203,7 +203,7 @@ def test_n_forks_the_request():
     )
     leader, *others = prepared.children
     assert [child.request_id for child in prepared.children] == ["0_r", "1_r", "2_r"]
-    assert leader.leader_id is None and {child.leader_id for child in others} == {"0_r"}
+    assert {child.leader_id for child in prepared.children} == {"0_r"}
     assert [child.seed for child in prepared.children] == [5, 6, 7]
     assert {child.params.n for child in prepared.children} == {1}
     assert (leader.params.prompt_logprobs, others[0].params.prompt_logprobs) == (1, None)
