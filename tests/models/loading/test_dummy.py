@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import FAMILIES, Tiny, folder_of, tiny
+from tiny_weights import FAMILIES, Tiny, folder_of, tiny
 
 from octavo.models.loading import load_weights
 

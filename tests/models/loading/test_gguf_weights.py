@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tiny_models import GGUF_ARCHITECTURES, Tiny, tiny, write_gguf
+from tiny_weights import GGUF_ARCHITECTURES, Tiny, tiny, write_gguf
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub import ModelSource, load_model_config, resolve

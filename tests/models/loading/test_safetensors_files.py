@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from tiny_models import FAMILIES, Tiny, folder_of, tiny, write_safetensors, write_shards
+from tiny_weights import FAMILIES, Tiny, folder_of, tiny, write_safetensors, write_shards
 
 from octavo.errors import OctavoError, UnsupportedModelError, WeightsError
 from octavo.hub import ModelSource
