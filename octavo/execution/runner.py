@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from octavo.execution.kv_cache import allocate_kv_caches
 from octavo.execution.state import BatchState
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionInputs, attention_backend
+from octavo.kernels import AttentionInputs, attention_backend, padded_rows
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
 from octavo.records import NewRow, Plan, RowLogprobs, Step, StepResult
@@ -67,7 +68,7 @@ class ModelRunner:
         """Run one step."""
         self._take_changes(step)
         inputs = self._prepare_inputs(step)
-        hidden = self.model(inputs.token_ids, inputs.positions, self._plan_attention(step, inputs))
+        hidden = self._forward(inputs, self._plan_attention(step, inputs))
         self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
         result = StepResult([0] * len(step.slots))
         self._sample(step, inputs, hidden, result)
@@ -107,6 +108,17 @@ class ModelRunner:
         token_ids = state.token_ids[token_slots, positions].long()
         return _Inputs(slots, token_ids, positions, token_slots, last_tokens)
 
+    def _forward(self, inputs: _Inputs, attention: StepAttention) -> torch.Tensor:
+        """Hidden states of the step's tokens, ``[T, hidden]``; the model itself runs on a padded number of them."""
+        num_tokens = len(inputs.token_ids)
+        padding = (0, padded_rows(self.device, num_tokens) - num_tokens)
+        return self.model(F.pad(inputs.token_ids, padding), F.pad(inputs.positions, padding), attention)[:num_tokens]
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[N, hidden] → [N, vocab]``, likewise padded."""
+        num_rows = len(hidden)
+        return self.model.logits(F.pad(hidden, (0, 0, 0, padded_rows(self.device, num_rows) - num_rows)))[:num_rows]
+
     def _plan_attention(self, step: Step, inputs: _Inputs) -> StepAttention:
         query_lens = step.num_new.tolist()
         seq_lens = (step.num_computed + step.num_new).tolist()
@@ -136,7 +148,7 @@ class ModelRunner:
         rows = hidden if len(sampling) == len(hidden) else hidden.index_select(0, last_tokens)
         lengths = inputs.positions[last_tokens] + 1
         slot_list = step.slots[step.samples].tolist()
-        samples = self.sampler.sample(self.model.logits(rows), slots, lengths, self.state.token_ids, slot_list)
+        samples = self.sampler.sample(self._logits(rows), slots, lengths, self.state.token_ids, slot_list)
         self.state.append(slots, lengths, samples.token_ids)
         token_ids = samples.token_ids.tolist()
         for index, row in enumerate(sampling):
@@ -168,7 +180,7 @@ class ModelRunner:
         assert row.params.prompt_logprobs is not None
         for start in range(begin, end, _PROMPT_LOGPROB_ROWS):
             stop = min(start + _PROMPT_LOGPROB_ROWS, end)
-            logits = self.model.logits(hidden[start - first : stop - first])
+            logits = self._logits(hidden[start - first : stop - first])
             targets = torch.tensor(row.token_ids[start + 1 : stop + 1], device=self.device)
             collected.extend(prompt_logprobs(logits, targets, row.params.prompt_logprobs))
         if first + len(hidden) >= row.prompt_len - 1:

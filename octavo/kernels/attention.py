@@ -60,18 +60,22 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: Any) -> None:
-        """Write the step's keys and values, ``[T, Hkv, D]`` each, into the cache."""
+        """Write the step's keys and values into the cache.
+
+        Args:
+            k, v: ``[≥ T, Hkv, D]``; rows past the step's tokens are padding and go nowhere.
+        """
 
     @abstractmethod
     def attend(self, q: torch.Tensor, kv_cache: torch.Tensor, plan: Any, spec: AttentionSpec) -> torch.Tensor:
         """Attention of new queries over the cached keys and values.
 
         Args:
-            q: ``[T, H, D]``.
+            q: ``[≥ T, H, D]``; rows past the step's tokens are padding.
             kv_cache: ``[2, blocks, Hkv, block_size, D]`` with this step's tokens already stored.
 
         Returns:
-            ``[T, H, D]``.
+            Of ``q``'s shape; padding yields zeros.
         """
 
 
@@ -83,22 +87,23 @@ class ReferenceAttention(AttentionBackend):
 
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs) -> None:
         blocks, offsets = plan.slot_mapping // plan.block_size, plan.slot_mapping % plan.block_size
-        kv_cache[0][blocks, :, offsets] = k
-        kv_cache[1][blocks, :, offsets] = v
+        kv_cache[0][blocks, :, offsets] = k[: len(blocks)]
+        kv_cache[1][blocks, :, offsets] = v[: len(blocks)]
 
     def attend(
         self, q: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec
     ) -> torch.Tensor:
-        outputs = []
+        output = torch.zeros_like(q, memory_format=torch.contiguous_format)
         start = 0
         for row, (query_len, seq_len) in enumerate(zip(plan.query_lens, plan.seq_lens, strict=True)):
             num_blocks = -(-seq_len // plan.block_size)
             blocks = plan.block_tables[row, :num_blocks].long()
             keys, values = kv_cache[:, blocks].transpose(2, 3).flatten(1, 2)[:, :seq_len].float()  # [S, Hkv, D] each
             queries = q[start : start + query_len].float()
-            outputs.append(_attend_one(queries, keys, values, seq_len - query_len, plan.window, spec))
+            attended = _attend_one(queries, keys, values, seq_len - query_len, plan.window, spec)
+            output[start : start + query_len] = attended.to(q.dtype)
             start += query_len
-        return torch.cat(outputs).to(q.dtype)
+        return output
 
 
 def causal_mask(

@@ -12,6 +12,7 @@ it for 16 decoding requests.
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 
 from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, causal_mask
 
@@ -57,15 +58,22 @@ class CpuAttentionPlan:
     """What all layers of a cache group share in one step.
 
     Attributes:
+        num_tokens: T.
         store_rows: ``[T · Hkv]`` int64, where each new key goes in a cache seen as ``[blocks · Hkv · block_size, D]``.
         masks: those made so far, by the shape of the tile.
     """
 
+    num_tokens: int
     store_rows: torch.Tensor
     decodes: list[_DecodeGroup]
     chunks: list[_Chunk]
     window: int | None
     masks: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def is_one_group(self) -> bool:
+        """Whether the step's tokens are one group of decoding requests, in order."""
+        return len(self.decodes) == 1 and self.decodes[0].rows is None
 
     def tile_mask(self, num_queries: int, first_query: int, num_keys: int) -> torch.Tensor:
         """Additive mask of a tile, ``[queries, keys]``; equal tiles of all layers and chunks share it.
@@ -90,19 +98,21 @@ class CpuAttention(AttentionBackend):
             if length > 1:
                 chunks.append(_plan_chunk(inputs, row, start))
             start += length
-        return CpuAttentionPlan(_store_rows(inputs), _plan_decodes(inputs, single), chunks, inputs.window)
+        return CpuAttentionPlan(start, _store_rows(inputs), _plan_decodes(inputs, single), chunks, inputs.window)
 
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan) -> None:
-        head_dim = k.shape[-1]
-        kv_cache[0].view(-1, head_dim).index_copy_(0, plan.store_rows, k.reshape(-1, head_dim))
-        kv_cache[1].view(-1, head_dim).index_copy_(0, plan.store_rows, v.reshape(-1, head_dim))
+        head_dim, num_tokens = k.shape[-1], plan.num_tokens
+        kv_cache[0].view(-1, head_dim).index_copy_(0, plan.store_rows, k[:num_tokens].reshape(-1, head_dim))
+        kv_cache[1].view(-1, head_dim).index_copy_(0, plan.store_rows, v[:num_tokens].reshape(-1, head_dim))
 
     def attend(
         self, q: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan, spec: AttentionSpec
     ) -> torch.Tensor:
-        if len(plan.decodes) == 1 and plan.decodes[0].rows is None:
-            return _attend_decodes(q, kv_cache, plan.decodes[0], spec)
+        if plan.is_one_group:
+            attended = _attend_decodes(q[: plan.num_tokens], kv_cache, plan.decodes[0], spec)
+            return attended if len(q) == len(attended) else F.pad(attended, (0, 0, 0, 0, 0, len(q) - len(attended)))
         output = torch.empty(q.shape, dtype=q.dtype)
+        output[plan.num_tokens :] = 0
         for group in plan.decodes:
             output[group.rows] = _attend_decodes(q[group.rows], kv_cache, group, spec)
         for chunk in plan.chunks:
