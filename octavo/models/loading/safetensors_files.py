@@ -76,7 +76,9 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder} holds only {pickled[0]}, a pickle, which can run code when it is loaded; Octavo does not load "
             "such files. Convert it to safetensors, for example with save_pretrained of transformers."
         )
-    raise UnsupportedModelError(f"{folder} holds no weights (*.safetensors).")
+    in_gguf = sorted(folder.glob("*.gguf"))
+    hint = f" To load its GGUF weights, name the file: {in_gguf[0]}." if in_gguf else ""
+    raise UnsupportedModelError(f"{folder} holds no weights (*.safetensors).{hint}")
 
 
 def _indexed_files(folder: Path, index: Path) -> list[Path]:

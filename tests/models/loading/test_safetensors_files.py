@@ -122,6 +122,12 @@ def test_pickles_are_refused_with_the_reason(name: str, tmp_path: Path) -> None:
         load(tiny("llama"), folder_of(tmp_path))
 
 
+def test_gguf_weights_beside_a_config_must_be_named(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"")
+    with pytest.raises(UnsupportedModelError, match=r"no weights.*name the file: .*model\.gguf"):
+        load(tiny("llama"), folder_of(tmp_path))
+
+
 def test_no_weights_at_all(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="no weights"):
         load(tiny("llama"), folder_of(tmp_path))
