@@ -201,10 +201,10 @@ def _details(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _load_tokenizer(name: str) -> Tokenizer:
-    from octavo.hub import resolve
+    from octavo.hub import find_files
     from octavo.tokenization import load_tokenizer
 
-    return load_tokenizer(resolve(name).path)
+    return load_tokenizer(find_files(name))
 
 
 def _metrics(text: str) -> list[str]:

@@ -1,10 +1,11 @@
 """What a frontend needs of a model besides the engine: tokenizer, chat template, sampling defaults."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.hub import load_generation_config, load_model_config, resolve
+from octavo.hub import ModelSource, find_files, load_generation_config, load_model_config, resolve
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
 from octavo.records import EngineInfo
@@ -43,18 +44,10 @@ class Frontend:
         )
         config = load_model_config(source, model.hf_overrides)
         generation = load_generation_config(source)
-        eos = {*config.eos_token_ids, *_as_list(generation.get("eos_token_id"))}
+        eos = set(config.eos_token_ids)
         tokenizer = None
         if not model.skip_tokenizer_init:
-            place = source
-            if model.tokenizer is not None:
-                place = resolve(
-                    model.tokenizer,
-                    revision=model.tokenizer_revision,
-                    token=model.hf_token,
-                    cache_dir=settings.load.download_dir,
-                )
-            tokenizer = load_tokenizer(place.path)
+            tokenizer = load_tokenizer(_tokenizer_path(settings, source))
             if tokenizer.eos_token_id is not None:
                 eos.add(tokenizer.eos_token_id)
         template = None if chat_template is None else read_chat_template(chat_template)
@@ -79,11 +72,16 @@ def _default_params(settings: EngineConfig, generation: dict[str, Any]) -> dict[
     if model.generation_config in ("vllm", "octavo"):
         generation = {}
     elif model.generation_config != "auto":
-        generation = load_generation_config(resolve(model.generation_config))
+        generation = load_generation_config(
+            ModelSource("folder", find_files(model.generation_config), model.generation_config)
+        )
     return {**generation, **(model.override_generation_config or {})}
 
 
-def _as_list(value: Any) -> list[int]:
-    if value is None:
-        return []
-    return [int(item) for item in value] if isinstance(value, list) else [int(value)]
+def _tokenizer_path(settings: EngineConfig, source: ModelSource) -> Path:
+    model = settings.model
+    if model.tokenizer is None:
+        return source.path
+    return find_files(
+        model.tokenizer, revision=model.tokenizer_revision, token=model.hf_token, cache_dir=settings.load.download_dir
+    )
