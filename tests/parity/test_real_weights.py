@@ -2,6 +2,7 @@
 
 import gc
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ from octavo.hub import resolve
 
 PROMPT = "The old lighthouse keeper climbed the stairs and"
 NUM_TOKENS = 64
+
+# Their published tokenizers compose characters first (NFC). A GGUF file has no word for it, and transformers leaves it
+# out where it reads one.
+COMPOSING = {"qwen2.5-coder-1.5b"}
 
 MODELS = [
     pytest.param("smollm2", id="smollm2"),
@@ -49,7 +54,7 @@ def readings(request: pytest.FixtureRequest) -> tuple[Reading, Reading]:
     path = _find(request.param)
     ours = _read_with_octavo(path)
     gc.collect()
-    return ours, _read_with_transformers(path, ours.answer_ids)
+    return ours, _read_with_transformers(path, ours.answer_ids, composes=request.param in COMPOSING)
 
 
 def test_greedy_text_is_the_same(readings: tuple[Reading, Reading]) -> None:
@@ -108,11 +113,12 @@ def _read_with_octavo(path: Path) -> Reading:
     return Reading(list(completion.token_ids), completion.text, _perplexity(logprobs), encodings)
 
 
-def _read_with_transformers(path: Path, answer_ids: list[int]) -> Reading:
+def _read_with_transformers(path: Path, answer_ids: list[int], *, composes: bool) -> Reading:
     """Greedy search is followed, not repeated: the model sees the prompt with ``answer_ids`` behind it and says at each
     place which token it would have taken. The first that differs is the first that its own search would have taken."""
     tokenizer = load_reference_tokenizer(path)
-    encodings = [tokenizer(text)["input_ids"] for text in (PASSAGE, *HARD_TEXTS)]
+    texts = [unicodedata.normalize("NFC", text) if composes else text for text in (PASSAGE, *HARD_TEXTS)]
+    encodings = [tokenizer(text)["input_ids"] for text in texts]
     prompt_ids = tokenizer(PROMPT)["input_ids"]
     model = load_reference_model(path)
     followed = reference_logprobs(model, [*prompt_ids, *answer_ids])[len(prompt_ids) - 1 : -1]
