@@ -10,8 +10,9 @@ from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.engine.client import EngineClient
+from octavo.engine.replay import Replays
 from octavo.engine.supervisor import Supervisor
-from octavo.errors import ConfigError, EngineDeadError, OverloadedError, RequestFailedError
+from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
@@ -22,7 +23,6 @@ from octavo.records import (
     EngineOutput,
     EngineRequest,
     EngineStats,
-    PreparedRequest,
     PromptType,
     RequestOutput,
     SamplingParams,
@@ -32,7 +32,6 @@ from octavo.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_MAX_REPLAYS = 3
 _LONG_TEXT = 4096
 
 
@@ -78,7 +77,7 @@ class AsyncLLM:
         self._info: EngineInfo | None = None
         self._outputs = OutputProcessor(None)
         self._streams: dict[str, asyncio.Queue[RequestOutput | Exception]] = {}
-        self._num_replays: dict[str, int] = {}
+        self._replays = Replays()
         self._started = asyncio.Event()
         self._error: EngineDeadError | ConfigError | None = None
 
@@ -206,6 +205,10 @@ class AsyncLLM:
         )
         # Tokenising a long text takes long and lets go of the interpreter; a short one is not worth a thread.
         prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
+        # Much may have happened while a long text was tokenised.
+        self._check_admission()
+        if self._outputs.has(request_id):
+            raise InvalidRequestError(f"The request id {request_id!r} is already in use.", "request_id")
         stream: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
         self._outputs.add(prepared)
         self._streams[request_id] = stream
@@ -213,6 +216,8 @@ class AsyncLLM:
         try:
             assert self._client is not None and self._meter is not None
             self._meter.begin(prepared)
+            if self._client.is_connected:
+                self._replays.enter(prepared.children)
             await self._client.add(prepared.children)
             while not finished:
                 item = await stream.get()
@@ -224,9 +229,9 @@ class AsyncLLM:
                 yield item
         finally:
             self._streams.pop(request_id, None)
-            self._forget_replays(prepared)
             if not finished:
                 await self._abort_in_engine(request_id)
+            self._send_soon(self._replays.forget([child.request_id for child in prepared.children]))
 
     async def abort(self, request_id: str) -> None:
         """End a request; its generator raises :class:`RequestFailedError`."""
@@ -243,21 +248,19 @@ class AsyncLLM:
 
     async def shutdown(self) -> None:
         """End requests, the engine process and all that was set up; may be called more than once."""
-        for stream in self._streams.values():
-            stream.put_nowait(EngineDeadError("The engine is shutting down."))
-        if self._supervisor is not None:
-            await self._supervisor.stop()
-            self._supervisor = None
-        if self._supervision is not None:
-            self._supervision.cancel()
-            await asyncio.gather(self._supervision, return_exceptions=True)
-            self._supervision = None
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._die(EngineDeadError("The engine is shut down."))
+        # Taken at once: nothing is ended twice if two callers shut down at the same time.
+        supervisor, supervision, client, folder = self._supervisor, self._supervision, self._client, self._folder
+        self._supervisor = self._supervision = self._client = self._folder = None
+        if supervisor is not None:
+            await supervisor.stop()
+        if supervision is not None:
+            supervision.cancel()
+            await asyncio.gather(supervision, return_exceptions=True)
+        if client is not None:
+            await client.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _check_admission(self) -> None:
         if self._error is not None:
@@ -287,27 +290,17 @@ class AsyncLLM:
     def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
         self._info = info
         self._started.set()
-        return [request for request in self._outputs.replays() if self._may_replay(request)]
+        requests, guilty = self._replays.resume(self._outputs.replays())
+        error = "The engine died each time that it worked on this request."
+        failures = [EngineOutput(request_id, finish_reason="error", error=error) for request_id in guilty]
+        self._handle_batch(failures, self.stats)
+        return requests
 
     def _handle_failure(self, error: str, is_setting: bool) -> None:
         if is_setting:
             self._die(ConfigError(error))
         else:
             logger.error("%s", error)
-
-    def _may_replay(self, request: EngineRequest) -> bool:
-        """Whether to try a request once more; one that was there at every death may be their cause."""
-        count = self._num_replays.get(request.request_id, 0)
-        self._num_replays[request.request_id] = count + 1
-        if count < _MAX_REPLAYS:
-            return True
-        error = f"The engine died {count + 1} times while it worked on this request."
-        self._handle_batch([EngineOutput(request.request_id, finish_reason="error", error=error)], self.stats)
-        return False
-
-    def _forget_replays(self, prepared: PreparedRequest) -> None:
-        for child in prepared.children:
-            self._num_replays.pop(child.request_id, None)
 
     def _handle_batch(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
         self.stats = stats
@@ -316,6 +309,7 @@ class AsyncLLM:
             self._meter.observe(outputs)
         if not outputs:
             return
+        self._send_soon(self._replays.take(outputs))
         processed = self._outputs.process(outputs)
         for output in processed.outputs:
             stream = self._streams.get(output.request_id)
@@ -324,6 +318,10 @@ class AsyncLLM:
         if processed.aborts and self._client is not None and self._meter is not None:
             self._meter.end(processed.aborts, "stop")
             _run_soon(self._client.abort(processed.aborts))
+
+    def _send_soon(self, requests: list[EngineRequest]) -> None:
+        if requests and self._client is not None:
+            _run_soon(self._client.add(requests))
 
 
 _background: set[asyncio.Task[None]] = set()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
 
 from octavo.engine import messages
 from octavo.errors import EngineDeadError
@@ -45,6 +44,7 @@ class EngineClient:
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._disconnections: zmq.Socket[bytes] = zmq.Socket.shadow(self._monitor)
         self._socket.bind(address)
         self._identity: bytes | None = None
         self._generation = 0
@@ -113,6 +113,8 @@ class EngineClient:
                 if generation == self._generation and self.is_connected:
                     self._on_batch(outputs, stats)
             case messages.Ready(generation=generation, info=info):
+                # Else the loss of this engine's predecessor, if it is noticed late, would count as this one's.
+                self._note_disconnections()
                 self._identity, self._generation = identity, generation
                 await self.add(self._on_ready(info))
             case messages.Failed(error=error, is_setting=is_setting):
@@ -124,7 +126,12 @@ class EngineClient:
 
     async def _watch_connection(self) -> None:
         while True:
-            await recv_monitor_message(self._monitor)
+            await self._monitor.poll()
+            self._note_disconnections()
+
+    def _note_disconnections(self) -> None:
+        while self._disconnections.poll(0):
+            self._disconnections.recv_multipart()
             self._identity = None
             for future in self._calls.values():
                 if not future.done():

@@ -44,18 +44,23 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the engine alive until :meth:`stop`; returns earlier only when giving up."""
-        while not self._stopping:
-            process = await self._start()
-            status = await process.wait()
-            if self._stopping:
-                return
-            if status == _SETTINGS_AT_FAULT:
-                return
-            logger.error("the engine process ended %s; starting it again", _describe(status))
-            if not self._may_restart():
-                logger.error("the engine died %d times within %.0f s; giving up", _MAX_RESTARTS + 1, _RESTART_WINDOW)
-                return
-            await asyncio.sleep(0.1 * 2 ** (len(self._deaths) - 1))
+        try:
+            while not self._stopping:
+                process = await self._start()
+                status = await process.wait()
+                if self._stopping or status == _SETTINGS_AT_FAULT:
+                    return
+                logger.error("the engine process ended %s; starting it again", _describe(status))
+                if not self._may_restart():
+                    logger.error(
+                        "the engine died %d times within %.0f s; giving up", _MAX_RESTARTS + 1, _RESTART_WINDOW
+                    )
+                    return
+                await asyncio.sleep(0.1 * 2 ** (len(self._deaths) - 1))
+        finally:
+            # One may have been starting while stop() was called.
+            if self._process is not None and self._process.returncode is None:
+                self._process.kill()
 
     async def stop(self) -> None:
         """End the engine process."""

@@ -1,0 +1,182 @@
+"""A frontend's end of the connection, talking to engines that the test plays."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from octavo.engine import messages
+from octavo.engine.client import EngineClient
+from octavo.errors import EngineDeadError
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams
+
+INFO = EngineInfo(128, 1000, 50, 16, 8, True)
+REQUEST = EngineRequest("r", [1], SamplingParams())
+
+
+class Engine:
+    """One life of an engine."""
+
+    def __init__(self, address: str, generation: int) -> None:
+        self.generation = generation
+        self.context = zmq.asyncio.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.IDENTITY, f"engine-{generation}".encode())
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+
+    async def say(self, message: messages.FromEngine) -> None:
+        await self.socket.send(messages.encode(message))
+
+    async def ready(self) -> messages.ToEngine:
+        """Report as loaded; returns what the frontend answers."""
+        await self.say(messages.Ready(self.generation, INFO))
+        return await self.hear()
+
+    async def hear(self) -> messages.ToEngine:
+        return messages.decode_to_engine(await asyncio.wait_for(self.socket.recv(), 20))
+
+    async def bring(self, token_id: int, generation: int | None = None) -> None:
+        outputs = [EngineOutput("r", [token_id])]
+        await self.say(messages.Batch(generation or self.generation, outputs, EngineStats()))
+
+    def die(self) -> None:
+        self.socket.close(0)
+        self.context.term()
+
+
+class Frontend:
+    """A client, and what it was told."""
+
+    def __init__(self, address: str) -> None:
+        self.unfinished: list[EngineRequest] = []
+        self.tokens: list[int] = []
+        self.failures: list[tuple[str, bool]] = []
+        self.client = EngineClient(
+            address,
+            on_ready=lambda info: self.unfinished,
+            on_batch=self._take,
+            on_failed=lambda error, is_setting: self.failures.append((error, is_setting)),
+        )
+
+    def _take(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
+        for output in outputs:
+            if output.new_token_ids == [13]:
+                raise RuntimeError("a bug on the way to the user")
+            self.tokens += output.new_token_ids
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():  # noqa: ASYNC110 (what is waited for is plain state)
+                await asyncio.sleep(0.005)
+
+
+def play(tmp_path: Path, scenario: Callable[[Frontend, str], Awaitable[None]]) -> None:
+    async def main() -> None:
+        address = f"ipc://{tmp_path}/engine.sock"
+        frontend = Frontend(address)
+        frontend.client.start()
+        try:
+            await scenario(frontend, address)
+        finally:
+            await frontend.client.close()
+
+    asyncio.run(main())
+
+
+def test_each_engine_is_given_what_is_unfinished(tmp_path: Path) -> None:
+    async def scenario(frontend: Frontend, address: str) -> None:
+        client = frontend.client
+        await client.add([REQUEST])  # nobody is there: not kept either
+        first = Engine(address, 1)
+        assert await first.ready() == messages.Add([])
+        await client.add([REQUEST])
+        assert await first.hear() == messages.Add([REQUEST])
+        await client.abort(["r"])
+        assert await first.hear() == messages.Abort(["r"])
+        first.die()
+        await frontend.until(lambda: not client.is_connected)
+        frontend.unfinished = [REQUEST]
+        second = Engine(address, 2)
+        assert await second.ready() == messages.Add([REQUEST])
+        assert client.is_connected
+        second.die()
+
+    play(tmp_path, scenario)
+
+
+def test_last_words_of_a_dead_engine_are_passed_over(tmp_path: Path) -> None:
+    async def scenario(frontend: Frontend, address: str) -> None:
+        first = Engine(address, 1)
+        await first.ready()
+        await first.bring(11)
+        await frontend.until(lambda: frontend.tokens == [11])
+        first.die()
+        second = Engine(address, 2)
+        await second.bring(22)  # before it has said that it is there
+        await second.ready()
+        await second.bring(99, generation=1)
+        await second.bring(33)
+        await frontend.until(lambda: 33 in frontend.tokens)
+        assert frontend.tokens == [11, 33]
+        second.die()
+
+    play(tmp_path, scenario)
+
+
+def test_late_news_of_a_death_does_not_cost_the_successor(tmp_path: Path) -> None:
+    async def scenario(frontend: Frontend, address: str) -> None:
+        first = Engine(address, 1)
+        await first.ready()
+        # The event loop is held up while one engine dies and the next one comes.
+        first.die()
+        second = Engine(address, 2)
+        await second.say(messages.Ready(2, INFO))
+        plain = zmq.Socket.shadow(second.socket)
+        assert plain.poll(200) == 0
+        assert await second.hear() == messages.Add([])
+        await frontend.client.add([REQUEST])
+        assert await second.hear() == messages.Add([REQUEST])
+        assert frontend.client.is_connected
+        second.die()
+
+    play(tmp_path, scenario)
+
+
+def test_calls(tmp_path: Path) -> None:
+    async def scenario(frontend: Frontend, address: str) -> None:
+        client = frontend.client
+        with pytest.raises(EngineDeadError, match="not running"):
+            await client.call("reset_prefix_cache")
+        engine = Engine(address, 1)
+        await engine.ready()
+        calls = [asyncio.create_task(client.call("reset_prefix_cache")) for _ in range(3)]
+        heard = [await engine.hear() for _ in range(3)]
+        ids = [message.call_id for message in heard if isinstance(message, messages.Call)]
+        assert len(set(ids)) == 3
+        await engine.say(messages.Reply(ids[1], False))
+        await engine.say(messages.Reply(12345, True))
+        await engine.say(messages.Reply(ids[0], True))
+        assert [await calls[0], await calls[1]] == [True, False]
+        engine.die()
+        with pytest.raises(EngineDeadError, match="before it answered"):
+            await calls[2]
+
+    play(tmp_path, scenario)
+
+
+def test_one_bad_message_does_not_end_the_connection(tmp_path: Path) -> None:
+    async def scenario(frontend: Frontend, address: str) -> None:
+        engine = Engine(address, 1)
+        await engine.ready()
+        await engine.bring(13)
+        await engine.bring(14)
+        await frontend.until(lambda: frontend.tokens == [14])
+        await engine.say(messages.Failed(1, "No such model.", True))
+        await frontend.until(lambda: frontend.failures == [("No such model.", True)])
+        engine.die()
+
+    play(tmp_path, scenario)

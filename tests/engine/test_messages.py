@@ -1,0 +1,83 @@
+"""What goes over the wire comes out as it went in, and nothing else comes out."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.engine import messages
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, RequestTimes, SamplingParams
+from octavo.records.engine import TokenLogprobs
+
+TOKENS = st.lists(st.integers(0, 1 << 31), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> EngineRequest:
+    params = SamplingParams(
+        temperature=draw(st.floats(0, 2)),
+        seed=draw(st.none() | st.integers(0, (1 << 64) - 1)),
+        stop=draw(st.lists(TEXT.filter(bool), max_size=2)),
+        logit_bias=draw(st.none() | st.dictionaries(st.integers(0, 1000), st.floats(-100, 100), max_size=3)),
+        logprobs=draw(st.none() | st.integers(-1, 5)),
+        extra_args=draw(st.none() | st.dictionaries(TEXT, st.integers(-5, 5) | TEXT | st.lists(TEXT), max_size=2)),
+    )
+    return EngineRequest(
+        draw(TEXT),
+        draw(TOKENS),
+        params,
+        seed=draw(st.integers(0, (1 << 64) - 1)),
+        eos_token_ids=draw(TOKENS),
+        bad_words_token_ids=draw(st.lists(TOKENS, max_size=2)),
+        output_token_ids=draw(TOKENS),
+        cache_salt=draw(st.none() | TEXT),
+        leader_id=draw(st.none() | TEXT),
+    )
+
+
+@given(st.lists(requests(), max_size=3))
+def test_requests(sent: list[EngineRequest]) -> None:
+    assert messages.decode_to_engine(messages.encode(messages.Add(sent))) == messages.Add(sent)
+
+
+@pytest.mark.parametrize(
+    "message", [messages.Abort(["a", "b"]), messages.Call(7, "reset_prefix_cache")], ids=lambda m: type(m).__name__
+)
+def test_other_messages_to_the_engine(message: messages.ToEngine) -> None:
+    assert messages.decode_to_engine(messages.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Ready(3, EngineInfo(128, 1000, 50, 16, 8, True, [{"name": "x"}])),
+        messages.Failed(1, "A sentence.", True),
+        messages.Batch(
+            2,
+            [
+                EngineOutput(
+                    "r",
+                    [1, 2],
+                    finish_reason="stop",
+                    stop_reason=2,
+                    logprobs=[TokenLogprobs([1, 5], [-0.5, float("-inf")], 2)],
+                    num_cached_tokens=16,
+                    times=RequestTimes(1.0, 2.0),
+                )
+            ],
+            EngineStats(num_running=1, cache_usage=0.25),
+        ),
+        messages.Reply(9, False),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_messages_from_the_engine(message: messages.FromEngine) -> None:
+    assert messages.decode_from_engine(messages.encode(message)) == message
+
+
+@given(st.binary(max_size=64))
+def test_noise_is_refused(data: bytes) -> None:
+    for decode in (messages.decode_to_engine, messages.decode_from_engine):
+        with pytest.raises(msgspec.MsgspecError):
+            decode(data)

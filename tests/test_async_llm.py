@@ -1,0 +1,265 @@
+"""The asynchronous face: many requests, their ends, and the engine's."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tiny_llama import SETTINGS, write_model
+
+from octavo import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams
+from octavo.errors import (
+    ConfigError,
+    EngineDeadError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    RequestFailedError,
+)
+
+LONG = SamplingParams(max_tokens=240, ignore_eos=True, seed=1)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(autouse=True)
+def _importable_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@asynccontextmanager
+async def running(folder: Path, **settings: Any) -> AsyncIterator[AsyncLLM]:
+    llm = AsyncLLM.from_engine_args(model=str(folder), log_level="warning", **(SETTINGS | settings))
+    await llm.start()
+    try:
+        yield llm
+    finally:
+        await llm.shutdown()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def last(
+    llm: AsyncLLM, request_id: str, params: SamplingParams = LONG, prompt: Any = "tea", **options: Any
+) -> RequestOutput:
+    outputs = [output async for output in llm.generate(prompt, params, request_id, **options)]
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    return outputs[-1]
+
+
+def engine_process() -> psutil.Process:
+    children = psutil.Process().children(recursive=True)
+    (engine,) = [child for child in children if "octavo.engine.process" in child.cmdline()]
+    return engine
+
+
+def run(folder: Path, scenario: Callable[[AsyncLLM], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(120), running(folder, **settings) as llm:
+            await scenario(llm)
+            await until(lambda: llm.num_unfinished == 0)
+            await until(lambda: llm.stats.num_running == llm.stats.num_waiting == 0 and llm.stats.cache_usage == 0)
+
+    asyncio.run(main())
+
+
+def test_life_of_requests(folder: Path) -> None:
+    async def scenario(llm: AsyncLLM) -> None:
+        assert llm.is_healthy and not llm.is_dead
+        await _kinds_of_output(llm)
+        await _leaving(llm)
+        await _wrong_requests(llm)
+        await _prefix_cache(llm)
+
+    run(folder, scenario, max_num_seqs=8)
+
+
+async def _kinds_of_output(llm: AsyncLLM) -> None:
+    params = SamplingParams(max_tokens=20, ignore_eos=True, seed=2, n=2)
+    cumulative = await last(llm, "a", params)
+    params.output_kind = RequestOutputKind.DELTA
+    texts = {0: "", 1: ""}
+    async for output in llm.generate("tea", params, "b"):
+        for completion in output.outputs:
+            texts[completion.index] += completion.text
+    params.output_kind = RequestOutputKind.FINAL_ONLY
+    outputs = [output async for output in llm.generate("tea", params, "c")]
+    assert len(outputs) == 1
+    expected = [completion.text for completion in cumulative.outputs]
+    assert [completion.text for completion in outputs[0].outputs] == [texts[0], texts[1]] == expected
+
+
+async def _leaving(llm: AsyncLLM) -> None:
+    """Whoever aborts, closes or is cancelled frees what the request had; the others go on."""
+    others = [asyncio.create_task(last(llm, f"other {number}")) for number in range(3)]
+
+    closed = llm.generate("tea", LONG, "closed")
+    await anext(closed)
+    await closed.aclose()
+
+    aborted = llm.generate("tea", LONG, "aborted")
+    await anext(aborted)
+    await llm.abort("aborted")
+    with pytest.raises(RequestFailedError, match="aborted"):
+        while True:
+            await anext(aborted)
+    await llm.abort("aborted")
+    await llm.abort("never seen")
+
+    cancelled = asyncio.create_task(last(llm, "cancelled"))
+    await until(lambda: llm.num_unfinished == 4)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+
+    texts = {output.outputs[0].text for output in await asyncio.gather(*others)}
+    assert len(texts) == 1 and len(texts.pop()) > 100
+    # An id may be used again when its request is over.
+    await last(llm, "closed", SamplingParams(max_tokens=2))
+
+
+async def _wrong_requests(llm: AsyncLLM) -> None:
+    running = asyncio.create_task(last(llm, "running"))
+    await until(lambda: llm.num_unfinished == 1)
+    for prompt in ("", [1] * 256, [300], [-1], {"nothing": 1}, "tea" * 100_000):
+        with pytest.raises(InvalidRequestError):
+            await last(llm, "wrong", prompt=prompt)
+    with pytest.raises(InvalidRequestError, match="already in use"):
+        await last(llm, "running")
+    with pytest.raises(InvalidRequestError, match="context holds"):
+        await last(llm, "wrong", LONG, [1] * 200, clip_max_tokens=False)
+    assert (await running).outputs[0].finish_reason == "length"
+
+
+async def _prefix_cache(llm: AsyncLLM) -> None:
+    few = SamplingParams(max_tokens=2)
+    prompt = list(range(10, 31))
+    cached = [(await last(llm, str(number), few, prompt)).num_cached_tokens for number in range(2)]
+    assert cached == [0, 20]
+    assert (await last(llm, "salted", few, prompt, cache_salt="x")).num_cached_tokens == 0
+    busy = asyncio.create_task(last(llm, "busy"))
+    await until(lambda: llm.stats.num_running == 1)
+    assert not await llm.reset_prefix_cache()
+    await busy
+    assert await llm.reset_prefix_cache()
+    assert (await last(llm, "after", few, prompt)).num_cached_tokens == 0
+
+
+def test_too_many_requests_are_turned_away(folder: Path) -> None:
+    async def scenario(llm: AsyncLLM) -> None:
+        taken = [asyncio.create_task(last(llm, str(number))) for number in range(5)]
+        await until(lambda: llm.num_unfinished == 5)
+        with pytest.raises(OverloadedError, match="5 requests"):
+            await last(llm, "one too many")
+        await asyncio.gather(*taken)
+        await last(llm, "now there is room", SamplingParams(max_tokens=1))
+
+    run(folder, scenario, max_num_seqs=2, max_num_waiting=3)
+
+
+def test_engine_is_replaced(folder: Path) -> None:
+    async def scenario(llm: AsyncLLM) -> None:
+        undisturbed = await last(llm, "undisturbed")
+        requests = [asyncio.create_task(last(llm, str(number))) for number in range(4)]
+        await until(lambda: llm.stats.num_running == 4)
+        engine_process().kill()
+        await until(lambda: not llm.is_healthy)
+        assert not llm.is_dead
+        with pytest.raises(EngineDeadError, match="at the moment"):
+            await llm.reset_prefix_cache()
+        # One that comes while there is no engine waits for the next.
+        requests.append(asyncio.create_task(last(llm, "meanwhile")))
+        outputs = await asyncio.gather(*requests)
+        assert {output.outputs[0].text for output in outputs} == {undisturbed.outputs[0].text}
+        assert llm.is_healthy
+
+    run(folder, scenario)
+
+
+def test_request_that_kills_engines_dies_alone(folder: Path) -> None:
+    def deadly(after: int) -> SamplingParams:
+        return SamplingParams(max_tokens=200, ignore_eos=True, extra_args={"die_after": after})
+
+    async def main() -> None:
+        async with asyncio.timeout(240), running(folder, logits_processors=["deadly_processor:Deadly"]) as llm:
+            undisturbed = await last(llm, "undisturbed")
+            others = [asyncio.create_task(last(llm, f"other {number}")) for number in range(5)]
+            await until(lambda: llm.num_unfinished == 5)
+            with pytest.raises(RequestFailedError, match="died"):
+                await last(llm, "poison", deadly(30))
+            texts = {output.outputs[0].text for output in await asyncio.gather(*others)}
+            assert texts == {undisturbed.outputs[0].text}
+
+            # Another one, and the engine has died too often.
+            waiting = asyncio.create_task(llm.wait_until_dead())
+            with pytest.raises(EngineDeadError, match="does not come back"):
+                await last(llm, "more poison", deadly(0))
+            await waiting
+            assert llm.is_dead and not llm.is_healthy
+            with pytest.raises(EngineDeadError):
+                await last(llm, "too late")
+
+    asyncio.run(main())
+
+
+def test_shutdown(folder: Path) -> None:
+    async def main() -> None:
+        async with running(folder) as llm:
+            engine = engine_process()
+            request = asyncio.create_task(last(llm, "running"))
+            await until(lambda: llm.stats.num_running == 1)
+            await llm.shutdown()
+            with pytest.raises(EngineDeadError, match="shut down"):
+                await request
+            assert not engine.is_running()
+            assert not llm.is_healthy
+            with pytest.raises(EngineDeadError, match="shut down"):
+                await last(llm, "late")
+            await llm.shutdown()
+
+    asyncio.run(main())
+
+
+def test_shutdown_while_starting(folder: Path) -> None:
+    async def main() -> None:
+        llm = AsyncLLM.from_engine_args(model=str(folder), **SETTINGS)
+        starting = asyncio.create_task(llm.start())
+        await until(lambda: any("octavo.engine.process" in child.cmdline() for child in psutil.Process().children()))
+        await llm.shutdown()
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await starting
+
+    asyncio.run(main())
+    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"num_gpu_blocks_override": 3}, ConfigError, "does not fit the cache"),
+        ({"model": "./no/such/folder"}, ModelNotFoundError, "no file or folder"),
+        ({"logits_processors": ["no.such:Class"]}, ConfigError, "cannot be imported"),
+        ({"logits_processors": [int]}, ConfigError, "by name"),
+    ],
+    ids=["cache", "model", "processor", "class"],
+)
+def test_wrong_settings(folder: Path, settings: dict[str, Any], error: type[Exception], words: str) -> None:
+    async def main() -> None:
+        with pytest.raises(error, match=words):
+            await AsyncLLM.from_engine_args(**{"model": str(folder), **SETTINGS, **settings}).start()
+
+    asyncio.run(main())
