@@ -66,7 +66,7 @@ def test_greedy_text_is_the_same(readings: tuple[Reading, Reading]) -> None:
 
 def test_perplexity_is_the_same(readings: tuple[Reading, Reading]) -> None:
     ours, theirs = readings
-    assert 1 < theirs.perplexity < 40
+    assert 1 < theirs.perplexity < 100  # they read it as a language, not as noise
     assert ours.perplexity == pytest.approx(theirs.perplexity, rel=1e-3)
 
 
