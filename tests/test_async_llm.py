@@ -61,10 +61,10 @@ async def last(
     return outputs[-1]
 
 
-def engine_process() -> psutil.Process:
-    children = psutil.Process().children(recursive=True)
-    (engine,) = [child for child in children if "octavo.engine.process" in child.cmdline()]
-    return engine
+def engine_processes() -> list[psutil.Process]:
+    """Engines that this process started itself; other tests' servers have theirs."""
+    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in children if "octavo.engine.process" in child.cmdline()]
 
 
 def run(folder: Path, scenario: Callable[[AsyncLLM], Awaitable[None]], **settings: Any) -> None:
@@ -176,7 +176,7 @@ def test_engine_is_replaced(folder: Path) -> None:
         undisturbed = await last(llm, "undisturbed")
         requests = [asyncio.create_task(last(llm, str(number))) for number in range(4)]
         await until(lambda: llm.stats.num_running == 4)
-        engine_process().kill()
+        engine_processes()[0].kill()
         await until(lambda: not llm.is_healthy)
         assert not llm.is_dead
         with pytest.raises(EngineDeadError, match="at the moment"):
@@ -219,7 +219,7 @@ def test_request_that_kills_engines_dies_alone(folder: Path) -> None:
 def test_shutdown(folder: Path) -> None:
     async def main() -> None:
         async with running(folder) as llm:
-            engine = engine_process()
+            (engine,) = engine_processes()
             request = asyncio.create_task(last(llm, "running"))
             await until(lambda: llm.stats.num_running == 1)
             await llm.shutdown()
@@ -238,13 +238,13 @@ def test_shutdown_while_starting(folder: Path) -> None:
     async def main() -> None:
         llm = AsyncLLM.from_engine_args(model=str(folder), **SETTINGS)
         starting = asyncio.create_task(llm.start())
-        await until(lambda: any("octavo.engine.process" in child.cmdline() for child in psutil.Process().children()))
+        await until(lambda: bool(engine_processes()))
         await llm.shutdown()
         with pytest.raises(EngineDeadError, match="shut down"):
             await starting
 
     asyncio.run(main())
-    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    assert not engine_processes()
 
 
 @pytest.mark.parametrize(

@@ -453,15 +453,16 @@ class TestBrokenWeights:
             damaged.generate([poisoned[3]], params, use_tqdm=False)
 
 
-class TestDemoModel:
-    @pytest.fixture(scope="class")
-    def demo(self) -> Iterator[LLM]:
-        llm = LLM(
-            "bundled:smollm2", max_model_len=256, kv_cache_memory_bytes=64 << 20, num_threads=1, use_tqdm_on_load=False
-        )
-        yield llm
-        llm.shutdown()
+@pytest.fixture(scope="module")
+def demo() -> Iterator[LLM]:
+    llm = LLM(
+        "bundled:smollm2", max_model_len=256, kv_cache_memory_bytes=64 << 20, num_threads=1, use_tqdm_on_load=False
+    )
+    yield llm
+    llm.shutdown()
 
+
+class TestDemoModel:
     def test_it_knows_a_capital(self, demo: LLM) -> None:
         messages = [{"role": "user", "content": "What is the capital of France?"}]
         (output,) = demo.chat(messages, SamplingParams(temperature=0, max_tokens=20), use_tqdm=False)
