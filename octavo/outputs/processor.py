@@ -138,7 +138,9 @@ class _Request:
         self._num_running = len(self.completions)
         self._prepared = prepared
         self._tokenizer = tokenizer
-        self._prompt_logprobs: PromptLogprobs | None = None
+        has_one_token = prepared.params.prompt_logprobs is not None and len(prepared.prompt_token_ids) == 1
+        # The first token has no log-probability; a prompt of one token is complete without the engine's help.
+        self._prompt_logprobs: PromptLogprobs | None = [None] if has_one_token else None
         self._cached_tokens: int | None = None
         self._error: str | None = None
         self._metrics = RequestStateStats(arrival_time=prepared.arrival_time)

@@ -174,6 +174,15 @@ def test_logprobs_have_the_sampled_token_first_and_ranks():
     assert outputs[0].prompt_logprobs[1:] == [{b: Logprob(-2.0, 2, "b"), a: Logprob(-1.0, 1, "a")}] * len(prompt_rows)
 
 
+def test_the_first_prompt_token_has_no_logprobs_even_if_it_is_alone():
+    processor = OutputProcessor(TOKENIZER)
+    request = prepared(prompt="T", prompt_logprobs=0)
+    assert len(request.prompt_token_ids) == 1
+    processor.add(request)
+    outputs, _ = run(processor, [[6]])
+    assert outputs[-1].prompt_logprobs == [None]
+
+
 def test_prompt_logprobs_are_streamed_once():
     processor = OutputProcessor(TOKENIZER)
     processor.add(prepared(output_kind=DELTA, prompt_logprobs=0))
