@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 # How long torch's OpenMP threads spin before they sleep; read when torch is first imported. With the default, two busy
 # neighbours on two cores cost 98 % of the speed, as every thread spins away the time that another one needs.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM

@@ -58,7 +58,8 @@ class InProcessExecutor(Executor):
     def __init__(
         self, settings: EngineConfig, source: ModelSource, config: ModelConfig, plan: Plan, platform: Platform
     ) -> None:
-        platform.prepare(settings.device.num_threads)
+        # Twice: while layers rearrange their weights, a copy lies beside the original.
+        platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"))
         device, dtype = platform.device, getattr(torch, plan.dtype)
         model, self.load_report = _load(settings, source, config, plan, dtype, device)
         processors = load_processors(settings.model.logits_processors or [], settings, device)

@@ -8,7 +8,7 @@ from octavo.kernels.basic import (
     rms_norm,
     silu_and_mul,
 )
-from octavo.kernels.select import attention_backend, pack_linear, padded_rows
+from octavo.kernels.select import attention_backend, linear, padded_rows
 
 __all__ = [
     "AttentionBackend",
@@ -19,7 +19,7 @@ __all__ = [
     "apply_rope",
     "attention_backend",
     "gelu_tanh_and_mul",
-    "pack_linear",
+    "linear",
     "padded_rows",
     "rms_norm",
     "silu_and_mul",

@@ -1,13 +1,15 @@
 """Which implementation serves which kind of device; decided once at start."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 import octavo.kernels.cpu.basic  # noqa: F401  registers the CPU kernels
 from octavo.kernels.attention import AttentionBackend, ReferenceAttention
 from octavo.kernels.cpu.attention import CpuAttention
-from octavo.kernels.cpu.linear import pack_linear as _pack_linear_cpu
+from octavo.kernels.cpu.linear import pack_linear
 from octavo.kernels.cpu.linear import padded_rows as _padded_rows_cpu
 
 
@@ -16,9 +18,14 @@ def attention_backend(device: torch.device) -> AttentionBackend:
     return CpuAttention() if device.type == "cpu" else ReferenceAttention()
 
 
-def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """A faster form of ``x @ weight.T + bias`` for a weight ``[out, in]`` that stays as it is, or None."""
-    return _pack_linear_cpu(weight, bias) if weight.device.type == "cpu" else None
+def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[Callable[[torch.Tensor], torch.Tensor], bool]:
+    """The fastest form of ``x @ weight.T + bias`` for a weight ``[out, in]`` that stays as it is.
+
+    Returns:
+        The function, and whether it holds a copy, so that the weight itself is no longer read.
+    """
+    packed = pack_linear(weight, bias) if weight.device.type == "cpu" else None
+    return (partial(F.linear, weight=weight, bias=bias), False) if packed is None else (packed, True)
 
 
 def padded_rows(device: torch.device, num_rows: int) -> int:

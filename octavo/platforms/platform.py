@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from octavo.errors import ConfigError
+from octavo.platforms.huge_pages import reserve_huge_heap
 
 _COMPUTE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -43,8 +44,13 @@ class Platform(ABC):
         """Types the device computes in at full speed, the preferred first."""
 
     @abstractmethod
-    def prepare(self, num_threads: int | None) -> None:
-        """Set up this process for computing."""
+    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
+        """Set up this process for computing.
+
+        Args:
+            num_threads: threads to compute with on the host; None decides.
+            num_bytes: memory that weights are about to take.
+        """
 
     @abstractmethod
     def read_bandwidth(self) -> float:
@@ -76,8 +82,10 @@ class CpuPlatform(Platform):
             return (torch.bfloat16, torch.float32)
         return (torch.float32,)
 
-    def prepare(self, num_threads: int | None) -> None:
+    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
         torch.set_num_threads(num_threads or available_cores())
+        if num_bytes:
+            reserve_huge_heap(num_bytes)
 
     def read_bandwidth(self) -> float:
         return _measure_read_bandwidth()
@@ -105,7 +113,7 @@ class CudaPlatform(Platform):
             return (torch.bfloat16, torch.float16, torch.float32)
         return (torch.float16, torch.float32)
 
-    def prepare(self, num_threads: int | None) -> None:
+    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
         torch.set_num_threads(num_threads or 1)
 
     def read_bandwidth(self) -> float:

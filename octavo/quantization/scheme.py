@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from octavo.kernels import pack_linear
+from octavo.kernels import linear
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -41,12 +41,10 @@ class PlainScheme(LinearScheme):
         weight, bias = module.weight, module.bias
         assert isinstance(weight, nn.Parameter)
         assert bias is None or isinstance(bias, nn.Parameter)
-        packed = pack_linear(weight.data, None if bias is None else bias.data)
-        if packed is None:
-            return lambda x: nn.functional.linear(x, weight, bias)
-        if not keep_weight:
+        apply, is_copied = linear(weight.data, None if bias is None else bias.data)
+        if is_copied and not keep_weight:
             module.weight = nn.Parameter(weight.data.new_empty(0), requires_grad=False)
-        return packed
+        return apply
 
 
 def _empty(*shape: int) -> nn.Parameter:

@@ -82,3 +82,7 @@ class Plan:
     def max_blocks_per_seq(self) -> int:
         """Entries in one block table."""
         return -(-self.max_model_len // self.block_size)
+
+    def memory_of(self, name: str) -> int:
+        """Bytes of the part of that name, 0 if there is none."""
+        return sum(part.num_bytes for part in self.memory if part.name == name)

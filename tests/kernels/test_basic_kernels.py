@@ -83,21 +83,33 @@ def test_rope_rotates_pairs_and_leaves_the_rest(
         assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 17])
-def test_a_packed_weight_gives_the_product_of_the_plain_one(rows: int, has_bias: bool) -> None:
-    weight = random(0, 48, 64, dtype=torch.bfloat16)
-    bias = random(1, 48, dtype=torch.bfloat16) if has_bias else None
-    apply = kernels.pack_linear(weight.clone(), bias)
-    if apply is None:
-        pytest.skip("this processor has no packed bfloat16 product")
-    x = random(2, rows, 64, dtype=torch.bfloat16)
+def test_a_linear_layer_multiplies_and_adds(rows: int, has_bias: bool, dtype: torch.dtype) -> None:
+    weight = random(0, 48, 64, dtype=dtype)
+    bias = random(1, 48, dtype=dtype) if has_bias else None
+    apply, _ = kernels.linear(weight.clone(), bias)
+    x = random(2, rows, 64, dtype=dtype)
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
     result = apply(x)
-    assert result.dtype == torch.bfloat16
-    torch.testing.assert_close(result.double(), expected, rtol=1e-2, atol=5e-2)
-    torch.testing.assert_close(result, F.linear(x, weight, bias), rtol=1e-2, atol=5e-2)
+    assert result.dtype == dtype
+    tolerance = {"rtol": 1e-2, "atol": 5e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(result.double(), expected, **tolerance)
+
+
+@pytest.mark.parametrize("in_features", [64, 576, 1536, 2048])
+def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(in_features: int) -> None:
+    apply, is_packed = kernels.linear(random(0, 256, in_features, dtype=torch.bfloat16), None)
+    if not is_packed:
+        pytest.skip("needs a processor with bfloat16 products")
+    x = random(1, 128, in_features, dtype=torch.bfloat16)
+    together = apply(x)
+    for count in (1, 2, 3, 4, 7, 8, 16, 33, 64):
+        assert torch.equal(apply(x[:count]), together[:count])
+        assert torch.equal(apply(x[-count:]), together[-count:])
 
 
 def test_float32_weights_are_left_as_they_are() -> None:
-    assert kernels.pack_linear(random(0, 4, 4), None) is None
+    _, is_copied = kernels.linear(random(0, 4, 4), None)
+    assert not is_copied

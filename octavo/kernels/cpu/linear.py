@@ -3,6 +3,10 @@
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
+
+# oneDNN sums up to so many products in one go; longer sums are split, for a single row in another way than for several.
+_LONGEST_WHOLE_SUM = 1024
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -28,7 +32,19 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Apply | None
         output: torch.Tensor = linear(x, packed, bias, "none", [], "")
         return output
 
-    return apply
+    # With this a row's product has the same bits whatever else is in the batch, and so a request's text does not depend
+    # on its neighbours.
+    return _with_least_rows(apply, 2) if weight.shape[1] > _LONGEST_WHOLE_SUM else apply
+
+
+def _with_least_rows(apply: Apply, least: int) -> Apply:
+    """Compute at least so many rows: fewer take another path, which adds up in another order."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        num_rows = len(x)
+        return apply(x) if num_rows >= least else apply(F.pad(x, (0, 0, 0, least - num_rows)))[:num_rows]
+
+    return padded
 
 
 def padded_rows(num_rows: int) -> int:

@@ -1,0 +1,56 @@
+"""Huge pages for weights on Linux with glibc.
+
+Reading weights that lie scattered over 4 KiB pages spends much of its time on looking up addresses. The libraries
+that pack weights allocate each of them by malloc, which maps large blocks one by one, too small or too crooked for
+2 MiB pages. So malloc is told to take them from its one contiguous heap, the heap is extended ahead of time, and the
+kernel is asked to back it with huge pages as it fills. Measured on 2 cores of a Zen 4 (SmolLM2, bfloat16): 4 to 8 %
+in decode and prefill.
+"""
+
+import ctypes
+import platform
+import re
+import sys
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_LARGEST_FROM_HEAP = 32 << 20
+_MADV_HUGEPAGE = 14
+_PAGE = 4096
+
+
+def reserve_huge_heap(num_bytes: int) -> bool:
+    """Extend the heap by so many bytes of huge pages; they are taken from the system only as they are used.
+
+    Returns:
+        Whether it was possible. Where it is not, nothing is lost but speed.
+    """
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    pad = min(num_bytes, (1 << 31) - _PAGE)
+    if not libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP):
+        return False
+    libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    libc.mallopt(_M_TOP_PAD, pad)
+    # A block that does not fit what is left of the heap makes malloc extend it, by the pad beyond the block.
+    libc.free(libc.malloc(_LARGEST_FROM_HEAP - _PAGE))
+    libc.mallopt(_M_TOP_PAD, 1 << 20)
+    heap = _heap_range()
+    return heap is not None and libc.madvise(heap[0], heap[1] - heap[0], _MADV_HUGEPAGE) == 0
+
+
+def _heap_range() -> tuple[int, int] | None:
+    """First address and end of the heap, at page borders."""
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                if line.rstrip().endswith("[heap]"):
+                    match = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+                    return (int(match[1], 16), int(match[2], 16)) if match else None
+    except OSError:
+        return None
+    return None
