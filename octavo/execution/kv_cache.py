@@ -1,6 +1,9 @@
 """The cache's memory."""
 
-import numpy as np
+import contextlib
+import math
+import mmap
+
 import torch
 
 from octavo.hub.model_config import ModelConfig
@@ -25,6 +28,10 @@ def allocate_kv_caches(plan: Plan, config: ModelConfig, dtype: torch.dtype, devi
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy takes zeroed pages from the system as they are first touched, torch would write them all now.
-    num_bytes = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)
+    # Zeroed pages come from the system as they are first touched; torch would write them all now. Huge ones spare most
+    # of the address look-ups that reading scattered blocks costs.
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

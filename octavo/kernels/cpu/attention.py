@@ -101,8 +101,9 @@ class CpuAttention(AttentionBackend):
 
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan) -> None:
         head_dim, num_tokens = k.shape[-1], plan.num_tokens
-        kv_cache[0].view(-1, head_dim).index_copy_(0, plan.store_rows, k[:num_tokens].reshape(-1, head_dim))
-        kv_cache[1].view(-1, head_dim).index_copy_(0, plan.store_rows, v[:num_tokens].reshape(-1, head_dim))
+        rows = kv_cache.view(2, -1, head_dim)
+        rows[0].index_copy_(0, plan.store_rows, k[:num_tokens].reshape(-1, head_dim))
+        rows[1].index_copy_(0, plan.store_rows, v[:num_tokens].reshape(-1, head_dim))
 
     def attend(
         self, q: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan, spec: AttentionSpec
