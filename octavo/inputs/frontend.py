@@ -10,6 +10,7 @@ from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
 from octavo.records import EngineInfo
 from octavo.tokenization import Tokenizer, load_tokenizer, read_chat_template
+from octavo.tokenization.chat_template import compile_template
 
 
 @dataclass(slots=True)
@@ -51,6 +52,9 @@ class Frontend:
             if tokenizer.eos_token_id is not None:
                 eos.add(tokenizer.eos_token_id)
         template = None if chat_template is None else read_chat_template(chat_template)
+        if template is not None:
+            # The model's own template may be broken and never used; one that was asked for is to fail now.
+            compile_template(template)
         renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
 
