@@ -1,5 +1,6 @@
 """What the runner expects of a model, and the trunk that families share."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -14,9 +15,10 @@ from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import RotaryEmbedding
 
 
-class CausalLM(nn.Module):
+class CausalLM(nn.Module, ABC):
     """A model that predicts the next token. Families derive from it."""
 
+    @abstractmethod
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         """Run the layers.
 
@@ -26,11 +28,10 @@ class CausalLM(nn.Module):
         Returns:
             ``[T, hidden]``, after the last norm.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``."""
-        raise NotImplementedError
 
 
 class DecoderTrunk(nn.Module):
