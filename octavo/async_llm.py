@@ -10,6 +10,7 @@ from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.engine.client import EngineClient
+from octavo.engine.messages import check_sendable
 from octavo.engine.replay import Replays
 from octavo.engine.supervisor import Supervisor
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
@@ -205,6 +206,7 @@ class AsyncLLM:
         )
         # Tokenising a long text takes long and lets go of the interpreter; a short one is not worth a thread.
         prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
+        check_sendable(prepared.params)
         # Much may have happened while a long text was tokenised.
         self._check_admission()
         if self._outputs.has(request_id):

@@ -6,7 +6,8 @@ arrives can run code.
 
 import msgspec
 
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats
+from octavo.errors import InvalidRequestError
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams
 
 
 class Add(msgspec.Struct, tag="add"):
@@ -72,3 +73,17 @@ FromEngine = Ready | Failed | Batch | Reply
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+
+
+def check_sendable(params: SamplingParams) -> None:
+    """Refuse free-form values that cannot travel to another process.
+
+    Raises:
+        InvalidRequestError: ``extra_args`` holds something that msgpack does not know, or a number beyond 64 bits.
+    """
+    if params.extra_args is None:
+        return
+    try:
+        encode(params.extra_args)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRequestError(f"extra_args cannot be sent to the engine: {error}.", "extra_args") from None

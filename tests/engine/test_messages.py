@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.engine import messages
+from octavo.errors import InvalidRequestError
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, RequestTimes, SamplingParams
 from octavo.records.engine import TokenLogprobs
 
@@ -81,3 +82,14 @@ def test_noise_is_refused(data: bytes) -> None:
     for decode in (messages.decode_to_engine, messages.decode_from_engine):
         with pytest.raises(msgspec.MsgspecError):
             decode(data)
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, object(), {"deep": [{1, 2}, object]}])
+def test_extra_args_that_cannot_travel_are_refused_by_name(value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="extra_args") as caught:
+        messages.check_sendable(SamplingParams(extra_args={"x": value}))
+    assert caught.value.param == "extra_args"
+
+
+def test_extra_args_that_can_travel_pass() -> None:
+    messages.check_sendable(SamplingParams(extra_args={"x": [1, "a", None, {"y": 2.5}]}))

@@ -140,7 +140,8 @@ PARAMS = st.builds(
     logit_bias=st.none() | st.dictionaries(st.integers(0, 99), st.floats(-100, 100), max_size=3),
     allowed_token_ids=st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3),
     bad_words=st.none() | st.lists(st.text(min_size=1, max_size=3), max_size=2),
-    extra_args=st.none() | st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2),
+    extra_args=st.none()
+    | st.dictionaries(st.text(max_size=3), st.integers(-(1 << 63), (1 << 64) - 1) | st.text(max_size=3), max_size=2),
 )
 
 
