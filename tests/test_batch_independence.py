@@ -46,7 +46,8 @@ def test_neighbours_and_chunks_do_not_change_a_bit() -> None:
     together = [figures(output) for output in model.generate(prompts, params, use_tqdm=False)]
     model.shutdown()
     assert together == alone
-    # One at a time, so that no chunk is a single token: that is attended to like a generated one, which rounds otherwise.
+    # One at a time, so that no chunk is a single token: such a one is attended to as if it were generated, which rounds
+    # otherwise.
     chunked = LLM("bundled:smollm2", max_num_batched_tokens=24, max_num_seqs=8, **SETTINGS)
     for prompt, param, expected in zip(prompts, params, alone, strict=True):
         assert figures(chunked.generate([prompt], param, use_tqdm=False)[0]) == expected
