@@ -1,16 +1,15 @@
 """One of several API processes. Started by :mod:`octavo.api.launch` with an ``ApiLaunch`` on standard input."""
 
 import asyncio
-import os
 import socket
 import sys
-import threading
 
 import msgspec
 import uvloop
 
 from octavo.api.launch import ApiLaunch, serve_engine
 from octavo.async_llm import AsyncLLM
+from octavo.engine.parent import end_with_parent
 from octavo.errors import OctavoError
 from octavo.telemetry.logs import configure_logging
 
@@ -23,18 +22,10 @@ async def _serve(launch: ApiLaunch) -> int:
     return await serve_engine(engine, loading, launch.server, [socket.socket(fileno=fd) for fd in launch.fds])
 
 
-def _end_with_parent() -> None:
-    """Block until standard input closes, then end the process at once."""
-    # Not through sys.stdin: a thread that holds its lock would make the interpreter abort at exit.
-    while os.read(0, 1):
-        pass
-    os._exit(0)
-
-
 def main() -> int:
     """Entry of the process."""
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiLaunch)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     configure_logging(launch.settings.logging.log_level)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

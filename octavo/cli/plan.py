@@ -41,15 +41,14 @@ def make(config: EngineConfig) -> tuple[str, Plan]:
     Raises:
         OctavoError: the model or a setting is wrong.
     """
-    from octavo.hub import load_model_config, resolve
+    from octavo.hub import find_model
     from octavo.planning import make_plan
     from octavo.platforms import select_platform
 
-    model = config.model
-    source = resolve(model.model, revision=model.revision, token=model.hf_token, cache_dir=config.load.download_dir)
+    _, model_config = find_model(config)
     platform = select_platform(config.device.device)
     platform.prepare(config.device.num_threads)
-    plan = make_plan(config, load_model_config(source, model.hf_overrides), platform, platform.read_bandwidth())
+    plan = make_plan(config, model_config, platform, platform.read_bandwidth())
     return platform.describe(), plan
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from octavo.config import EngineConfig
 from octavo.execution.executor import Executor, InProcessExecutor, PendingStep
-from octavo.hub import load_model_config, resolve
+from octavo.hub import find_model
 from octavo.planning import make_plan
 from octavo.platforms import select_platform
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan
@@ -25,11 +25,7 @@ class EngineCore:
 
     def __init__(self, settings: EngineConfig) -> None:
         start = time.perf_counter()
-        model = settings.model
-        source = resolve(
-            model.model, revision=model.revision, token=model.hf_token, cache_dir=settings.load.download_dir
-        )
-        config = load_model_config(source, model.hf_overrides)
+        source, config = find_model(settings)
         platform = select_platform(settings.device.device)
         self.plan: Plan = make_plan(settings, config, platform)
         for decision in self.plan.decisions:

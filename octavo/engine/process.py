@@ -5,10 +5,8 @@ standard input. Standard input stays open for as long as the supervisor lives; w
 """
 
 import logging
-import os
 import signal
 import sys
-import threading
 import time
 
 import msgspec
@@ -18,6 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 from octavo.engine import messages
 from octavo.engine.core import EngineCore
 from octavo.engine.launch import Launch
+from octavo.engine.parent import end_with_parent
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.records import EngineOutput, EngineRequest
 from octavo.telemetry.logs import configure_logging
@@ -167,14 +166,6 @@ class EngineServer:
         frontend.socket.send(messages.encode(message))
 
 
-def _end_with_supervisor() -> None:
-    """Block until standard input closes, then end the process at once."""
-    # Not through sys.stdin: a thread that holds its lock would make the interpreter abort at exit.
-    while os.read(0, 1):
-        pass
-    os._exit(0)
-
-
 def main() -> int:
     """Entry of the process."""
     # Ctrl-C in a terminal, and service managers, signal the whole group; running requests are to finish first. The
@@ -182,7 +173,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
-    threading.Thread(target=_end_with_supervisor, daemon=True).start()
+    end_with_parent()
     configure_logging(launch.settings.logging.log_level)
     return EngineServer(launch).run()
 

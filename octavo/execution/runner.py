@@ -12,7 +12,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.kernels import AttentionInputs, attention_backend, padded_rows
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
-from octavo.records import NewRow, Plan, RowLogprobs, Step, StepResult
+from octavo.records import CacheGroup, NewRow, Plan, RowLogprobs, Step, StepResult
 from octavo.sampling.logprobs import prompt_logprobs
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.sampler import Sampler
@@ -60,7 +60,9 @@ class ModelRunner:
         self.backend = attention_backend(device)
         self._num_kv_heads = config.num_kv_heads
         self.sampler = Sampler(plan.max_num_seqs, config.vocab_size, device, processors=list(processors))
-        self._group_of_layer = {layer: index for index, group in enumerate(plan.groups) for layer in group.layers}
+        by_layer = {layer: index for index, group in enumerate(plan.groups) for layer in group.layers}
+        self._group_of_layer = [by_layer[layer] for layer in range(config.num_layers)]
+        self._windows = [_effective_window(group, plan.max_model_len) for group in plan.groups]
         self._prompt_logprob_rows: dict[int, NewRow] = {}
 
     @torch.inference_mode()
@@ -125,17 +127,14 @@ class ModelRunner:
         size = self.plan.block_size
         block_index, offset = inputs.positions // size, inputs.positions % size
         plans = []
-        for index, group in enumerate(self.plan.groups):
+        for index, window in enumerate(self._windows):
             tables = self.state.block_tables[index]
             mapping = tables[inputs.token_slots, block_index].long() * size + offset
-            # A window of the whole context hides nothing.
-            window = None if group.window is not None and group.window >= self.plan.max_model_len else group.window
             attention = AttentionInputs(
                 tables[inputs.slots], mapping, query_lens, seq_lens, size, self._num_kv_heads, window
             )
             plans.append(self.backend.plan(attention, self.dtype))
-        by_layer = [plans[self._group_of_layer[layer]] for layer in range(len(self.kv_caches))]
-        return StepAttention(self.backend, self.kv_caches, by_layer)
+        return StepAttention(self.backend, self.kv_caches, [plans[group] for group in self._group_of_layer])
 
     def _sample(self, step: Step, inputs: _Inputs, hidden: torch.Tensor, result: StepResult) -> None:
         sampling = step.samples.nonzero()[0].tolist()
@@ -185,3 +184,8 @@ class ModelRunner:
             collected.extend(prompt_logprobs(logits, targets, row.params.prompt_logprobs))
         if first + len(hidden) >= row.prompt_len - 1:
             del self._prompt_logprob_rows[row.slot]
+
+
+def _effective_window(group: CacheGroup, max_model_len: int) -> int | None:
+    """A group's window; None where it spans the longest sequence and so hides nothing."""
+    return None if group.window is None or group.window >= max_model_len else group.window

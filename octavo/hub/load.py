@@ -3,12 +3,24 @@
 import dataclasses
 from typing import Any
 
+from octavo.config import EngineConfig
 from octavo.hub.config_file import parse_config, token_ids
 from octavo.hub.gguf_config import gguf_generation_config, gguf_raw_config
 from octavo.hub.json_file import read_json
 from octavo.hub.model_config import ModelConfig
-from octavo.hub.source import ModelSource
+from octavo.hub.source import ModelSource, resolve
 from octavo.tokenization.gguf_file import GGUFFile
+
+
+def find_model(settings: EngineConfig) -> tuple[ModelSource, ModelConfig]:
+    """Where the model that the settings name lies, and its shape.
+
+    Raises:
+        OctavoError: it is not there, or its configuration is broken.
+    """
+    model = settings.model
+    source = resolve(model.model, revision=model.revision, token=model.hf_token, cache_dir=settings.load.download_dir)
+    return source, load_model_config(source, model.hf_overrides)
 
 
 def load_model_config(source: ModelSource, overrides: dict[str, Any] | None = None) -> ModelConfig:

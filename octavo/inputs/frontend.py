@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.hub import ModelSource, find_files, load_generation_config, load_model_config, resolve
+from octavo.hub import ModelSource, find_files, find_model, load_generation_config
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
 from octavo.records import EngineInfo
@@ -40,10 +40,7 @@ class Frontend:
             OctavoError: something is missing or broken.
         """
         model = settings.model
-        source = resolve(
-            model.model, revision=model.revision, token=model.hf_token, cache_dir=settings.load.download_dir
-        )
-        config = load_model_config(source, model.hf_overrides)
+        source, config = find_model(settings)
         generation = load_generation_config(source)
         eos = set(config.eos_token_ids)
         tokenizer = None

@@ -1,9 +1,9 @@
 """Architectures by the name that checkpoints give them."""
 
-import difflib
 import importlib
 
 from octavo.errors import UnsupportedModelError
+from octavo.hub.families import unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
@@ -28,11 +28,8 @@ def check_supported(architecture: str) -> None:
     Raises:
         UnsupportedModelError: with the names that are near it.
     """
-    if architecture in _FAMILIES:
-        return
-    near = difflib.get_close_matches(architecture, _FAMILIES, n=3, cutoff=0.5)
-    hint = f"Near it are: {', '.join(near)}." if near else f"Supported are: {', '.join(supported_architectures())}."
-    raise UnsupportedModelError(f"The architecture {architecture!r} is not supported. {hint}")
+    if architecture not in _FAMILIES:
+        raise UnsupportedModelError(unsupported_architecture(architecture))
 
 
 def build_model(config: ModelConfig, build: Build, max_positions: int) -> CausalLM:

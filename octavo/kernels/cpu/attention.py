@@ -9,6 +9,7 @@ answers.
 """
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -91,13 +92,11 @@ class CpuAttention(AttentionBackend):
     """Gathers a request's blocks and multiplies."""
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> CpuAttentionPlan:
-        single = [row for row, length in enumerate(inputs.query_lens) if length == 1]
-        chunks, start = [], 0
-        for row, length in enumerate(inputs.query_lens):
-            if length > 1:
-                chunks.append(_plan_chunk(inputs, row, start))
-            start += length
-        return CpuAttentionPlan(start, _store_rows(inputs), _plan_decodes(inputs, single, dtype), chunks, inputs.window)
+        starts = [0, *accumulate(inputs.query_lens)]
+        rows = range(len(inputs.query_lens))
+        chunks = [_plan_chunk(inputs, row, starts[row]) for row in rows if inputs.query_lens[row] > 1]
+        decodes = _plan_decodes(inputs, [row for row in rows if inputs.query_lens[row] == 1], starts, dtype)
+        return CpuAttentionPlan(starts[-1], _store_rows(inputs), decodes, chunks, inputs.window)
 
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan) -> None:
         head_dim, num_tokens = k.shape[-1], plan.num_tokens
@@ -146,25 +145,24 @@ def _first_block(inputs: AttentionInputs, row: int) -> int:
     return max(0, first_query - inputs.window + 1) // inputs.block_size
 
 
-def _plan_decodes(inputs: AttentionInputs, rows: list[int], dtype: torch.dtype) -> list[_DecodeGroup]:
+def _plan_decodes(
+    inputs: AttentionInputs, rows: list[int], starts: list[int], dtype: torch.dtype
+) -> list[_DecodeGroup]:
     """Group rows whose gathered lengths lie within a factor of two, so that padding at most doubles the work."""
     by_magnitude: dict[int, list[int]] = {}
     for row in rows:
         num_blocks = -(-inputs.seq_lens[row] // inputs.block_size) - _first_block(inputs, row)
         by_magnitude.setdefault(num_blocks.bit_length(), []).append(row)
     covers_step = len(by_magnitude) == 1 and len(rows) == len(inputs.query_lens)
-    return [_plan_decode_group(inputs, group, covers_step, dtype) for group in by_magnitude.values()]
+    return [
+        _plan_decode_group(inputs, group, None if covers_step else torch.tensor([starts[row] for row in group]), dtype)
+        for group in by_magnitude.values()
+    ]
 
 
-def _token_starts(inputs: AttentionInputs) -> list[int]:
-    starts, total = [], 0
-    for length in inputs.query_lens:
-        starts.append(total)
-        total += length
-    return starts
-
-
-def _plan_decode_group(inputs: AttentionInputs, rows: list[int], covers_step: bool, dtype: torch.dtype) -> _DecodeGroup:
+def _plan_decode_group(
+    inputs: AttentionInputs, rows: list[int], token_rows: torch.Tensor | None, dtype: torch.dtype
+) -> _DecodeGroup:
     size = inputs.block_size
     firsts = [_first_block(inputs, row) for row in rows]
     width = max(-(-inputs.seq_lens[row] // size) - first for row, first in zip(rows, firsts, strict=True))
@@ -181,10 +179,6 @@ def _plan_decode_group(inputs: AttentionInputs, rows: list[int], covers_step: bo
     if inputs.window is not None:
         visible &= positions >= lengths[:, None] - inputs.window
     mask = None if bool(visible.all()) else _additive(visible).to(dtype)[:, None, None]
-    token_rows = None
-    if not covers_step:
-        starts = _token_starts(inputs)
-        token_rows = torch.tensor([starts[row] for row in rows])
     return _DecodeGroup(token_rows, len(rows), _runs(blocks, inputs.num_kv_heads), mask)
 
 
