@@ -131,7 +131,7 @@ class ModelRunner:
             tables = self.state.block_tables[index]
             mapping = tables[inputs.token_slots, block_index].long() * size + offset
             attention = AttentionInputs(
-                tables[inputs.slots], mapping, query_lens, seq_lens, size, self._num_kv_heads, window
+                tables, inputs.slots, mapping, query_lens, seq_lens, size, self._num_kv_heads, window
             )
             plans.append(self.backend.plan(attention, self.dtype))
         return StepAttention(self.backend, self.kv_caches, [plans[group] for group in self._group_of_layer])

@@ -1,6 +1,15 @@
 """Kernels: fast device functions, each beside a plain reference of the same signature."""
 
-from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, ReferenceAttention
+from octavo.kernels.attention import (
+    AttentionBackend,
+    AttentionInputs,
+    AttentionSpec,
+    DeviceRows,
+    HeadNorms,
+    ReferenceAttention,
+    RopeTables,
+    StepShape,
+)
 from octavo.kernels.basic import (
     add_rms_norm,
     apply_rope,
@@ -8,13 +17,19 @@ from octavo.kernels.basic import (
     rms_norm,
     silu_and_mul,
 )
+from octavo.kernels.linear import LinearOp
 from octavo.kernels.select import attention_backend, linear, padded_rows
 
 __all__ = [
     "AttentionBackend",
     "AttentionInputs",
     "AttentionSpec",
+    "DeviceRows",
+    "HeadNorms",
+    "LinearOp",
     "ReferenceAttention",
+    "RopeTables",
+    "StepShape",
     "add_rms_norm",
     "apply_rope",
     "attention_backend",

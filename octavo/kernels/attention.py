@@ -6,28 +6,72 @@ from typing import Any
 
 import torch
 
+from octavo.kernels.basic import apply_rope, rms_norm
+
+RopeTables = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and signed sines of a step's tokens, ``[T, 1, R]`` each; see :func:`octavo.kernels.apply_rope`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What the host knows of a step's size: exact, or upper bounds where one captured graph serves many steps.
+
+    Attributes:
+        num_rows, num_tokens: requests and tokens.
+        max_query_len: most tokens of one request.
+        has_decodes, has_chunks: whether rows of one token, and rows of several, may occur.
+        is_fresh: whether no row of several tokens has anything in the cache before them.
+    """
+
+    num_rows: int
+    num_tokens: int
+    max_query_len: int
+    has_decodes: bool
+    has_chunks: bool
+    is_fresh: bool
+
+
+@dataclass(slots=True)
+class DeviceRows:
+    """The rows of a step as kernels read them, all on the device.
+
+    Attributes:
+        counts: int32: number of rows, of those that decode (the first ones), of tokens.
+        query_starts: ``[R + 1]`` int32, each row's first token among T.
+        seq_lens: ``[R]`` int32, tokens of each request after this step.
+    """
+
+    counts: torch.Tensor
+    query_starts: torch.Tensor
+    seq_lens: torch.Tensor
+
 
 @dataclass(slots=True)
 class AttentionInputs:
     """What attention must know of one step, for one cache group of ``R`` requests and ``T`` tokens.
 
     Attributes:
-        block_tables: ``[R, max_blocks]`` int32 on the device; entries past a request's length are arbitrary.
-        slot_mapping: ``[T]`` int64 on the device, where each new token goes in the cache.
-        query_lens: tokens of each request in this step, on the host.
-        seq_lens: tokens of each request after this step, on the host.
+        block_tables: ``[S, max_blocks]`` int32 on the device, by slot; entries past a request's length are arbitrary.
+        slots: ``[R]`` integers on the device, each row's slot.
+        slot_mapping: ``[T]`` int64 on the device, where each new token goes in the cache; −1 for padding.
+        query_lens: tokens of each request in this step, on the host; empty where kernels read ``rows``.
+        seq_lens: tokens of each request after this step, likewise.
         block_size: tokens a block.
         num_kv_heads: key/value heads of every layer of the group.
         window: tokens that a query sees, itself included; None is all.
+        rows: the same lengths on the device, and ``shape``, their bounds; None where the host plans.
     """
 
     block_tables: torch.Tensor
+    slots: torch.Tensor
     slot_mapping: torch.Tensor
     query_lens: list[int]
     seq_lens: list[int]
     block_size: int
     num_kv_heads: int
     window: int | None
+    rows: DeviceRows | None = None
+    shape: StepShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +91,15 @@ class AttentionSpec:
     softcap: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Root-mean-square norms of each query and key head: weights ``[D]``."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
+
+
 class AttentionBackend(ABC):
     """A way to compute paged causal attention; chosen once at start.
 
@@ -57,6 +110,33 @@ class AttentionBackend(ABC):
     @abstractmethod
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> Any:
         """Prepare once a step and cache group what all its layers share; the result is passed to :meth:`attend`."""
+
+    def run(
+        self,
+        qkv: torch.Tensor,
+        rope: RopeTables,
+        norms: HeadNorms | None,
+        kv_cache: torch.Tensor,
+        plan: Any,
+        spec: AttentionSpec,
+    ) -> torch.Tensor:
+        """All of attention between its two projections: norms, rotation, storing keys and values, attending.
+
+        Args:
+            qkv: ``[≥ T, (H + 2·Hkv)·D]``, may be overwritten; rows past the step's tokens are padding.
+
+        Returns:
+            ``[≥ T, H·D]``.
+        """
+        heads, kv_heads = spec.num_heads, spec.num_kv_heads
+        qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
+        qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
+        if norms is not None:
+            queries = rms_norm(qk[:, :heads], norms.query, norms.eps)
+            qk = torch.cat((queries, rms_norm(qk[:, heads:], norms.key, norms.eps)), dim=1)
+        qk = apply_rope(qk, *rope)
+        self.store(qk[:, heads:], v, kv_cache, plan)
+        return self.attend(qk[:, :heads], kv_cache, plan, spec).flatten(1)
 
     @abstractmethod
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: Any) -> None:
@@ -97,7 +177,7 @@ class ReferenceAttention(AttentionBackend):
         start = 0
         for row, (query_len, seq_len) in enumerate(zip(plan.query_lens, plan.seq_lens, strict=True)):
             num_blocks = -(-seq_len // plan.block_size)
-            blocks = plan.block_tables[row, :num_blocks].long()
+            blocks = plan.block_tables[plan.slots[row], :num_blocks].long()
             keys, values = kv_cache[:, blocks].transpose(2, 3).flatten(1, 2)[:, :seq_len].float()  # [S, Hkv, D] each
             queries = q[start : start + query_len].float()
             attended = _attend_one(queries, keys, values, seq_len - query_len, plan.window, spec)

@@ -1,6 +1,5 @@
 """Which implementation serves which kind of device; decided once at start."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -11,6 +10,7 @@ from octavo.kernels.attention import AttentionBackend, ReferenceAttention
 from octavo.kernels.cpu.attention import CpuAttention
 from octavo.kernels.cpu.linear import pack_linear
 from octavo.kernels.cpu.linear import padded_rows as _padded_rows_cpu
+from octavo.kernels.linear import ComposedLinear, LinearOp
 
 
 def attention_backend(device: torch.device) -> AttentionBackend:
@@ -18,14 +18,16 @@ def attention_backend(device: torch.device) -> AttentionBackend:
     return CpuAttention() if device.type == "cpu" else ReferenceAttention()
 
 
-def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[Callable[[torch.Tensor], torch.Tensor], bool]:
+def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[LinearOp, bool]:
     """The fastest form of ``x @ weight.T + bias`` for a weight ``[out, in]`` that stays as it is.
 
     Returns:
-        The function, and whether it holds a copy, so that the weight itself is no longer read.
+        The product, and whether it holds a copy, so that the weight itself is no longer read.
     """
     packed = pack_linear(weight, bias) if weight.device.type == "cpu" else None
-    return (partial(F.linear, weight=weight, bias=bias), False) if packed is None else (packed, True)
+    if packed is not None:
+        return ComposedLinear(packed), True
+    return ComposedLinear(partial(F.linear, weight=weight, bias=bias)), False
 
 
 def padded_rows(device: torch.device, num_rows: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from octavo.kernels import AttentionBackend, AttentionSpec
+from octavo.kernels import AttentionBackend, AttentionSpec, HeadNorms, RopeTables
 
 
 @dataclass(slots=True)
@@ -36,16 +36,16 @@ class Attention(nn.Module):
         self.layer = layer
         self.spec = spec
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepAttention) -> torch.Tensor:
-        """Store the new keys and values, then attend.
+    def forward(
+        self, qkv: torch.Tensor, rope: RopeTables, norms: HeadNorms | None, step: StepAttention
+    ) -> torch.Tensor:
+        """Norm and rotate queries and keys, store keys and values, attend.
 
         Args:
-            q: ``[T, H, D]``.
-            k, v: ``[T, Hkv, D]``.
+            qkv: ``[T, (H + 2·Hkv)·D]``, may be overwritten.
 
         Returns:
             ``[T, H·D]``.
         """
         cache, plan = step.kv_caches[self.layer], step.plans[self.layer]
-        step.backend.store(k, v, cache, plan)
-        return step.backend.attend(q, cache, plan, self.spec).flatten(1)
+        return step.backend.run(qkv, rope, norms, cache, plan, self.spec)

@@ -3,15 +3,13 @@
 import torch
 from torch import nn
 
-from octavo import kernels
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionSpec
+from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
 from octavo.layers.attention import Attention, StepAttention
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear, QKVLinear
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import RopeTables
 
 
 class RotaryAttention(nn.Module):
@@ -33,7 +31,6 @@ class RotaryAttention(nn.Module):
     ) -> None:
         super().__init__()
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.num_heads, self.num_kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.qkv_proj = QKVLinear(config.hidden_size, heads, kv_heads, head_dim, build, bias=config.attention_bias)
         self.o_proj = Linear(heads * head_dim, config.hidden_size, build, bias=output_bias)
         self.q_norm = norm(head_dim, config.rms_norm_eps) if norm else None
@@ -44,13 +41,10 @@ class RotaryAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, rope: RopeTables, step: StepAttention) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        qkv = self.qkv_proj(x).view(len(x), heads + 2 * kv_heads, self.head_dim)
-        qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
+        norms = None
         if self.q_norm is not None and self.k_norm is not None:
-            qk = torch.cat((self.q_norm(qk[:, :heads]), self.k_norm(qk[:, heads:])), dim=1)
-        qk = kernels.apply_rope(qk, *rope)
-        return self.o_proj(self.attention(qk[:, :heads], qk[:, heads:], v, step))
+            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        return self.o_proj(self.attention(self.qkv_proj(x), rope, norms, step))
 
 
 class PreNormLayer(nn.Module):

@@ -53,7 +53,7 @@ class Head(Linear):
 
     def finalize_weights(self) -> None:
         """Rearrange the head's copy of the weight; a tied embedding keeps its own."""
-        self._apply_weights = self.scheme.finalize(self, keep_weight=self._is_tied)
+        self._product = self.scheme.finalize(self, keep_weight=self._is_tied)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``."""

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from octavo.kernels import LinearOp
 from octavo.layers.build import Build
-from octavo.quantization.scheme import Apply
 
 
 class Linear(nn.Module):
@@ -14,16 +14,21 @@ class Linear(nn.Module):
         super().__init__()
         self.scheme = build.scheme
         self.scheme.create(self, in_features, out_features, bias)
-        self._apply_weights: Apply | None = None
+        self._product: LinearOp | None = None
 
     def finalize_weights(self) -> None:
         """Rearrange the loaded weights for the device."""
-        self._apply_weights = self.scheme.finalize(self, keep_weight=False)
+        self._product = self.scheme.finalize(self, keep_weight=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., in] → [..., out]``."""
-        assert self._apply_weights is not None, "weights are used before finalize()"
-        return self._apply_weights(x)
+        assert self._product is not None, "weights are used before finalize()"
+        return self._product(x)
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """The first half of the outputs, activated, times the second: ``[T, in] → [T, out / 2]``."""
+        assert self._product is not None, "weights are used before finalize()"
+        return self._product.gated(x, activation)
 
 
 class MergedLinear(Linear):

@@ -3,16 +3,12 @@
 import torch
 from torch import nn
 
-from octavo import kernels
 from octavo.errors import UnsupportedModelError
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear, MergedLinear
 
-_ACTIVATIONS = {
-    "silu": kernels.silu_and_mul,
-    "swish": kernels.silu_and_mul,
-    "gelu_pytorch_tanh": kernels.gelu_tanh_and_mul,
-}
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+"""A configuration's words for what kernels know under one name."""
 
 
 class GatedMLP(nn.Module):
@@ -33,4 +29,4 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        return self.down_proj(self.activation(self.gate_up_proj(x)))
+        return self.down_proj(self.gate_up_proj.gated(x, self.activation))

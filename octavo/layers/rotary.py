@@ -9,9 +9,7 @@ from torch import nn
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import RopeConfig
-
-RopeTables = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and signed sines of a step's tokens, ``[T, 1, R]`` each; see :func:`octavo.kernels.apply_rope`."""
+from octavo.kernels import RopeTables
 
 
 class RotaryEmbedding(nn.Module):

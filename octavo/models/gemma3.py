@@ -4,13 +4,14 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels import RopeTables
 from octavo.layers.attention import StepAttention
 from octavo.layers.build import Build
 from octavo.layers.decoder import RotaryAttention
 from octavo.layers.embedding import Embedding, Head
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.norm import UnitOffsetRMSNorm
-from octavo.layers.rotary import RopeTables, RotaryEmbedding
+from octavo.layers.rotary import RotaryEmbedding
 from octavo.models.base import CausalLM
 
 

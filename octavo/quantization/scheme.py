@@ -1,14 +1,11 @@
 """How a linear layer's weights are stored, loaded and applied."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from octavo.kernels import linear
-
-Apply = Callable[[torch.Tensor], torch.Tensor]
+from octavo.kernels import LinearOp, linear
 
 
 class LinearScheme(ABC):
@@ -19,14 +16,14 @@ class LinearScheme(ABC):
         """Give the module the parameters that a checkpoint fills."""
 
     @abstractmethod
-    def finalize(self, module: nn.Module, *, keep_weight: bool) -> Apply:
+    def finalize(self, module: nn.Module, *, keep_weight: bool) -> LinearOp:
         """Called once the parameters are loaded.
 
         Args:
             keep_weight: somebody else reads the parameter too (a tied embedding); leave it in place.
 
         Returns:
-            The layer's function, ``[..., in] → [..., out]``.
+            The layer's product, ``[..., in] → [..., out]``.
         """
 
 
@@ -37,14 +34,14 @@ class PlainScheme(LinearScheme):
         module.register_parameter("weight", _empty(out_features, in_features))
         module.register_parameter("bias", _empty(out_features) if bias else None)
 
-    def finalize(self, module: nn.Module, *, keep_weight: bool) -> Apply:
+    def finalize(self, module: nn.Module, *, keep_weight: bool) -> LinearOp:
         weight, bias = module.weight, module.bias
         assert isinstance(weight, nn.Parameter)
         assert bias is None or isinstance(bias, nn.Parameter)
-        apply, is_copied = linear(weight.data, None if bias is None else bias.data)
+        product, is_copied = linear(weight.data, None if bias is None else bias.data)
         if is_copied and not keep_weight:
             module.weight = nn.Parameter(weight.data.new_empty(0), requires_grad=False)
-        return apply
+        return product
 
 
 def _empty(*shape: int) -> nn.Parameter:

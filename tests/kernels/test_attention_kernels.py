@@ -52,6 +52,7 @@ def make_case(
     num_tokens = sum(query_len for query_len, _ in lengths)
     inputs = AttentionInputs(
         block_tables=tables.int(),
+        slots=torch.arange(len(tables)),
         slot_mapping=torch.zeros(num_tokens, dtype=torch.int64),
         query_lens=[query_len for query_len, _ in lengths],
         seq_lens=[seq_len for _, seq_len in lengths],
@@ -167,7 +168,14 @@ def test_chunks_give_what_the_whole_gives() -> None:
     expected = attend(CpuAttention(), whole)
     for start, stop in [(0, 7), (7, 8), (8, 20)]:
         inputs = AttentionInputs(
-            whole.inputs.block_tables, torch.zeros(stop - start, dtype=torch.int64), [stop - start], [stop], 4, 2, 6
+            whole.inputs.block_tables,
+            whole.inputs.slots,
+            torch.zeros(stop - start, dtype=torch.int64),
+            [stop - start],
+            [stop],
+            4,
+            2,
+            6,
         )
         part = Case(inputs, whole.q[start:stop], whole.cache, whole.spec)
         torch.testing.assert_close(attend(CpuAttention(), part), expected[start:stop], rtol=1e-5, atol=1e-5)
@@ -179,7 +187,8 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     start = 0
     for row, (query_len, seq_len) in enumerate([(1, 30), (6, 9), (1, 3), (1, 17)]):
         inputs = AttentionInputs(
-            together.inputs.block_tables[row : row + 1],
+            together.inputs.block_tables,
+            together.inputs.slots[row : row + 1],
             torch.zeros(query_len, dtype=torch.int64),
             [query_len],
             [seq_len],

@@ -8,7 +8,7 @@ fused attention. Scores and softmax are float32, whatever the model's type: roun
 answers.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
@@ -92,6 +92,7 @@ class CpuAttention(AttentionBackend):
     """Gathers a request's blocks and multiplies."""
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> CpuAttentionPlan:
+        inputs = replace(inputs, block_tables=inputs.block_tables[inputs.slots])
         starts = [0, *accumulate(inputs.query_lens)]
         rows = range(len(inputs.query_lens))
         chunks = [_plan_chunk(inputs, row, starts[row]) for row in rows if inputs.query_lens[row] > 1]

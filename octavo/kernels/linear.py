@@ -1,0 +1,41 @@
+"""What a prepared matrix product can do, whichever way a device computes it."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from octavo.kernels.basic import gelu_tanh_and_mul, silu_and_mul
+
+GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": silu_and_mul, "gelu_tanh": gelu_tanh_and_mul}
+"""Gated activations by name, ``[..., 2N] → [..., N]``."""
+
+
+class LinearOp(Protocol):
+    """``x Wᵀ + b`` for one weight ``[out, in]``."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, in] → [T, out]``."""
+        ...
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """The product's first half, activated, times its second half: ``[T, in] → [T, out / 2]``.
+
+        Args:
+            activation: a name in :data:`GATES`.
+        """
+        ...
+
+
+class ComposedLinear:
+    """A product and its gate one after the other."""
+
+    def __init__(self, product: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._product = product
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._product(x)
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """See :meth:`LinearOp.gated`."""
+        return GATES[activation](self._product(x))
