@@ -1,11 +1,11 @@
 """Where steps are carried out."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol
 
 import torch
 
 from octavo.config import EngineConfig
+from octavo.execution.results import PendingStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
@@ -14,16 +14,8 @@ from octavo.models.base import CausalLM
 from octavo.models.loading import LoadReport, load_weights
 from octavo.models.registry import build_model
 from octavo.platforms import Platform
-from octavo.records import Plan, Step, StepResult
+from octavo.records import Plan, Step
 from octavo.sampling.processors import load_processors
-
-
-class PendingStep(Protocol):
-    """A step under way."""
-
-    def result(self) -> StepResult:
-        """Wait for the step's tokens."""
-        ...
 
 
 class Executor(ABC):
@@ -36,16 +28,6 @@ class Executor(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """Give memory and processes back."""
-
-
-class _Done:
-    """A step that was carried out at once."""
-
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
-
-    def result(self) -> StepResult:
-        return self._result
 
 
 class InProcessExecutor(Executor):
@@ -67,7 +49,7 @@ class InProcessExecutor(Executor):
 
     def submit(self, step: Step) -> PendingStep:
         assert self._runner is not None, "the executor is shut down"
-        return _Done(self._runner.execute(step))
+        return self._runner.execute(step)
 
     def shutdown(self) -> None:
         self._runner = None

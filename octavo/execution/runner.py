@@ -3,19 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from octavo.execution.kv_cache import allocate_kv_caches
+from octavo.execution.results import SampledStep
 from octavo.execution.state import BatchState
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionInputs, attention_backend, padded_rows
+from octavo.kernels import AttentionBackend, AttentionInputs, attention_backend, padded_rows
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
-from octavo.records import CacheGroup, NewRow, Plan, RowLogprobs, Step, StepResult
-from octavo.sampling.logprobs import prompt_logprobs
+from octavo.platforms.transfer import HostCopies, to_device
+from octavo.records import CacheGroup, NewRow, Plan, Step
+from octavo.sampling.logprobs import LogprobTensors, token_logprobs
 from octavo.sampling.processors import LogitsProcessor
-from octavo.sampling.sampler import Sampler
+from octavo.sampling.sampler import Sampler, Samples
 
 _PROMPT_LOGPROB_ROWS = 128
 """Prompt positions whose logits exist at a time: 128 × 262,144 float32 are 128 MiB."""
@@ -40,7 +43,11 @@ class _Inputs:
 
 
 class ModelRunner:
-    """A model, its cache and the state of the requests it works on."""
+    """A model, its cache and the state of the requests it works on.
+
+    Args:
+        backend: how to compute attention; None takes the device's best.
+    """
 
     def __init__(
         self,
@@ -50,6 +57,7 @@ class ModelRunner:
         dtype: torch.dtype,
         device: torch.device,
         processors: Sequence[LogitsProcessor] = (),
+        backend: AttentionBackend | None = None,
     ) -> None:
         self.model = model
         self.plan = plan
@@ -57,26 +65,38 @@ class ModelRunner:
         self.device = device
         self.state = BatchState(plan, device)
         self.kv_caches = allocate_kv_caches(plan, config, dtype, device)
-        self.backend = attention_backend(device)
-        self._num_kv_heads = config.num_kv_heads
+        self.backend = backend or attention_backend(device)
+        self.num_kv_heads = config.num_kv_heads
         self.sampler = Sampler(plan.max_num_seqs, config.vocab_size, device, processors=list(processors))
         by_layer = {layer: index for index, group in enumerate(plan.groups) for layer in group.layers}
-        self._group_of_layer = [by_layer[layer] for layer in range(config.num_layers)]
-        self._windows = [_effective_window(group, plan.max_model_len) for group in plan.groups]
+        self.group_of_layer = [by_layer[layer] for layer in range(config.num_layers)]
+        self.windows = [_effective_window(group, plan.max_model_len) for group in plan.groups]
         self._prompt_logprob_rows: dict[int, NewRow] = {}
 
     @torch.inference_mode()
-    def execute(self, step: Step) -> StepResult:
-        """Run one step."""
+    def execute(self, step: Step) -> SampledStep:
+        """Run one step; where the device works on its own, this queues the work."""
         self._take_changes(step)
+        return self._run(step)
+
+    def _run(self, step: Step) -> SampledStep:
         inputs = self._prepare_inputs(step)
         hidden = self._forward(inputs, self._plan_attention(step, inputs))
         self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
-        result = StepResult([0] * len(step.slots))
-        self._sample(step, inputs, hidden, result)
+        copies = HostCopies(self.device)
+        sampling = step.samples.nonzero()[0]
+        samples = self._sample(step, sampling, inputs, hidden).to_host(copies) if len(sampling) else None
+        return self._finish(step, sampling, samples, hidden, copies)
+
+    def _finish(
+        self, step: Step, sampling: np.ndarray, samples: Samples | None, hidden: torch.Tensor, copies: HostCopies
+    ) -> SampledStep:
+        prompt_logprobs = []
         if self._prompt_logprob_rows:
-            self._collect_prompt_logprobs(step, hidden, result)
-        return result
+            found = self._collect_prompt_logprobs(step, hidden)
+            prompt_logprobs = [(row, logprobs.to_host(copies)) for row, logprobs in found]
+        copies.seal()
+        return SampledStep(len(step.slots), sampling, samples, copies, prompt_logprobs)
 
     def _take_changes(self, step: Step) -> None:
         for slot in step.freed_slots:
@@ -87,7 +107,7 @@ class ModelRunner:
             if row.params.prompt_logprobs is not None and row.prompt_logprobs_from < row.prompt_len:
                 self._prompt_logprob_rows[row.slot] = row
         if step.blocks_to_wipe:
-            blocks = torch.tensor(step.blocks_to_wipe, device=self.device)
+            blocks = to_device(np.array(step.blocks_to_wipe, np.int64), self.device)
             for cache in self.kv_caches:
                 cache[:, blocks] = 0
         self.state.apply(step)
@@ -127,45 +147,47 @@ class ModelRunner:
         size = self.plan.block_size
         block_index, offset = inputs.positions // size, inputs.positions % size
         plans = []
-        for index, window in enumerate(self._windows):
+        for index, window in enumerate(self.windows):
             tables = self.state.block_tables[index]
             mapping = tables[inputs.token_slots, block_index].long() * size + offset
             attention = AttentionInputs(
-                tables, inputs.slots, mapping, query_lens, seq_lens, size, self._num_kv_heads, window
+                tables, inputs.slots, mapping, query_lens, seq_lens, size, self.num_kv_heads, window
             )
             plans.append(self.backend.plan(attention, self.dtype))
-        return StepAttention(self.backend, self.kv_caches, [plans[group] for group in self._group_of_layer])
+        return StepAttention(self.backend, self.kv_caches, [plans[group] for group in self.group_of_layer])
 
-    def _sample(self, step: Step, inputs: _Inputs, hidden: torch.Tensor, result: StepResult) -> None:
-        sampling = step.samples.nonzero()[0].tolist()
-        if not sampling:
-            return
+    def _sample(self, step: Step, sampling: np.ndarray, inputs: _Inputs, hidden: torch.Tensor) -> Samples:
+        """Draw for the rows ``sampling`` and add the tokens to the device's."""
         slots, last_tokens = inputs.slots, inputs.last_tokens
         if len(sampling) < len(step.slots):
-            chosen = torch.tensor(sampling, device=self.device)
+            chosen = to_device(sampling, self.device)
             slots, last_tokens = slots[chosen], last_tokens[chosen]
         rows = hidden if len(sampling) == len(hidden) else hidden.index_select(0, last_tokens)
         lengths = inputs.positions[last_tokens] + 1
-        slot_list = step.slots[step.samples].tolist()
-        samples = self.sampler.sample(self._logits(rows), slots, lengths, self.state.token_ids, slot_list)
+        samples = self._draw(step, sampling, self._logits(rows), slots, lengths)
         self.state.append(slots, lengths, samples.token_ids)
-        token_ids = samples.token_ids.tolist()
-        for index, row in enumerate(sampling):
-            result.token_ids[row] = token_ids[index]
-            logprobs = samples.logprobs[index] if samples.logprobs else None
-            if logprobs is not None:
-                result.logprobs[row] = RowLogprobs(sampled=logprobs)
+        return samples
 
-    def _collect_prompt_logprobs(self, step: Step, hidden: torch.Tensor, result: StepResult) -> None:
+    def _draw(
+        self, step: Step, sampling: np.ndarray, logits: torch.Tensor, slots: torch.Tensor, lengths: torch.Tensor
+    ) -> Samples:
+        longest = int((step.num_computed + step.num_new).max())
+        return self.sampler.sample(logits, slots, lengths, self.state.token_ids, step.slots[sampling].tolist(), longest)
+
+    def _collect_prompt_logprobs(self, step: Step, hidden: torch.Tensor) -> list[tuple[int, LogprobTensors]]:
+        """(row, log-probabilities of prompt positions) for the rows that want them."""
+        found: list[tuple[int, LogprobTensors]] = []
         start = 0
         for index, (slot, num_new) in enumerate(zip(step.slots.tolist(), step.num_new.tolist(), strict=True)):
             row = self._prompt_logprob_rows.get(slot)
             if row is not None:
                 first = int(step.num_computed[index])
-                self._collect_row(row, first, hidden[start : start + num_new], result, index)
+                logprobs = self._row_logprobs(row, first, hidden[start : start + num_new])
+                found.extend((index, part) for part in logprobs)
             start += num_new
+        return found
 
-    def _collect_row(self, row: NewRow, first: int, hidden: torch.Tensor, result: StepResult, index: int) -> None:
+    def _row_logprobs(self, row: NewRow, first: int, hidden: torch.Tensor) -> list[LogprobTensors]:
         """Log-probabilities of the tokens that follow a chunk's positions, as far as they are prompt.
 
         Args:
@@ -175,15 +197,16 @@ class ModelRunner:
         # The hidden state at position p predicts the token at p + 1.
         begin = max(first, row.prompt_logprobs_from - 1)
         end = min(first + len(hidden), row.prompt_len - 1)
-        collected = result.logprobs.setdefault(index, RowLogprobs()).prompt
         assert row.params.prompt_logprobs is not None
+        collected = []
         for start in range(begin, end, _PROMPT_LOGPROB_ROWS):
             stop = min(start + _PROMPT_LOGPROB_ROWS, end)
             logits = self._logits(hidden[start - first : stop - first])
-            targets = torch.tensor(row.token_ids[start + 1 : stop + 1], device=self.device)
-            collected.extend(prompt_logprobs(logits, targets, row.params.prompt_logprobs))
+            targets = to_device(np.array(row.token_ids[start + 1 : stop + 1], np.int64), self.device)
+            collected.append(token_logprobs(logits, targets, row.params.prompt_logprobs))
         if first + len(hidden) >= row.prompt_len - 1:
             del self._prompt_logprob_rows[row.slot]
+        return collected
 
 
 def _effective_window(group: CacheGroup, max_model_len: int) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.platforms.transfer import to_device
 from octavo.records import BlockUpdate, NewRow, Plan, Step
 
 Changes = tuple[list[NDArray[np.int64]], list[NDArray[np.int32]]]
@@ -61,7 +62,7 @@ class BatchState:
             self._last_rows = (step.slots, step.num_new)
         if changes[0]:
             record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
-            on_device = torch.from_numpy(record).to(self.arena.device, non_blocking=True)
+            on_device = to_device(record, self.arena.device)
             self.arena[on_device[0]] = on_device[1].int()
 
     def advance(self, slots: torch.Tensor, num_new: torch.Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo.platforms.transfer import to_device
 from octavo.records import NewRow
 
 _INT = np.int64
@@ -90,7 +91,7 @@ class _Allowed:
 
     def __init__(self, edits: Sequence[tuple[int, RequestEdits]], vocab_size: int, device: torch.device) -> None:
         listed = [(row, e.allowed) for row, e in edits if e.allowed is not None]
-        self.rows = torch.tensor([row for row, _ in listed], dtype=torch.int64, device=device)
+        self.rows = to_device(np.array([row for row, _ in listed], _INT), device)
         self.places = _places(listed, vocab_size, device)
 
     def apply(self, logits: Tensor, flat: Tensor) -> None:
@@ -105,7 +106,7 @@ class _Biases:
 
     def __init__(self, edits: Sequence[tuple[int, RequestEdits]], vocab_size: int, device: torch.device) -> None:
         self.places = _places([(row, e.biased) for row, e in edits], vocab_size, device)
-        self.values = torch.from_numpy(_join([e.bias for _, e in edits], np.float32)).to(device)
+        self.values = to_device(_join([e.bias for _, e in edits], np.float32), device)
 
     def apply(self, flat: Tensor) -> None:
         if len(self.places):
@@ -119,7 +120,7 @@ class _HeldBack:
         self.places = _places([(row, e.held_back) for row, e in edits], vocab_size, device)
         self.rows = self.places // vocab_size
         until = [np.full(len(e.held_back), e.held_until, _INT) for _, e in edits]
-        self.until = torch.from_numpy(_join(until, _INT)).to(device)
+        self.until = to_device(_join(until, _INT), device)
 
     def apply(self, flat: Tensor, lengths: Tensor) -> None:
         if len(self.places):
@@ -136,13 +137,13 @@ class _BadWords:
         prefixes = np.full((len(words), width), -1, _INT)  # [W, K], aligned to the right
         for i, (_, _, word) in enumerate(words):
             prefixes[i, width + 1 - len(word) :] = word[:-1]
-        self.prefixes = torch.from_numpy(prefixes).to(device)
-        self.rows = torch.tensor([row for row, _, _ in words], dtype=torch.int64, device=device)
-        last = torch.tensor([word[-1] for _, _, word in words], dtype=torch.int64, device=device)
+        self.prefixes = to_device(prefixes, device)
+        self.rows = to_device(np.array([row for row, _, _ in words], _INT), device)
+        last = to_device(np.array([word[-1] for _, _, word in words], _INT), device)
         self.places = self.rows * vocab_size + last
         # Shortest length at which the whole prefix can have been generated.
         needed = [prompt_len + len(word) - 1 for _, prompt_len, word in words]
-        self.needed = torch.tensor(needed, dtype=torch.int64, device=device)
+        self.needed = to_device(np.array(needed, _INT), device)
         self.offsets = torch.arange(-width, 0, device=device)
 
     def apply(self, flat: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> None:
@@ -167,7 +168,7 @@ def _ids(token_ids: Iterable[int], vocab_size: int) -> NDArray[np.int64]:
 
 def _places(listed: Sequence[tuple[int, NDArray[np.int64]]], vocab_size: int, device: torch.device) -> Tensor:
     """Indices into the flattened logits of each row's token ids."""
-    return torch.from_numpy(_join([row * vocab_size + ids for row, ids in listed], _INT)).to(device)
+    return to_device(_join([row * vocab_size + ids for row, ids in listed], _INT), device)
 
 
 def _join(arrays: Sequence[NDArray], dtype: type[np.generic]) -> NDArray:

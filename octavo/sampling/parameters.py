@@ -1,36 +1,52 @@
 """The sampling parameters of all requests on the device, indexed by slot."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.platforms.transfer import to_device
 from octavo.records import NewRow
 from octavo.sampling.random import stream_key
 
+_NUM_FLOATS = 6
+_NUM_INTS = 3
+
 
 class SlotParameters:
-    """Two tables with one row per slot, written by one copy each when a request enters.
+    """A table with one row per slot; what enters is sent in one copy a step.
 
-    Attributes (``[S]``, columns of the tables):
-        temperature, top_p, min_p, repetition, frequency, presence: float64; neutral for greedy requests' temperature.
+    Attributes (``[S]``, columns of the table):
+        temperature (0 for greedy requests), top_p, min_p, repetition, frequency, presence: float64.
         stream_key (of the seed), prompt_len, top_k: int64.
     """
 
     def __init__(self, max_num_seqs: int, device: torch.device) -> None:
-        self._floats = torch.zeros(max_num_seqs, 6, dtype=torch.float64, device=device)
-        self._ints = torch.zeros(max_num_seqs, 3, dtype=torch.int64, device=device)
-        self.temperature, self.top_p, self.min_p, self.repetition, self.frequency, self.presence = self._floats.unbind(
-            1
-        )
-        self.stream_key, self.prompt_len, self.top_k = self._ints.unbind(1)
+        self._device = device
+        self._table = torch.zeros(max_num_seqs, _NUM_FLOATS + _NUM_INTS, dtype=torch.int64, device=device)
+        floats = self._table[:, :_NUM_FLOATS].view(torch.float64)
+        self.temperature, self.top_p, self.min_p, self.repetition, self.frequency, self.presence = floats.unbind(1)
+        self.stream_key, self.prompt_len, self.top_k = self._table[:, _NUM_FLOATS:].unbind(1)
+        self._unsent: dict[int, NewRow] = {}
 
     def write(self, row: NewRow) -> None:
-        """Take over one request's parameters, whatever was in its slot."""
-        p = row.params
-        temperature = 1.0 if p.is_greedy else p.temperature
-        floats = (temperature, p.top_p, p.min_p, p.repetition_penalty, p.frequency_penalty, p.presence_penalty)
-        ints = (stream_key(row.seed), row.prompt_len, p.top_k)
-        self._floats[row.slot] = torch.tensor(floats, dtype=torch.float64)
-        self._ints[row.slot] = torch.tensor(ints, dtype=torch.int64)
+        """Take over one request's parameters, whatever was in its slot; :meth:`flush` sends them."""
+        self._unsent[row.slot] = row
+
+    def flush(self) -> None:
+        """Send what was written."""
+        if not self._unsent:
+            return
+        rows = np.empty((len(self._unsent), 1 + _NUM_FLOATS + _NUM_INTS), np.int64)
+        for entry, (slot, row) in zip(rows, self._unsent.items(), strict=True):
+            p = row.params
+            temperature = 0.0 if p.is_greedy else p.temperature
+            floats = (temperature, p.top_p, p.min_p, p.repetition_penalty, p.frequency_penalty, p.presence_penalty)
+            entry[0] = slot
+            entry[1 : 1 + _NUM_FLOATS] = np.array(floats, np.float64).view(np.int64)
+            entry[1 + _NUM_FLOATS :] = (stream_key(row.seed), row.prompt_len, p.top_k)
+        self._unsent.clear()
+        sent = to_device(rows, self._device)
+        self._table.index_copy_(0, sent[:, 0], sent[:, 1:])
 
     def take(self, column: Tensor, slots: Tensor) -> Tensor:
         """One parameter of some slots: ``[S]`` and ``[N]`` int64 → ``[N]``."""

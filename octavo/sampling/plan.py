@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.platforms.transfer import to_device
 from octavo.records import NewRow, SamplingParams
 from octavo.sampling.masks import BatchEdits, RequestEdits, compile_edits
 
@@ -81,7 +83,7 @@ class Subset:
         """The given distinct rows, in rising order, out of ``num_rows``."""
         if len(rows) == num_rows:
             return cls(None, num_rows)
-        return cls(torch.tensor(rows, dtype=torch.int64, device=device), len(rows))
+        return cls(to_device(np.array(rows, np.int64), device), len(rows))
 
     def take(self, x: Tensor) -> Tensor:
         """The rows of ``x``: itself, or a copy of some."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.platforms.transfer import HostCopies
 from octavo.records import NAN_TOKEN, NewRow, TokenLogprobs
 from octavo.sampling import blocks, filters
-from octavo.sampling.logprobs import token_logprobs
+from octavo.sampling.logprobs import LogprobTensors, token_logprobs
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.penalties import apply_penalties
 from octavo.sampling.plan import Part, Plan, Planner, RequestNeeds, Subset
@@ -28,11 +29,26 @@ class Samples:
     Attributes:
         token_ids: ``[N]`` int64 on the device; :data:`NAN_TOKEN` where the logits were not numbers or nothing was left
             to choose from.
-        logprobs: one per row; None where none were asked for or no token was drawn.
+        logprobs: log-probabilities for the rows that asked: (rows, values).
     """
 
     token_ids: Tensor
-    logprobs: list[TokenLogprobs | None]
+    logprobs: list[tuple[list[int], LogprobTensors]]
+
+    def to_host(self, copies: HostCopies) -> "Samples":
+        """Copies that may be read once ``copies`` have arrived."""
+        logprobs = [(rows, found.to_host(copies)) for rows, found in self.logprobs]
+        return Samples(copies.add(self.token_ids), logprobs)
+
+    def read_logprobs(self) -> dict[int, TokenLogprobs]:
+        """Log-probabilities by row, of the rows that asked and drew a token."""
+        tokens = self.token_ids.tolist()
+        return {
+            row: values
+            for rows, found in self.logprobs
+            for row, values in zip(rows, found.read(), strict=True)
+            if tokens[row] != NAN_TOKEN
+        }
 
 
 class Sampler:
@@ -80,7 +96,7 @@ class Sampler:
         self._custom.remove(slot)
 
     def sample(
-        self, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor, slot_list: list[int]
+        self, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor, slot_list: list[int], longest: int
     ) -> Samples:
         """Draw one token per row.
 
@@ -90,7 +106,9 @@ class Sampler:
             lengths: ``[N]`` int64, tokens of the request known before this one.
             token_ids: ``[S, L]`` int32, known tokens by slot; entries from a request's length on are ignored.
             slot_list: ``slots`` on the host.
+            longest: at least the largest of ``lengths``.
         """
+        self._parameters.flush()
         plan = self._plan_for(slot_list)
         tokens = torch.empty(len(slot_list), dtype=torch.int64, device=logits.device)
         if plan.plain is not None:
@@ -101,7 +119,7 @@ class Sampler:
         chances = self._uniforms(slots, lengths) if plan.parts else lengths
         for part in plan.parts:
             rows = _Rows(part.rows.take(slots), part.rows.take(lengths), part.rows.take(chances))
-            part.rows.put(tokens, self._sample_part(part, part.rows.take(logits), rows, token_ids))
+            part.rows.put(tokens, self._sample_part(part, part.rows.take(logits), rows, token_ids[:, :longest]))
         return Samples(tokens, _logprobs(plan, logits, tokens))
 
     def _plan_for(self, slot_list: list[int]) -> Plan:
@@ -150,11 +168,10 @@ class Sampler:
 
     def _penalise(self, subset: Subset, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> None:
         slots, lengths, p = subset.take(rows.slots), subset.take(rows.lengths), self._parameters
-        longest = int(lengths.max())
         apply_penalties(
             logits,
             torch.arange(subset.size, device=logits.device) if subset.index is None else subset.index,
-            token_ids[:, :longest].index_select(0, slots),
+            token_ids.index_select(0, slots),
             lengths,
             p.take(p.prompt_len, slots),
             p.take(p.repetition, slots),
@@ -169,6 +186,7 @@ class Sampler:
         p = self._parameters
         temperature = p.take(p.temperature, rows.slots)
         if self._custom.has_invariant:
+            temperature = torch.where(temperature > 0, temperature, 1.0)
             logits = self._custom.apply_invariant(filters.scale(logits, largest, temperature))
             largest, temperature = logits.amax(-1), torch.ones_like(temperature)
         logits, slots = subset.take(logits), subset.take(rows.slots)
@@ -208,13 +226,9 @@ def _is_finite(largest: Tensor) -> Tensor:
     return largest.abs() < torch.inf
 
 
-def _logprobs(plan: Plan, logits: Tensor, tokens: Tensor) -> list[TokenLogprobs | None]:
+def _logprobs(plan: Plan, logits: Tensor, tokens: Tensor) -> list[tuple[list[int], LogprobTensors]]:
     """Log-probabilities of the drawn tokens, for the rows that asked."""
-    result: list[TokenLogprobs | None] = [None] * len(plan.slot_list)
-    for num_top, rows, subset in plan.logprobs:
-        chosen = subset.take(tokens)
-        found = token_logprobs(subset.take(logits), chosen.clamp(min=0), num_top)
-        for row, token, logprobs in zip(rows, chosen.tolist(), found, strict=True):
-            if token != NAN_TOKEN:
-                result[row] = logprobs
-    return result
+    return [
+        (rows, token_logprobs(subset.take(logits), subset.take(tokens).clamp(min=0), num_top))
+        for num_top, rows, subset in plan.logprobs
+    ]

@@ -92,7 +92,7 @@ class TinyEngine:
         results: deque[StepResult] = deque()
         while self.scheduler.has_unfinished or results:
             while len(results) <= self.plan.num_steps_ahead and (step := self.scheduler.schedule()) is not None:
-                results.append(self.runner.execute(step))
+                results.append(self.runner.execute(step).result())
             for output in self.scheduler.update(results.popleft()):
                 outputs[output.request_id].append(output)
         assert self.scheduler.cache.pool.num_free == self.plan.num_blocks - 1

@@ -44,7 +44,12 @@ class Batch:
         lengths = torch.tensor([self.lengths[slot] for slot in slots], dtype=torch.int64)
         before = logits.clone()
         samples = self.sampler.sample(
-            logits, torch.tensor(slots, dtype=torch.int64), lengths, self.token_ids, list(slots)
+            logits,
+            torch.tensor(slots, dtype=torch.int64),
+            lengths,
+            self.token_ids,
+            list(slots),
+            max(lengths.tolist(), default=0),
         )
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), "the model's logits were changed"
         return samples

@@ -6,7 +6,7 @@ import torch
 from sampling_batch import Batch
 
 from octavo.records import SamplingParams
-from octavo.sampling.logprobs import prompt_logprobs
+from octavo.sampling.logprobs import token_logprobs
 
 
 def plain_logprobs(logits: torch.Tensor) -> np.ndarray:
@@ -23,7 +23,7 @@ def test_chosen_top_and_rank(num_top: int) -> None:
     chosen = torch.randint(1000, (30,), generator=generator)
     expected = plain_logprobs(logits)
     count = 1000 if num_top < 0 else min(num_top, 1000)
-    for i, found in enumerate(prompt_logprobs(logits, chosen, num_top)):
+    for i, found in enumerate(token_logprobs(logits, chosen, num_top).read()):
         row, token = expected[i], int(chosen[i])
         assert found.token_ids == [token, *np.argsort(-row)[:count].tolist()]
         np.testing.assert_allclose(found.logprobs, row[found.token_ids], atol=1e-5)
@@ -32,14 +32,14 @@ def test_chosen_top_and_rank(num_top: int) -> None:
 
 def test_chunks_of_rows_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, chosen = torch.randn(9, 50), torch.arange(9)
-    whole = prompt_logprobs(logits, chosen, 3)
+    whole = token_logprobs(logits, chosen, 3).read()
     monkeypatch.setattr("octavo.sampling.logprobs._CHUNK_ELEMENTS", 100)
-    assert prompt_logprobs(logits, chosen, 3) == whole
-    assert prompt_logprobs(logits[:0], chosen[:0], 3) == []
+    assert token_logprobs(logits, chosen, 3).read() == whole
+    assert token_logprobs(logits[:0], chosen[:0], 3).read() == []
 
 
 def test_equals_share_a_rank() -> None:
-    found = prompt_logprobs(torch.tensor([[1.0, 2.0, 2.0, 0.0]]), torch.tensor([2]), 0)
+    found = token_logprobs(torch.tensor([[1.0, 2.0, 2.0, 0.0]]), torch.tensor([2]), 0).read()
     assert (found[0].token_ids, found[0].rank) == ([2], 1)
 
 
@@ -52,9 +52,10 @@ def test_sampled_ones_are_the_models_own() -> None:
     batch.add(3, SamplingParams(temperature=0, logprobs=-1))
     samples = batch.sample(logits, [0, 1, 2, 3])
     expected = plain_logprobs(logits)
-    biased, none, bare, full = samples.logprobs
-    assert biased is not None and biased.token_ids[0] == 5
+    logprobs = samples.read_logprobs()
+    assert logprobs.keys() == {0, 2, 3}
+    biased, bare, full = logprobs[0], logprobs[2], logprobs[3]
+    assert biased.token_ids[0] == 5
     np.testing.assert_allclose(biased.logprobs, expected[0][biased.token_ids], atol=1e-5)
-    assert none is None
-    assert bare is not None and len(bare.token_ids) == 1 and bare.rank == 1
-    assert full is not None and sorted(full.token_ids[1:]) == list(range(100))
+    assert len(bare.token_ids) == 1 and bare.rank == 1
+    assert sorted(full.token_ids[1:]) == list(range(100))
