@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from octavo.errors import UnsupportedModelError, WeightsError
+from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
+from octavo.models.loading.files import read
 from octavo.models.loading.gguf_names import Conversion, conversion, hf_name
+from octavo.models.loading.staging import Staging
 from octavo.platforms import available_cores
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
@@ -23,8 +23,8 @@ _DERIVED = ("rope_freqs.weight",)
 
 # Elements dequantised at a time: the float32 copies stay in the processor's cache, and few of them exist at once.
 _PIECE = 1 << 19
-# Copies of fewer elements than 32768 are not split by torch over threads of its own, which would fight with ours.
-_SERIAL_COPY = (1 << 15) - 1
+# Room for a piece in the compute type; longer ones go in parts.
+_BUFFER_BYTES = 2 << 20
 # Pieces a thread between two looks at the progress.
 _BATCH = 16
 _MAX_THREADS = 16
@@ -41,33 +41,18 @@ class _Piece:
     destination: torch.Tensor
     change: Conversion
 
-    def load(self) -> int:
+    @torch.inference_mode()
+    def load(self, staging: Staging) -> int:
         """Read, dequantise and store; returns the number of elements."""
         values = dequantize(
-            _read(self.path, self.offset, self.num_bytes).reshape(len(self.destination), -1), self.tensor
+            read(self.path, self.offset, self.num_bytes).reshape(len(self.destination), -1), self.tensor
         )
         if self.change.offset:
             values = values.float() - self.change.offset
         if self.change.permuted_heads:
             values = _unpermuted(values, self.tensor.shape, self.change.permuted_heads)
-        parts = values.flatten().split(_SERIAL_COPY)
-        for target, part in zip(self.destination.view(-1).split(_SERIAL_COPY), parts, strict=True):
-            target.copy_(part)
+        staging.deposit(values.flatten(), self.destination.view(-1))
         return values.numel()
-
-
-def _read(path: Path, offset: int, num_bytes: int) -> NDArray[np.uint8]:
-    """Bytes of a file. Not mapped into memory: there, a disk that fails would end the process."""
-    buffer = np.empty(num_bytes, np.uint8)
-    try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(offset)
-            num_read = file.readinto(buffer.data)
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if num_read != num_bytes:
-        raise WeightsError(f"{path} is truncated: it ends before byte {offset + num_bytes}.")
-    return buffer
 
 
 def _unpermuted(values: torch.Tensor, shape: tuple[int, ...], num_heads: int) -> torch.Tensor:
@@ -111,9 +96,12 @@ class GGUFCheckpoint:
         """See :meth:`Checkpoint.copy_into`."""
         pieces = self._pieces(slots)
         num_threads = min(available_cores(), _MAX_THREADS)
+        device = next(iter(slots.values())).device
+        staging = Staging(device, 2 * num_threads, _BUFFER_BYTES)
         with ThreadPoolExecutor(num_threads) as pool:
             while batch := list(islice(pieces, _BATCH * num_threads)):
-                yield from pool.map(_Piece.load, batch)
+                yield from pool.map(lambda piece: piece.load(staging), batch)
+        staging.finish()
 
     def _pieces(self, slots: dict[str, torch.Tensor]) -> Iterator[_Piece]:
         for name, tensor in self._tensors.items():

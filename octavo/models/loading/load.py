@@ -1,7 +1,7 @@
 """Getting weights into a model, from whatever holds them."""
 
+import logging
 import sys
-import time
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,9 @@ from octavo.models.loading.checkpoint import Checkpoint, check_fit
 from octavo.models.loading.dummy import fill_with_noise
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
+from octavo.telemetry.phases import PhaseTimer
+
+logger = logging.getLogger(__name__)
 
 # A bar that appears at once and vanishes at once would only flicker.
 _BAR_DELAY = 1.0
@@ -38,6 +41,7 @@ def load_weights(
     load_format: str,
     seed: int,
     show_progress: bool,
+    phases: PhaseTimer | None = None,
 ) -> LoadReport:
     """Fill a model's tensors, then let its layers rearrange them.
 
@@ -45,22 +49,32 @@ def load_weights(
         load_format: ``auto``, ``safetensors``, ``gguf`` or ``dummy``.
         seed: of dummy weights.
         show_progress: whether a long load shows a bar, on a terminal.
+        phases: gets the phase ``weights``; None logs it all the same.
 
     Raises:
         WeightsError: weights are missing, unexpected, mis-shaped or unreadable.
         UnsupportedModelError: the files are of another format than asked for, or of none that is loaded.
     """
-    start = time.perf_counter()
     slots = collect_slots(model)
-    if load_format == "dummy":
-        fill_with_noise(slots, seed)
-    else:
-        checkpoint = _open(source, config, load_format)
-        check_fit(slots, checkpoint, is_tied=config.tie_word_embeddings)
-        _copy(checkpoint, slots, show_progress and sys.stderr.isatty())
-    finalize(model)
     num_bytes = sum(slot.numel() * slot.element_size() for slot in slots.values())
-    return LoadReport(num_bytes, time.perf_counter() - start)
+    with (phases or PhaseTimer(logger)).phase("weights") as phase:
+        if load_format == "dummy":
+            fill_with_noise(slots, seed)
+        else:
+            checkpoint = _open(source, config, load_format)
+            check_fit(slots, checkpoint, is_tied=config.tie_word_embeddings)
+            _copy(checkpoint, slots, show_progress and sys.stderr.isatty())
+        finalize(model)
+        _wait_for(slots)
+        phase.num_bytes = num_bytes
+    return LoadReport(num_bytes, phase.seconds)
+
+
+def _wait_for(slots: dict[str, torch.Tensor]) -> None:
+    """Wait until what a device was told to do with its tensors is done."""
+    for device in {slot.device for slot in slots.values()}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def _open(source: ModelSource, config: ModelConfig, load_format: str) -> Checkpoint:

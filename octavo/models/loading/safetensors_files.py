@@ -1,18 +1,49 @@
 """Weights in the safetensors files of a Hugging Face folder."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.json_file import read_json
+from octavo.models.loading.files import read_into
+from octavo.models.loading.safetensors_header import StoredTensor, read_header
+from octavo.models.loading.staging import Staging
+from octavo.platforms import available_cores
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_DTYPES = {"F64", "F32", "F16", "BF16"}
+
+MAX_THREADS = 8
+CHUNK_BYTES = 8 << 20
+"""Bytes read at a time: long enough for a disk, a device's copy engine and the interpreter's lock not to matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tensor, or some of it: its place in a chunk, and where it goes (``[N]``)."""
+
+    start: int
+    num_bytes: int
+    dtype: torch.dtype
+    destination: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Bytes that lie together in a file, and the parts of tensors that they are."""
+
+    path: Path
+    offset: int
+    parts: list[_Part]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.parts[-1].start + self.parts[-1].num_bytes
 
 
 class SafetensorsCheckpoint:
@@ -25,35 +56,70 @@ class SafetensorsCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._names: dict[Path, list[str]] = {}
+        self._tensors: dict[str, StoredTensor] = {}
         for path in weight_files(folder):
-            with _Opened(path) as file:
-                self._names[path] = list(file.keys())
-                for name in self._names[path]:
-                    self._add(path, name, file.get_slice(name))
+            for tensor in read_header(path):
+                if tensor.name in self._tensors:
+                    raise WeightsError(f"{path} holds the tensor {tensor.name}, which another file of the folder has.")
+                self._tensors[tensor.name] = tensor
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all tensors by name."""
-        return self._shapes
+        return {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
-        """See :meth:`Checkpoint.copy_into`."""
-        for path, names in self._names.items():
-            with _Opened(path) as file:
-                for name in names:
-                    if name in slots:
-                        slots[name].copy_(file.get_tensor(name))
-                        yield slots[name].numel()
+        """See :meth:`Checkpoint.copy_into`. Slots are contiguous and lie on one device."""
+        wanted = [(tensor, slots[name].view(-1)) for name, tensor in self._tensors.items() if name in slots]
+        if not wanted:
+            return
+        num_threads = min(available_cores(), MAX_THREADS)
+        # Twice as many buffers as threads: one fills while the last one's contents are under way.
+        staging = Staging(wanted[0][1].device, 2 * num_threads, CHUNK_BYTES)
+        with ThreadPoolExecutor(num_threads) as pool:
+            yield from pool.map(partial(_load, staging), list(_chunks(wanted)))
+        staging.finish()
 
-    def _add(self, path: Path, name: str, entry: Any) -> None:
-        if name in self._shapes:
-            raise WeightsError(f"{path} holds the tensor {name}, which another file of the folder holds too.")
-        if entry.get_dtype() not in _DTYPES:
-            raise UnsupportedModelError(
-                f"{path}: {name} is of the type {entry.get_dtype()}; supported are {', '.join(sorted(_DTYPES))}."
-            )
-        self._shapes[name] = tuple(entry.get_shape())
+
+def _chunks(wanted: list[tuple[StoredTensor, torch.Tensor]]) -> Iterator[_Chunk]:
+    """Cut tensors, given in the order of their files, into chunks; small ones that lie side by side share one."""
+    chunk: _Chunk | None = None
+    for tensor, destination in wanted:
+        itemsize, done = tensor.dtype.itemsize, 0
+        while done < tensor.num_bytes:
+            offset = tensor.offset + done
+            if chunk is not None and not _follows(chunk, tensor.path, offset, itemsize):
+                yield chunk
+                chunk = None
+            if chunk is None:
+                chunk = _Chunk(tensor.path, offset, [])
+            start = offset - chunk.offset
+            size = min(tensor.num_bytes - done, (CHUNK_BYTES - start) // itemsize * itemsize)
+            target = destination[done // itemsize : (done + size) // itemsize]
+            chunk.parts.append(_Part(start, size, tensor.dtype, target))
+            done += size
+    if chunk is not None:
+        yield chunk
+
+
+def _follows(chunk: _Chunk, path: Path, offset: int, itemsize: int) -> bool:
+    """Whether values at ``offset`` of a file can be added to a chunk: no gap, aligned, and room for one at least."""
+    start = offset - chunk.offset
+    return path == chunk.path and start == chunk.num_bytes and start % itemsize == 0 and start + itemsize <= CHUNK_BYTES
+
+
+@torch.inference_mode()
+def _load(staging: Staging, chunk: _Chunk) -> int:
+    """Read a chunk and hand its parts on; returns the number of elements."""
+    if staging.device.type == "cpu" and all(part.dtype is part.destination.dtype for part in chunk.parts):
+        for part in chunk.parts:
+            read_into(chunk.path, chunk.offset + part.start, part.destination.view(torch.uint8).numpy())
+    else:
+        with staging.lend() as memory:
+            read_into(chunk.path, chunk.offset, memory[: chunk.num_bytes].numpy())
+            for part in chunk.parts:
+                values = memory[part.start : part.start + part.num_bytes].view(part.dtype)
+                staging.send(values, part.destination)
+    return sum(part.destination.numel() for part in chunk.parts)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -94,27 +160,3 @@ def _indexed_files(folder: Path, index: Path) -> list[Path]:
             raise WeightsError(f"{index} names {name}, which is missing.")
         files.append(folder / name)
     return files
-
-
-class _Opened:
-    """``safe_open`` whose errors are sentences, also those raised while it is in use."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> Any:
-        try:
-            self._file = safe_open(self._path, framework="pt")
-            return self._file.__enter__()
-        except (SafetensorError, OSError) as error:
-            raise self._sentence(error) from None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._file.__exit__(kind, error, trace)
-        if isinstance(error, (SafetensorError, OSError)) and not isinstance(error, WeightsError):
-            raise self._sentence(error) from None
-
-    def _sentence(self, error: Exception) -> WeightsError:
-        if isinstance(error, OSError):
-            return WeightsError(f"{self._path} cannot be read: {error.strerror or error}.")
-        return WeightsError(f"{self._path} is truncated or corrupted: {error}.")

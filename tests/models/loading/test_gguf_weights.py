@@ -17,7 +17,7 @@ from tiny_weights import GGUF_ARCHITECTURES, Tiny, tiny, write_gguf
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub import ModelSource, load_model_config, resolve
-from octavo.models.loading import gguf_weights, load_weights
+from octavo.models.loading import gguf_weights, load_weights, staging
 from octavo.models.loading import load as load_module
 from octavo.models.loading.dequantize import QUANTIZED, dequantize
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
@@ -54,7 +54,7 @@ def test_every_type_into_every_compute_type(kind: str, dtype: torch.dtype, tmp_p
 
 def test_pieces_smaller_than_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_weights, "_PIECE", 200)
-    monkeypatch.setattr(gguf_weights, "_SERIAL_COPY", 70)
+    monkeypatch.setattr(staging, "SERIAL_COPY", 70)
     monkeypatch.setattr(gguf_weights, "_BATCH", 1)
     model = tiny("llama-biased")
     load(model, write_gguf(tmp_path / "model.gguf", "llama-biased", model.config, model.weights))

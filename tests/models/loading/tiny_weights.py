@@ -28,6 +28,8 @@ SIZES = {
     "max_position_embeddings": 64,
 }
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"]},
     "llama-biased": {"architectures": ["LlamaForCausalLM"], "attention_bias": True},
@@ -56,16 +58,19 @@ class Tiny:
         """Check every weight."""
         for name, slot in self.slots.items():
             wanted = self.weights[name].to(slot.dtype)
-            torch.testing.assert_close(slot, wanted, rtol=0, atol=tolerance, msg=lambda text, name=name: name + text)
+            torch.testing.assert_close(
+                slot.cpu(), wanted, rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
+            )
 
 
 def tiny(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Tiny:
-    """A model without weights yet, and float32 weights to put into files."""
+    """A model without weights yet, on a GPU if there is one, and float32 weights to put into files."""
     config = parse_config({**SIZES, **FAMILIES[family], **changes})
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        model = build_model(config, Build(), 64)
+        with DEVICE:
+            model = build_model(config, Build(), 64)
     finally:
         torch.set_default_dtype(before)
     slots = collect_slots(model)

@@ -1,0 +1,35 @@
+"""Reading parts of files. They are never mapped into memory: there, a disk that fails would end the process."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.errors import WeightsError
+
+
+def read_into(path: Path, offset: int, memory: NDArray[Any]) -> None:
+    """Fill contiguous memory with a file's bytes from ``offset`` on; other threads run meanwhile.
+
+    Raises:
+        WeightsError: the file ends too early or cannot be read.
+    """
+    target = memory.reshape(-1).view(np.uint8).data
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            while target:
+                num_read = file.readinto(target)
+                if not num_read:
+                    raise WeightsError(f"{path} is truncated: it ends before byte {offset + memory.nbytes}.")
+                target, offset = target[num_read:], offset + num_read
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def read(path: Path, offset: int, num_bytes: int) -> NDArray[np.uint8]:
+    """Bytes of a file, ``[num_bytes]``; errors as of :func:`read_into`."""
+    buffer = np.empty(num_bytes, np.uint8)
+    read_into(path, offset, buffer)
+    return buffer

@@ -1,0 +1,99 @@
+"""From host memory into a model's tensors, wherever they lie.
+
+A device fetches at full speed, and while the host goes on, only from memory that the operating system has pinned.
+Pinning takes longer than reading, so a few pinned buffers are used again and again.
+"""
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+# Copies of fewer elements than 32768 are not split by torch over threads of its own, which would fight with ours.
+SERIAL_COPY = (1 << 15) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """Host memory ``[N]`` uint8, and the event after the last copy out of it (None on a CPU)."""
+
+    memory: torch.Tensor
+    event: torch.cuda.Event | None
+
+
+class Staging:
+    """Buffers on the host whose contents go to a device in the background; may be used by several threads.
+
+    Args:
+        num_buffers: buffers that can be filled, or under way, at a time.
+        buffer_bytes: size of each.
+    """
+
+    def __init__(self, device: torch.device, num_buffers: int, buffer_bytes: int) -> None:
+        self.device = device
+        self.buffer_bytes = buffer_bytes
+        self._stream: torch.cuda.Stream | None = None
+        if device.type != "cpu":
+            self._stream = torch.cuda.Stream(device)
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
+        memory = torch.empty(num_buffers, buffer_bytes, dtype=torch.uint8, pin_memory=self._stream is not None)
+        for row in memory:
+            self._free.put(_Buffer(row, torch.cuda.Event() if self._stream is not None else None))
+
+    @contextmanager
+    def lend(self) -> Iterator[torch.Tensor]:
+        """A buffer, ``[buffer_bytes]`` uint8, to fill and to :meth:`send` from before it is given back."""
+        buffer = self._free.get()
+        try:
+            if buffer.event is None:
+                yield buffer.memory
+                return
+            buffer.event.synchronize()
+            with torch.cuda.stream(self._stream):
+                yield buffer.memory
+                buffer.event.record()
+        finally:
+            self._free.put(buffer)
+
+    def send(self, values: torch.Tensor, destination: torch.Tensor) -> None:
+        """Copy values that lie in a lent buffer, converting their type where the destination lies.
+
+        Args:
+            values, destination: ``[N]``, each contiguous.
+        """
+        if self._stream is None:
+            copy_serially(values, destination)
+        elif values.dtype is destination.dtype:
+            destination.copy_(values, non_blocking=True)
+        else:
+            destination.copy_(values.to(self.device, non_blocking=True))
+
+    def deposit(self, values: torch.Tensor, destination: torch.Tensor) -> None:
+        """Copy host values of any type from anywhere; like :meth:`send` without a buffer of one's own."""
+        if self._stream is None:
+            copy_serially(values, destination)
+            return
+        size = self.buffer_bytes // destination.element_size()
+        for part, target in zip(values.split(size), destination.split(size), strict=True):
+            with self.lend() as memory:
+                staged = memory[: target.numel() * target.element_size()].view(target.dtype)
+                copy_serially(part, staged)
+                self.send(staged, target)
+
+    def finish(self) -> None:
+        """Wait until everything has arrived."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+def copy_serially(values: torch.Tensor, destination: torch.Tensor) -> None:
+    """Copy on the calling thread alone, converting the type.
+
+    Args:
+        values, destination: ``[N]`` on the CPU.
+    """
+    for part, target in zip(values.split(SERIAL_COPY), destination.split(SERIAL_COPY), strict=True):
+        target.copy_(part)
