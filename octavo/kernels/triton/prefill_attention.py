@@ -1,0 +1,70 @@
+"""Attention of prompts and their chunks: many queries of each row over its cached or freshly computed keys."""
+
+import torch
+import triton
+
+from octavo.kernels.triton.launch import num_multiprocessors
+from octavo.kernels.triton.prefill_portable import TileConfig, portable_prefill
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    kv_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    slots: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    counts: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    num_tokens: int,
+    num_rows: int,
+    max_query_len: int,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> None:
+    """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are left out.
+
+    Args:
+        q: ``[≥ T, H, D]``, the last two dimensions contiguous.
+        k, v: ``[≥ T, Hkv, D]``, the last two dimensions contiguous: the step's own keys and values, if no row has
+            anything before its chunk; None reads the cache.
+        kv_cache: ``[2, blocks, Hkv, block_size, D]``, which holds the step's tokens already.
+        block_tables: ``[S, M]`` int32, rows by slot; only entries of tokens that a query sees are read.
+        slots: ``[R]`` integers, each row's slot.
+        query_starts: ``[R + 1]`` int32, each row's first token among the step's.
+        seq_lens: ``[R]`` int32, each row's tokens including its chunk.
+        counts: ``[≥ 2]`` int32: the step's rows, and how many of them, the first ones, decode one token.
+        out: ``[≥ T, H, D]``, the last two dimensions contiguous; tokens of no chunk are left as they are.
+        num_tokens, num_rows, max_query_len: upper bounds known to the host.
+        window: tokens that a query sees, itself included; None is all.
+        softcap: scores become ``c · tanh(scores / c)``.
+        sinks: ``[H]``, a logit that each softmax has in its denominator (arXiv:2309.17453).
+    """
+    keys, values = (kv_cache[0], kv_cache[1]) if k is None or v is None else (k, v)
+    num_heads, num_kv_heads = q.shape[1], keys.shape[1]
+    group = triton.next_power_of_2(num_heads // num_kv_heads)
+    pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE else 1
+    num_programs = (num_tokens // 128 + num_rows) * num_heads
+    is_small = pack > 1 or max_query_len <= _SMALL_TILE or num_programs < num_multiprocessors(q.device)
+    portable_prefill(
+        q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
+        num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
+        pack=pack, config=_tile_config(q.dtype, triton.next_power_of_2(q.shape[2]), is_small),
+    )  # fmt: skip
+
+
+_SMALL_TILE = 64
+"""Query rows of a tile where chunks are short or few."""
+
+
+def _tile_config(dtype: torch.dtype, head_dim: int, is_small: bool) -> TileConfig:
+    if dtype == torch.float32:
+        return TileConfig(_SMALL_TILE, 32, 8 if head_dim > 128 else 4, 2)
+    if is_small:
+        return TileConfig(_SMALL_TILE, 32 if head_dim > 128 else 64, 4, 3)
+    return TileConfig(128, 64, 8, 2 if head_dim > 128 else 3)

@@ -1,0 +1,220 @@
+"""Prefill attention against a loop over rows in float32: mixed lengths, windows, caps, sinks, pages, garbage."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from octavo.kernels.attention import causal_mask
+from octavo.kernels.triton.launch import IS_INTERPRETED
+from octavo.kernels.triton.prefill_attention import prefill_attention
+from octavo.kernels.triton.prefill_portable import TileConfig, portable_prefill
+
+SMALL = TileConfig(16, 16, 4, 2)
+"""Tiles so small that few tokens make many of them."""
+
+
+@dataclass
+class Case:
+    """One step: its first rows decode, the others are chunks; everything no row owns is NaN."""
+
+    lengths: list[tuple[int, int]]
+    num_decode: int
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    cache: torch.Tensor
+    tables: torch.Tensor
+    slots: torch.Tensor
+    starts: torch.Tensor
+    seq_lens: torch.Tensor
+    counts: torch.Tensor
+    sinks: torch.Tensor
+    window: int | None
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.starts[len(self.lengths)])
+
+
+def make_case(
+    device: torch.device,
+    lengths: list[tuple[int, int]],
+    *,
+    num_decode: int = 0,
+    heads: tuple[int, int] = (4, 2),
+    head_dim: int = 16,
+    block_size: int = 8,
+    window: int | None = None,
+    spare_rows: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    """Rows of (query length, length after the step) whose blocks lie strewn over the cache.
+
+    Entries of the block tables that no query of the step needs name a block that does not exist.
+    """
+    random = torch.Generator().manual_seed(len(lengths) + sum(seq_len for _, seq_len in lengths))
+    num_rows, (num_heads, num_kv_heads) = len(lengths), heads
+    starts = torch.zeros(num_rows + spare_rows + 1, dtype=torch.int32)
+    starts[1 : num_rows + 1] = torch.tensor([query_len for query_len, _ in lengths]).cumsum(0)
+    starts[num_rows + 1 :] = 12345
+    num_tokens = int(starts[num_rows])
+    spare_tokens = 5
+    tokens = torch.full((num_tokens + spare_tokens, num_heads + 2 * num_kv_heads, head_dim), float("nan"))
+    tokens[:num_tokens] = torch.randn(num_tokens, num_heads + 2 * num_kv_heads, head_dim, generator=random)
+    tokens = tokens.to(dtype)
+    q, k, v = tokens.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
+
+    blocks_of = [-(-seq_len // block_size) for _, seq_len in lengths]
+    order = torch.randperm(sum(blocks_of), generator=random) + 1
+    cache = torch.full((2, sum(blocks_of) + 1, num_kv_heads, block_size, head_dim), float("nan"), dtype=dtype)
+    slots = torch.randperm(num_rows + 2, generator=random)[:num_rows]
+    tables = torch.full((num_rows + 2, max(blocks_of) + 1), 10**8, dtype=torch.int32)
+    for row, (query_len, seq_len) in enumerate(lengths):
+        own, order = order[: blocks_of[row]], order[blocks_of[row] :]
+        past = torch.randn(2, seq_len - query_len, num_kv_heads, head_dim, generator=random).to(dtype)
+        new = torch.stack((k, v))[:, starts[row] : starts[row + 1]]
+        first = 0 if window is None else max(0, seq_len - query_len - window + 1)
+        position = torch.arange(first, seq_len)
+        cache[:, own[position // block_size], :, position % block_size] = torch.cat((past, new), 1)[
+            :, first:
+        ].transpose(0, 1)
+        tables[slots[row], first // block_size : blocks_of[row]] = own[first // block_size :].int()
+    return Case(
+        lengths,
+        num_decode,
+        q.to(device),
+        k.to(device),
+        v.to(device),
+        cache.to(device),
+        tables.to(device),
+        torch.cat((slots, torch.full((spare_rows,), 999))).to(device),
+        starts.to(device),
+        torch.tensor([seq_len for _, seq_len in lengths] + [777] * spare_rows, dtype=torch.int32, device=device),
+        torch.tensor([num_rows, num_decode, 55], dtype=torch.int32, device=device),
+        torch.randn(num_heads, generator=random).to(device),
+        window,
+    )
+
+
+def expected(case: Case, scale: float, softcap: float | None, has_sinks: bool) -> torch.Tensor:
+    """What every token of a chunk gets; other tokens keep the poison 7."""
+    out = torch.full_like(case.q, 7.0, memory_format=torch.contiguous_format)
+    block_size = case.cache.shape[3]
+    for row, (query_len, seq_len) in enumerate(case.lengths[case.num_decode :], case.num_decode):
+        tokens = slice(int(case.starts[row]), int(case.starts[row + 1]))
+        first = 0 if case.window is None else max(0, seq_len - query_len - case.window + 1)
+        positions = torch.arange(first, seq_len, device=case.q.device)
+        blocks = case.tables[case.slots[row], positions // block_size].long()
+        k, v = case.cache[:, blocks, :, positions % block_size].float().transpose(0, 1)
+        group = case.q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        scores = torch.einsum("qhd,khd->hqk", case.q[tokens].float(), k) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        visible = causal_mask(query_len, seq_len - query_len, first, len(positions), case.window, case.q.device)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        sinks = case.sinks if has_sinks else torch.full_like(case.sinks, float("-inf"))
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, query_len, 1)), dim=2)
+        out[tokens] = torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :-1], v).to(out.dtype)
+    return out
+
+
+def check(case: Case, *, fresh: bool = False, softcap: float | None = None, has_sinks: bool = False) -> None:
+    """Through the public door, and cut into small tiles, packed and not."""
+    scale = case.q.shape[2] ** -0.5
+    want = expected(case, scale, softcap, has_sinks)
+    tolerance = 1e-5 if case.q.dtype == torch.float32 else 2e-2
+    rows = (case.tables, case.slots, case.starts, case.seq_lens, case.counts)
+    options = {
+        "num_tokens": case.num_tokens,
+        "num_rows": len(case.slots),
+        "scale": scale,
+        "window": case.window,
+        "softcap": softcap,
+        "sinks": case.sinks if has_sinks else None,
+    }
+    out = torch.full_like(want, 7.0)
+    k, v = (case.k, case.v) if fresh else (None, None)
+    longest = max(query_len for query_len, _ in case.lengths)
+    prefill_attention(case.q, k, v, case.cache, *rows, out, max_query_len=longest, **options)
+    torch.testing.assert_close(out, want, rtol=tolerance, atol=tolerance)
+    group = case.q.shape[1] // case.k.shape[1]
+    k, v = (case.k, case.v) if fresh else (case.cache[0], case.cache[1])
+    for pack in {1, 1 << (group - 1).bit_length()}:
+        out = torch.full_like(want, 7.0)
+        portable_prefill(case.q, k, v, *rows, out, pack=pack, config=SMALL, **options)
+        torch.testing.assert_close(out, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("lengths", [[(1, 1)], [(37, 37)], [(16, 16), (33, 33), (1, 1), (7, 7)]])
+def test_fresh_prompts(device: torch.device, lengths: list[tuple[int, int]], fresh: bool) -> None:
+    check(make_case(device, lengths), fresh=fresh)
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 64])
+def test_chunks_after_what_is_cached(device: torch.device, block_size: int) -> None:
+    check(make_case(device, [(20, 59), (3, 40), (17, 33), (1, 26)], block_size=block_size))
+
+
+def test_decode_rows_and_rows_past_the_step_are_left_alone(device: torch.device) -> None:
+    lengths = [(1, 30), (1, 5), (18, 25), (2, 2)]
+    check(make_case(device, lengths, num_decode=2, spare_rows=3))
+    check(make_case(device, [(1, 9), (1, 3)], num_decode=2))
+
+
+@pytest.mark.parametrize("window", [1, 5, 16, 40])
+def test_windows(device: torch.device, window: int) -> None:
+    check(make_case(device, [(21, 50), (2, 37), (30, 30)], window=window))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_caps_and_sinks(device: torch.device, fresh: bool) -> None:
+    case = make_case(device, [(19, 19), (6, 6)], window=7)
+    check(case, fresh=fresh, softcap=2.0)
+    check(case, fresh=fresh, has_sinks=True)
+    check(case, fresh=fresh, softcap=3.0, has_sinks=True)
+
+
+@pytest.mark.parametrize("heads", [(2, 2), (6, 2), (5, 1)])
+@pytest.mark.parametrize("head_dim", [24, 64])
+def test_heads(device: torch.device, heads: tuple[int, int], head_dim: int) -> None:
+    check(make_case(device, [(18, 35), (3, 3)], heads=heads, head_dim=head_dim))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(device: torch.device, dtype: torch.dtype) -> None:
+    if IS_INTERPRETED and dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies bfloat16 as if it were integers")
+    check(make_case(device, [(18, 35), (5, 5)], dtype=dtype, head_dim=64))
+    check(make_case(device, [(18, 18), (5, 5)], dtype=dtype, head_dim=64), fresh=True)
+
+
+def test_many_rows(device: torch.device) -> None:
+    case = make_case(device, [(1 + row % 3, 1 + row % 3) for row in range(131)], heads=(1, 1))
+    out = torch.full_like(case.q, 7.0, memory_format=torch.contiguous_format)
+    prefill_attention(
+        case.q, case.k, case.v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, out,
+        num_tokens=case.num_tokens, num_rows=131, max_query_len=3, scale=0.3, window=None, softcap=None, sinks=None,
+    )  # fmt: skip
+    torch.testing.assert_close(out, expected(case, 0.3, None, False), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_broken_row_breaks_no_other(device: torch.device, fresh: bool) -> None:
+    case = make_case(device, [(10, 10), (11, 11), (9, 9)])
+    clean = expected(case, 1.0, None, False)
+    second = slice(10, 21)
+    for tensor in (case.q, case.k, case.v):
+        tensor[second] = float("nan")
+    case.cache[:, case.tables[case.slots[1], :2].long()] = float("nan")
+    out = torch.full_like(clean, 7.0)
+    k, v = (case.k, case.v) if fresh else (None, None)
+    prefill_attention(
+        case.q, k, v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, out,
+        num_tokens=30, num_rows=3, max_query_len=11, scale=1.0, window=None, softcap=None, sinks=None,
+    )  # fmt: skip
+    assert out[second].isnan().all()
+    clean[second] = out[second]
+    torch.testing.assert_close(out[:30], clean[:30], rtol=1e-5, atol=1e-5, equal_nan=True)
