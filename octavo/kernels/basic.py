@@ -68,3 +68,38 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
         rotated = apply_rope(x[..., :rotary], cos, sin)
         return torch.cat((rotated, x[..., rotary:]), dim=-1)
     return torch.addcmul(x * cos, x.roll(rotary // 2, dims=-1), sin)
+
+
+@kernel
+def qk_rope_store(
+    qkv: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+) -> None:
+    """Norm and rotate queries and keys in place, then store keys and values in the cache.
+
+    The norm's result is rounded as :func:`rms_norm` does, the rotation is computed in float32.
+
+    Args:
+        qkv: ``[≥T, H + 2·Hkv, D]``, contiguous: a token's queries, keys and values.
+        q_norm, k_norm: ``[D]``, weights of the norms of each query and each key head; None for no norm.
+        cos, sin: ``[≥T, 1, R]``; see :func:`apply_rope`.
+        kv_cache: ``[2, blocks, Hkv, block_size, D]``.
+        slot_mapping: ``[T]`` integers, where each token goes, ``block · block_size + offset``; −1 stores nothing.
+    """
+    num_tokens, block_size = len(slot_mapping), kv_cache.shape[3]
+    q, k, v = qkv[:num_tokens].split((num_heads, num_kv_heads, num_kv_heads), dim=1)
+    for heads, weight in ((q, q_norm), (k, k_norm)):
+        normed = heads if weight is None else rms_norm(heads, weight, eps)
+        heads.copy_(apply_rope(normed.float(), cos[:num_tokens].float(), sin[:num_tokens].float()))
+    is_stored = slot_mapping >= 0
+    places = slot_mapping[is_stored].long()
+    kv_cache[0][places // block_size, :, places % block_size] = k[is_stored]
+    kv_cache[1][places // block_size, :, places % block_size] = v[is_stored]

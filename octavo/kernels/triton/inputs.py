@@ -1,0 +1,235 @@
+"""The two ends of a step on the device: from the batch state to what the model reads, and back."""
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.launch import dependent_launch
+
+_TILE = 128
+"""Rows, and tokens, that a program works on."""
+
+
+def prepare_inputs(
+    header: torch.Tensor,
+    row_slots: torch.Tensor,
+    row_num_new: torch.Tensor,
+    num_computed: torch.Tensor,
+    state_token_ids: torch.Tensor,
+    block_tables: torch.Tensor,
+    token_ids: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    last_tokens: torch.Tensor,
+    *,
+    num_rows: int,
+    num_tokens: int,
+    block_size: int,
+) -> None:
+    """Write what a step's other kernels read, from device state alone, so that one graph serves all steps of a size.
+
+    Entries past the step's real rows and tokens, up to the host's bounds, are padding.
+
+    Args:
+        header: ``[≥3]`` int32: the step's rows, how many of them decode (the first ones, a token each), its tokens.
+        row_slots, row_num_new: ``[≥R]`` int32, the rows of the step: slot and number of tokens to process.
+        num_computed: ``[S]`` int32, by slot: tokens in the cache before the step.
+        state_token_ids: ``[S, L]`` int32.
+        block_tables: ``[G, S, M]`` int32.
+        token_ids, positions: out, ``[≥T]`` int64; padding 0.
+        slot_mapping: out, ``[G, ≥T]`` int64, ``block · block_size + offset``; padding −1.
+        query_starts: out, ``[≥R + 1]`` int32, first token of each row and the end of the last; padding rows are empty.
+        seq_lens: out, ``[≥R]`` int32, tokens of each row including the step's; padding 0.
+        last_tokens: out, ``[≥R]`` int64, index among the T of each row's last token; padding 0.
+        num_rows, num_tokens: upper bounds R and T of the step's rows and tokens.
+        block_size: tokens a block.
+    """
+    num_groups, num_slots, max_blocks = block_tables.shape
+    assert block_tables.is_contiguous() and state_token_ids.is_contiguous() and slot_mapping.stride(-1) == 1
+    _prepare_inputs_kernel[(triton.cdiv(max(num_rows, num_tokens), _TILE),)](
+        header,
+        row_slots,
+        row_num_new,
+        num_computed,
+        state_token_ids,
+        block_tables,
+        token_ids,
+        positions,
+        slot_mapping,
+        query_starts,
+        seq_lens,
+        last_tokens,
+        num_rows,
+        num_tokens,
+        num_slots,
+        state_token_ids.shape[1],
+        max_blocks,
+        slot_mapping.stride(0),
+        NUM_GROUPS=num_groups,
+        BLOCK_SIZE=block_size,
+        TILE=_TILE,
+        CHUNK=32,
+        num_warps=4,
+        **dependent_launch(header.device),
+    )
+
+
+def append_tokens(
+    header: torch.Tensor,
+    row_slots: torch.Tensor,
+    row_num_new: torch.Tensor,
+    samples: torch.Tensor,
+    sampled: torch.Tensor,
+    num_computed: torch.Tensor,
+    state_token_ids: torch.Tensor,
+    out_tokens: torch.Tensor,
+    *,
+    num_rows: int,
+) -> None:
+    """Count a step's tokens as computed and add the sampled ones, where the next step reads them.
+
+    Args:
+        header, row_slots, row_num_new: as in :func:`prepare_inputs`.
+        samples: ``[≥R]`` int32 or bool: whether a row has sampled a token.
+        sampled: ``[≥R]`` int64, the tokens; −1 stands for a failure.
+        num_computed: ``[S]`` int32, by slot, advanced.
+        state_token_ids: ``[S, L]`` int32; nothing is written past L. A failure is kept as 0, a valid index.
+        out_tokens: out, ``[≥R]`` int32, for the host: the token of each real row that samples, 0 of one that does not.
+        num_rows: upper bound R of the step's rows.
+    """
+    assert state_token_ids.is_contiguous()
+    _append_tokens_kernel[(triton.cdiv(num_rows, _TILE),)](
+        header,
+        row_slots,
+        row_num_new,
+        samples,
+        sampled,
+        num_computed,
+        state_token_ids,
+        out_tokens,
+        num_rows,
+        state_token_ids.shape[1],
+        TILE=_TILE,
+        num_warps=4,
+        **dependent_launch(header.device),
+    )
+
+
+@triton.jit
+def _locate_chunks(tokens, row_num_new, query_starts, last_tokens, num_decoding, num_real_rows, CHUNK: tl.constexpr):
+    """Row and place in its row of each token that does not decode. The first program stores where these rows lie."""
+    is_first = tl.program_id(0) == 0
+    row_of_token = tl.zeros_like(tokens) + num_decoding
+    start_of_row = tl.zeros_like(tokens) + num_decoding
+    total = num_decoding
+    for start in range(num_decoding, num_real_rows, CHUNK):
+        rows = start + tl.arange(0, CHUNK)
+        is_real = rows < num_real_rows
+        num_new = tl.load(row_num_new + rows, is_real, other=0)
+        ends = total + tl.cumsum(num_new, 0)
+        tl.store(query_starts + 1 + rows, ends, is_real & is_first)
+        tl.store(last_tokens + rows, tl.maximum(ends - 1, 0).to(tl.int64), is_real & is_first)
+        is_before = (ends[None, :] <= tokens[:, None]) & is_real[None, :]
+        row_of_token += tl.sum(is_before.to(tl.int32), axis=1)
+        start_of_row += tl.sum(tl.where(is_before, num_new[None, :], 0), axis=1)
+        total += tl.sum(num_new, 0)
+    return row_of_token, tokens - start_of_row
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_tokens"])
+def _prepare_inputs_kernel(
+    header,
+    row_slots,
+    row_num_new,
+    num_computed,
+    state_token_ids,
+    block_tables,
+    token_ids,
+    positions,
+    slot_mapping,
+    query_starts,
+    seq_lens,
+    last_tokens,
+    num_rows,
+    num_tokens,
+    num_slots,
+    max_len,
+    max_blocks,
+    slot_mapping_stride,
+    NUM_GROUPS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    # All at once, so that a decode step waits for memory three times: this, the row's length, what it leads to.
+    num_real_rows = tl.load(header)
+    num_decoding = tl.load(header + 1)
+    num_real_tokens = tl.load(header + 2)
+    row_slot = tl.load(row_slots + index, index < num_rows, other=0)
+    row_new = tl.load(row_num_new + index, index < num_rows, other=0)
+
+    is_row, is_token = index < num_real_rows, index < num_real_tokens
+    row_computed = tl.load(num_computed + row_slot, is_row, other=0)
+    tl.store(seq_lens + index, tl.where(is_row, row_computed + row_new, 0), index < num_rows)
+    # Rows that decode, and padding; the others follow.
+    is_decoding = index < num_decoding
+    is_simple = (index < num_rows) & (is_decoding | ~is_row)
+    tl.store(query_starts + 1 + index, tl.where(is_decoding, index + 1, num_real_tokens), is_simple)
+    tl.store(last_tokens + index, tl.where(is_decoding, index, 0).to(tl.int64), is_simple)
+    if tl.program_id(0) == 0:
+        tl.store(query_starts, 0)
+    row, offset = _locate_chunks(index, row_num_new, query_starts, last_tokens, num_decoding, num_real_rows, CHUNK)
+    in_chunk = is_token & ~is_decoding
+    slot = tl.where(is_decoding, row_slot, tl.load(row_slots + row, in_chunk, other=0))
+    position = tl.where(is_decoding, row_computed, tl.load(num_computed + slot, in_chunk, other=0) + offset)
+
+    slot = slot.to(tl.int64)
+    token_id = tl.load(state_token_ids + slot * max_len + position, is_token & (position < max_len), other=0)
+    tl.store(token_ids + index, token_id.to(tl.int64), index < num_tokens)
+    tl.store(positions + index, tl.where(is_token, position, 0).to(tl.int64), index < num_tokens)
+    has_block = is_token & (position < max_blocks * BLOCK_SIZE)
+    for group in tl.static_range(NUM_GROUPS):
+        table = block_tables + (group * num_slots + slot) * max_blocks
+        block = tl.load(table + position // BLOCK_SIZE, has_block, other=0).to(tl.int64)
+        place = tl.where(has_block, block * BLOCK_SIZE + position % BLOCK_SIZE, -1)
+        tl.store(slot_mapping + group * slot_mapping_stride + index, place, index < num_tokens)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _append_tokens_kernel(
+    header,
+    row_slots,
+    row_num_new,
+    samples,
+    sampled,
+    num_computed,
+    state_token_ids,
+    out_tokens,
+    num_rows,
+    max_len,
+    TILE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    in_bounds = rows < num_rows
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    is_row = in_bounds & (rows < tl.load(header))
+    slot = tl.load(row_slots + rows, in_bounds, other=0).to(tl.int64)
+    num_new = tl.load(row_num_new + rows, in_bounds, other=0)
+    is_sampling = is_row & (tl.load(samples + rows, in_bounds, other=0) != 0)
+    token = tl.load(sampled + rows, in_bounds, other=0).to(tl.int32)
+    length = tl.load(num_computed + slot, is_row, other=0) + num_new
+    tl.store(num_computed + slot, length, is_row)
+    # A token that stands for a failure is never read back by its request, but it must be a valid index.
+    place = state_token_ids + slot * max_len + length
+    tl.store(place, tl.maximum(token, 0), is_sampling & (length < max_len))
+    tl.store(out_tokens + rows, tl.where(is_sampling, token, 0), is_row)

@@ -1,0 +1,135 @@
+"""Root-mean-square norm, alone and after the residual add."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Root-mean-square norm; see :func:`octavo.kernels.basic.rms_norm`."""
+    rows = _as_rows(x)
+    normed = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
+    launch(rows, None, weight, normed, eps)
+    return normed.view(x.shape)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Residual add and norm; the sum overwrites ``residual``. See :func:`octavo.kernels.basic.add_rms_norm`."""
+    rows, total = _as_rows(x), _as_rows(residual)
+    normed = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
+    launch(rows, total, weight, normed, eps)
+    return normed.view(x.shape), total.view(x.shape)
+
+
+class Tile(NamedTuple):
+    """What one program works on: rows, and the warps that share them."""
+
+    num_rows: int
+    num_warps: int
+
+
+def choose_tile(num_rows: int, size: int, num_programs_wanted: int) -> Tile:
+    """A tile for a number of rows of a size.
+
+    Args:
+        num_programs_wanted: below this many programs, each is made as quick as it can be; above, as thrifty.
+    """
+    block = triton.next_power_of_2(size)
+    if num_rows <= num_programs_wanted:
+        # 16 bytes a thread: one load each, and the row is there.
+        return Tile(1, min(max(block // 256, 1), 16))
+    return Tile(max(2048 // block, 1), min(max(block // 512, 4), 16))
+
+
+@triton.jit
+def scale_normed(wide, weight, dtype: tl.constexpr):
+    """Apply a norm's weight to float32 values: rounded before it as the weight is of ``dtype``, else only after."""
+    if weight.dtype == dtype:
+        wide = wide.to(dtype).to(tl.float32)
+    return (wide * weight.to(tl.float32)).to(dtype)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _rms_norm_kernel(
+    x,
+    residual,
+    weight,
+    normed,
+    eps,
+    num_rows,
+    x_outer_stride,
+    x_inner_stride,
+    residual_outer_stride,
+    residual_inner_stride,
+    NUM_INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    columns = tl.arange(0, BLOCK)[None, :]
+    scale = tl.load(weight + columns, columns < SIZE, other=0.0)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    mask = (rows < num_rows) & (columns < SIZE)
+    outer, inner = (rows // NUM_INNER).to(tl.int64), rows % NUM_INNER
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    values = tl.load(x + outer * x_outer_stride + inner * x_inner_stride + columns, mask, other=0.0)
+    if residual is not None:
+        place = residual + outer * residual_outer_stride + inner * residual_inner_stride + columns
+        total = values.to(tl.float32) + tl.load(place, mask, other=0.0).to(tl.float32)
+        values = total.to(values.dtype)
+        tl.store(place, values, mask)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    wide = values.to(tl.float32)
+    wide *= tl.rsqrt(tl.sum(wide * wide, axis=1, keep_dims=True) / SIZE + eps)
+    tl.store(normed + rows.to(tl.int64) * SIZE + columns, scale_normed(wide, scale, values.dtype), mask)
+
+
+def _as_rows(x: torch.Tensor) -> torch.Tensor:
+    """``[outer, inner, N]`` with a contiguous last dimension: a view wherever the strides allow one."""
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    if x.dim() < 3:
+        return x.view(-1, 1, x.shape[-1]) if x.dim() == 1 else x[:, None]
+    return x.flatten(0, -3)
+
+
+def launch(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    normed: torch.Tensor,
+    eps: float,
+    tile: Tile | None = None,
+) -> None:
+    """Norm ``x`` of ``[outer, inner, N]`` into ``normed``, by the tile given or the one that suits."""
+    outer, inner, size = x.shape
+    num_rows = outer * inner
+    if num_rows == 0:
+        return
+    tile = tile or choose_tile(num_rows, size, 4 * num_multiprocessors(x.device))
+    residual_strides = (0, 0) if residual is None else residual.stride()[:2]
+    _rms_norm_kernel[(triton.cdiv(num_rows, tile.num_rows),)](
+        x,
+        residual,
+        weight,
+        normed,
+        eps,
+        num_rows,
+        *x.stride()[:2],
+        *residual_strides,
+        NUM_INNER=inner,
+        SIZE=size,
+        BLOCK=triton.next_power_of_2(size),
+        ROWS=tile.num_rows,
+        num_warps=tile.num_warps,
+        **dependent_launch(x.device),
+    )

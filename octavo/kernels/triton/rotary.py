@@ -1,0 +1,202 @@
+"""What happens to queries, keys and values between their product and attention: norms, rotation, the cache."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
+from octavo.kernels.triton.norm import scale_normed
+
+
+def qk_rope_store(
+    qkv: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+) -> None:
+    """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`."""
+    launch(qkv, q_norm, k_norm, eps, cos, sin, kv_cache, slot_mapping, num_heads, num_kv_heads)
+
+
+class Tile(NamedTuple):
+    """What one program works on: heads of one token, and the warps that share them."""
+
+    num_heads: int
+    num_warps: int
+
+
+def choose_tile(num_tokens: int, num_heads: int, head_dim: int, num_multiprocessors: int) -> Tile:
+    """A tile for tokens of ``num_heads`` heads, those of keys and values included."""
+    head = triton.next_power_of_2(head_dim)
+    values = 1024 if num_tokens * num_heads * head <= 4096 * num_multiprocessors else 2048
+    heads = min(max(values // head, 1), triton.next_power_of_2(num_heads))
+    return Tile(heads, max(heads * head // 512, 1))
+
+
+@triton.jit
+def _head_weight(q_norm, k_norm, columns, is_query, is_key):
+    """Each head's weights; ones where there is no norm.
+
+    Loaded for every head anew, in the layout that the heads have: that costs a hit in L1, a change of layout a barrier.
+    """
+    if q_norm is None:
+        weight = tl.load(k_norm + columns, is_key, other=1.0)
+    elif k_norm is None:
+        weight = tl.load(q_norm + columns, is_query, other=1.0)
+    else:
+        query_weight = tl.load(q_norm + columns, is_query, other=1.0)
+        weight = tl.where(is_query, query_weight, tl.load(k_norm + columns, is_key, other=1.0))
+    return weight
+
+
+@triton.jit
+def _store(values, qkv, cache, columns, mask, in_place, in_cache):
+    """Put a part of each head where it belongs: back, into the cache, or both."""
+    tl.store(qkv + columns, values, mask & in_place)
+    tl.store(cache + columns, values, mask & in_cache)
+
+
+@triton.jit
+def _qk_rope_store_kernel(
+    qkv,
+    q_norm,
+    k_norm,
+    eps,
+    cos,
+    sin,
+    cache,
+    slot_mapping,
+    cos_stride,
+    sin_stride,
+    cache_part_stride,
+    cache_block_stride,
+    cache_head_stride,
+    cache_token_stride,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    REST_BLOCK: tl.constexpr,
+    HEADS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    all_heads: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
+    num_tiles: tl.constexpr = (all_heads + HEADS - 1) // HEADS
+    half: tl.constexpr = ROTARY_DIM // 2
+    token = (tl.program_id(0) // num_tiles).to(tl.int64)
+    head = tl.program_id(0) % num_tiles * HEADS + tl.arange(0, HEADS)[:, None]
+    is_head, is_query, is_value = head < all_heads, head < NUM_HEADS, head >= NUM_HEADS + NUM_KV_HEADS
+    is_key = ~is_query & ~is_value
+    is_normed = ~is_value
+    if q_norm is None:
+        is_normed = is_key
+    if k_norm is None:
+        is_normed = is_query
+
+    low = tl.arange(0, HALF_BLOCK)[None, :]
+    rest = ROTARY_DIM + tl.arange(0, REST_BLOCK)[None, :]
+    in_half, in_rest = is_head & (low < half), is_head & (rest < HEAD_DIM)
+    if q_norm is not None or k_norm is not None:
+        low_weight = _head_weight(q_norm, k_norm, low, in_half & is_query, in_half & is_key)
+        high_weight = _head_weight(q_norm, k_norm, half + low, in_half & is_query, in_half & is_key)
+        if ROTARY_DIM < HEAD_DIM:
+            rest_weight = _head_weight(q_norm, k_norm, rest, in_rest & is_query, in_rest & is_key)
+
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    place = tl.load(slot_mapping + token).to(tl.int64)
+    qkv += token * all_heads * HEAD_DIM + head * HEAD_DIM
+    x_low = tl.load(qkv + low, in_half, other=0.0)
+    x_high = tl.load(qkv + half + low, in_half, other=0.0)
+    if ROTARY_DIM < HEAD_DIM:
+        x_rest = tl.load(qkv + rest, in_rest, other=0.0)
+    # A rotation: both halves of the cosines are the same, those of the sines differ in sign.
+    cosine = tl.load(cos + token * cos_stride + low, in_half, other=0.0)
+    sine = tl.load(sin + token * sin_stride + half + low, in_half, other=0.0)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+
+    dtype: tl.constexpr = x_low.dtype
+    if q_norm is not None or k_norm is not None:
+        wide_low, wide_high = x_low.to(tl.float32), x_high.to(tl.float32)
+        square = tl.sum(wide_low * wide_low + wide_high * wide_high, axis=1, keep_dims=True)
+        if ROTARY_DIM < HEAD_DIM:
+            wide_rest = x_rest.to(tl.float32)
+            square += tl.sum(wide_rest * wide_rest, axis=1, keep_dims=True)
+        inverse = tl.rsqrt(square / HEAD_DIM + eps)
+        x_low = tl.where(is_normed, scale_normed(wide_low * inverse, low_weight, dtype), x_low)
+        x_high = tl.where(is_normed, scale_normed(wide_high * inverse, high_weight, dtype), x_high)
+        if ROTARY_DIM < HEAD_DIM:
+            x_rest = tl.where(is_normed, scale_normed(wide_rest * inverse, rest_weight, dtype), x_rest)
+
+    wide_low, wide_high = x_low.to(tl.float32), x_high.to(tl.float32)
+    cosine, sine = cosine.to(tl.float32), sine.to(tl.float32)
+    rotated_low = (wide_low * cosine - wide_high * sine).to(dtype)
+    rotated_high = (wide_high * cosine + wide_low * sine).to(dtype)
+
+    kv_head = head - NUM_HEADS - tl.where(is_value, NUM_KV_HEADS, 0)
+    cache += place // BLOCK_SIZE * cache_block_stride + place % BLOCK_SIZE * cache_token_stride
+    cache += kv_head.to(tl.int64) * cache_head_stride + tl.where(is_value, cache_part_stride, 0)
+    in_place, in_cache = ~is_value, ~is_query & (place >= 0)
+    _store(tl.where(is_value, x_low, rotated_low), qkv, cache, low, in_half, in_place, in_cache)
+    _store(tl.where(is_value, x_high, rotated_high), qkv, cache, half + low, in_half, in_place, in_cache)
+    if ROTARY_DIM < HEAD_DIM:
+        _store(x_rest, qkv, cache, rest, in_rest, in_place, in_cache)
+
+
+def launch(
+    qkv: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    tile: Tile | None = None,
+) -> None:
+    """:func:`qk_rope_store` by the tile given or the one that suits."""
+    num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
+    if num_tokens == 0:
+        return
+    assert qkv.is_contiguous() and kv_cache.stride(-1) == 1
+    tile = tile or choose_tile(num_tokens, all_heads, head_dim, num_multiprocessors(qkv.device))
+    part, block, head, token, _ = kv_cache.stride()
+    _qk_rope_store_kernel[(num_tokens * triton.cdiv(all_heads, tile.num_heads),)](
+        qkv,
+        q_norm,
+        k_norm,
+        eps,
+        cos,
+        sin,
+        kv_cache,
+        slot_mapping,
+        cos.stride(0),
+        sin.stride(0),
+        part,
+        block,
+        head,
+        token,
+        NUM_HEADS=num_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        ROTARY_DIM=rotary_dim,
+        BLOCK_SIZE=kv_cache.shape[3],
+        HALF_BLOCK=triton.next_power_of_2(rotary_dim // 2),
+        REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
+        HEADS=tile.num_heads,
+        num_warps=tile.num_warps,
+        **dependent_launch(qkv.device),
+    )
