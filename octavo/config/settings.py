@@ -116,6 +116,10 @@ class DeviceSettings(msgspec.Struct, kw_only=True):
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Kind of device.")] = "auto"
     tensor_parallel_size: Annotated[int, Meta(ge=1, description="Devices that share each layer; only 1 so far.")] = 1
+    deterministic: Annotated[
+        bool,
+        Meta(description="GPU kernels whose results for a request have the same bits whatever else is in the batch."),
+    ] = False
     num_threads: Annotated[
         PositiveInt | None, Meta(description="CPU threads for computing; default is one per available core.")
     ] = None

@@ -9,11 +9,13 @@ from octavo.execution.results import PendingStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels import attention_backend, load_kernels
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
 from octavo.models.loading import LoadReport, load_weights
 from octavo.models.registry import build_model
 from octavo.platforms import Platform
+from octavo.quantization.scheme import PlainScheme
 from octavo.records import Plan, Step
 from octavo.sampling.processors import load_processors
 
@@ -43,9 +45,18 @@ class InProcessExecutor(Executor):
         # Twice: while layers rearrange their weights, a copy lies beside the original.
         platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"))
         device, dtype = platform.device, getattr(torch, plan.dtype)
+        load_kernels(device)
         model, self.load_report = _load(settings, source, config, plan, dtype, device)
         processors = load_processors(settings.model.logits_processors or [], settings, device)
-        self._runner: ModelRunner | None = ModelRunner(model, config, plan, dtype, device, processors)
+        backend = attention_backend(device, plan.max_model_len, deterministic=settings.device.deterministic)
+        self._runner: ModelRunner | None
+        if device.type == "cuda":
+            from octavo.execution.device_runner import DeviceRunner
+
+            eager = settings.model.enforce_eager
+            self._runner = DeviceRunner(model, config, plan, dtype, device, backend, processors, enforce_eager=eager)
+        else:
+            self._runner = ModelRunner(model, config, plan, dtype, device, backend, processors)
 
     def submit(self, step: Step) -> PendingStep:
         assert self._runner is not None, "the executor is shut down"
@@ -67,7 +78,8 @@ def _load(
     torch.set_default_dtype(dtype)
     try:
         with device:
-            model = build_model(config, Build(), plan.max_model_len)
+            scheme = PlainScheme(deterministic=settings.device.deterministic)
+            model = build_model(config, Build(scheme), plan.max_model_len)
     finally:
         torch.set_default_dtype(before)
     report = load_weights(

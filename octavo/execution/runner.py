@@ -11,7 +11,7 @@ from octavo.execution.kv_cache import allocate_kv_caches
 from octavo.execution.results import SampledStep
 from octavo.execution.state import BatchState
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionBackend, AttentionInputs, attention_backend, padded_rows
+from octavo.kernels import AttentionBackend, AttentionInputs, padded_rows
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
 from octavo.platforms.transfer import HostCopies, to_device
@@ -46,7 +46,7 @@ class ModelRunner:
     """A model, its cache and the state of the requests it works on.
 
     Args:
-        backend: how to compute attention; None takes the device's best.
+        backend: how to compute attention.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class ModelRunner:
         plan: Plan,
         dtype: torch.dtype,
         device: torch.device,
+        backend: AttentionBackend,
         processors: Sequence[LogitsProcessor] = (),
-        backend: AttentionBackend | None = None,
     ) -> None:
         self.model = model
         self.plan = plan
@@ -65,7 +65,7 @@ class ModelRunner:
         self.device = device
         self.state = BatchState(plan, device)
         self.kv_caches = allocate_kv_caches(plan, config, dtype, device)
-        self.backend = backend or attention_backend(device)
+        self.backend = backend
         self.num_kv_heads = config.num_kv_heads
         self.sampler = Sampler(plan.max_num_seqs, config.vocab_size, device, processors=list(processors))
         by_layer = {layer: index for index, group in enumerate(plan.groups) for layer in group.layers}

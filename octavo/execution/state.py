@@ -22,7 +22,9 @@ class BatchState:
         token_ids: ``[S, L]`` int32, prompt and generated tokens; entries past a request's length are arbitrary.
         num_computed: ``[S]`` int32, tokens in the cache.
         block_tables: ``[G, S, M]`` int32, per cache group.
-        row_slots, row_num_new: ``[S]`` int32, the rows of the step: slot and number of tokens to process.
+        header: ``[4]`` int32: the step's number of rows, of those with one token (the first ones), of tokens; unused.
+        row_slots, row_num_new, row_samples: ``[S]`` int32, the rows of the step: slot, number of tokens to process,
+            whether a token is sampled.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
@@ -36,6 +38,8 @@ class BatchState:
             "block_tables": len(plan.groups) * slots * self._num_blocks,
             "row_slots": slots,
             "row_num_new": slots,
+            "row_samples": slots,
+            "header": 4,
         }
         offsets = np.cumsum([0, *sizes.values()])
         self._offsets = dict(zip(sizes, offsets.tolist(), strict=False))
@@ -46,8 +50,10 @@ class BatchState:
         self.block_tables = views["block_tables"].view(len(plan.groups), slots, self._num_blocks)
         self.row_slots = views["row_slots"]
         self.row_num_new = views["row_num_new"]
+        self.row_samples = views["row_samples"]
+        self.header = views["header"]
         self._slots = slots
-        self._last_rows: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+        self._last_rows: tuple[NDArray[np.generic], ...] = ()
 
     def apply(self, step: Step) -> None:
         """Bring the device up to date with a step: one copy, one scatter."""
@@ -56,10 +62,14 @@ class BatchState:
             self._add_row(changes, row, step)
         for update in step.block_updates:
             self._add_blocks(changes, update)
-        if not self._same_rows(step):
+        rows = (step.slots, step.num_new, step.samples)
+        if not _are_equal(rows, self._last_rows):
             self._put(changes, "row_slots", 0, step.slots)
             self._put(changes, "row_num_new", 0, step.num_new)
-            self._last_rows = (step.slots, step.num_new)
+            self._put(changes, "row_samples", 0, step.samples.astype(np.int32))
+            num_decodes = int((step.num_new == 1).sum())
+            self._put(changes, "header", 0, np.array([len(step.slots), num_decodes, step.num_tokens], np.int32))
+            self._last_rows = rows
         if changes[0]:
             record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
             on_device = to_device(record, self.arena.device)
@@ -83,10 +93,6 @@ class BatchState:
         # A token that stands for a failure is never read back by its request, but it must be a valid index.
         self.token_ids[slots, lengths] = token_ids.clamp(min=0).int()
 
-    def _same_rows(self, step: Step) -> bool:
-        last = self._last_rows
-        return last is not None and np.array_equal(last[0], step.slots) and np.array_equal(last[1], step.num_new)
-
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
         self._put(changes, "token_ids", row.slot * self._length, np.array(row.token_ids, np.int32))
         position = int(np.flatnonzero(step.slots == row.slot)[0])
@@ -100,3 +106,10 @@ class BatchState:
         first = self._offsets[region] + start
         changes[0].append(np.arange(first, first + len(values)))
         changes[1].append(values)
+
+
+def _are_equal(rows: tuple[NDArray[np.generic], ...], others: tuple[NDArray[np.generic], ...]) -> bool:
+    """Whether arrays are pairwise the same; mostly they are the same objects."""
+    return len(rows) == len(others) and all(
+        row is other or np.array_equal(row, other) for row, other in zip(rows, others, strict=True)
+    )

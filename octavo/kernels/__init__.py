@@ -18,7 +18,7 @@ from octavo.kernels.basic import (
     silu_and_mul,
 )
 from octavo.kernels.linear import LinearOp
-from octavo.kernels.select import attention_backend, linear, padded_rows
+from octavo.kernels.select import attention_backend, linear, load_kernels, padded_rows
 
 __all__ = [
     "AttentionBackend",
@@ -35,6 +35,7 @@ __all__ = [
     "attention_backend",
     "gelu_tanh_and_mul",
     "linear",
+    "load_kernels",
     "padded_rows",
     "rms_norm",
     "silu_and_mul",

@@ -109,8 +109,9 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> Any:
-        """Prepare once a step and cache group what all its layers share; the result is passed to :meth:`attend`."""
+        """Prepare once a step and cache group what all its layers share; the result is passed to :meth:`run`."""
 
+    @abstractmethod
     def run(
         self,
         qkv: torch.Tensor,
@@ -126,8 +127,22 @@ class AttentionBackend(ABC):
             qkv: ``[≥ T, (H + 2·Hkv)·D]``, may be overwritten; rows past the step's tokens are padding.
 
         Returns:
-            ``[≥ T, H·D]``.
+            ``[≥ T, H·D]``; padding is arbitrary.
         """
+
+
+class ComposedAttention(AttentionBackend):
+    """Attention one operation after the other."""
+
+    def run(
+        self,
+        qkv: torch.Tensor,
+        rope: RopeTables,
+        norms: HeadNorms | None,
+        kv_cache: torch.Tensor,
+        plan: Any,
+        spec: AttentionSpec,
+    ) -> torch.Tensor:
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
         qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
@@ -159,7 +174,7 @@ class AttentionBackend(ABC):
         """
 
 
-class ReferenceAttention(AttentionBackend):
+class ReferenceAttention(ComposedAttention):
     """One request after another, in float32: what the fast backends are held against."""
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> AttentionInputs:

@@ -14,8 +14,8 @@ GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": silu_and_mul
 class LinearOp(Protocol):
     """``x Wᵀ + b`` for one weight ``[out, in]``."""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """``[T, in] → [T, out]``."""
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``[T, in] → [T, out]``, into ``out`` if it is given."""
         ...
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
@@ -33,8 +33,8 @@ class ComposedLinear:
     def __init__(self, product: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._product = product
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._product(x)
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return self._product(x) if out is None else out.copy_(self._product(x))
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """See :meth:`LinearOp.gated`."""

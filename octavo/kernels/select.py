@@ -6,28 +6,50 @@ import torch
 import torch.nn.functional as F
 
 import octavo.kernels.cpu.basic  # noqa: F401  registers the CPU kernels
-from octavo.kernels.attention import AttentionBackend, ReferenceAttention
+from octavo.kernels.attention import AttentionBackend
 from octavo.kernels.cpu.attention import CpuAttention
 from octavo.kernels.cpu.linear import pack_linear
 from octavo.kernels.cpu.linear import padded_rows as _padded_rows_cpu
 from octavo.kernels.linear import ComposedLinear, LinearOp
 
 
-def attention_backend(device: torch.device) -> AttentionBackend:
-    """The fastest attention for a device."""
-    return CpuAttention() if device.type == "cpu" else ReferenceAttention()
+def attention_backend(device: torch.device, max_model_len: int, *, deterministic: bool) -> AttentionBackend:
+    """The fastest attention for a device.
+
+    Args:
+        max_model_len: tokens of the longest sequence.
+        deterministic: whether a row's bits must not depend on the other rows.
+    """
+    if device.type == "cpu":
+        return CpuAttention()
+    from octavo.kernels.triton.attention import TritonAttention
+
+    return TritonAttention(device, max_model_len, deterministic=deterministic)
 
 
-def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[LinearOp, bool]:
+def linear(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
     """The fastest form of ``x @ weight.T + bias`` for a weight ``[out, in]`` that stays as it is.
+
+    Args:
+        deterministic: whether a row's bits must not depend on the other rows.
 
     Returns:
         The product, and whether it holds a copy, so that the weight itself is no longer read.
     """
+    if weight.device.type == "cuda":
+        from octavo.kernels.triton.linear import SmallBatchLinear
+
+        return SmallBatchLinear(weight, bias, deterministic=deterministic), False
     packed = pack_linear(weight, bias) if weight.device.type == "cpu" else None
     if packed is not None:
         return ComposedLinear(packed), True
     return ComposedLinear(partial(F.linear, weight=weight, bias=bias)), False
+
+
+def load_kernels(device: torch.device) -> None:
+    """Make a device's kernels known to the dispatcher."""
+    if device.type == "cuda":
+        import octavo.kernels.triton.register  # noqa: F401
 
 
 def padded_rows(device: torch.device, num_rows: int) -> int:

@@ -55,7 +55,7 @@ class Head(Linear):
         """Rearrange the head's copy of the weight; a tied embedding keeps its own."""
         self._product = self.scheme.finalize(self, keep_weight=self._is_tied)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[N, hidden] → [N, vocab]``."""
-        logits = super().forward(x)
-        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``[N, hidden] → [N, vocab]``, into ``out`` if it is given."""
+        logits = super().forward(x, out)
+        return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)

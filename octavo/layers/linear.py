@@ -20,10 +20,10 @@ class Linear(nn.Module):
         """Rearrange the loaded weights for the device."""
         self._product = self.scheme.finalize(self, keep_weight=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., in] → [..., out]``."""
+    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``[..., in] → [..., out]``, into ``out`` if it is given."""
         assert self._product is not None, "weights are used before finalize()"
-        return self._product(x)
+        return self._product(x, out)
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """The first half of the outputs, activated, times the second: ``[T, in] → [T, out / 2]``."""

@@ -30,8 +30,8 @@ class CausalLM(nn.Module, ABC):
         """
 
     @abstractmethod
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``[N, hidden] → [N, vocab]``."""
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``[N, hidden] → [N, vocab]``, into ``out`` if it is given."""
 
 
 class DecoderTrunk(nn.Module):
@@ -67,5 +67,5 @@ class TrunkLM(CausalLM):
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         return self.model(token_ids, positions, step)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden)
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return self.lm_head(hidden, out)

@@ -28,7 +28,14 @@ class LinearScheme(ABC):
 
 
 class PlainScheme(LinearScheme):
-    """Weights in the compute type, as in the checkpoint."""
+    """Weights in the compute type, as in the checkpoint.
+
+    Args:
+        deterministic: whether a row's bits must not depend on the other rows.
+    """
+
+    def __init__(self, *, deterministic: bool = False) -> None:
+        self._deterministic = deterministic
 
     def create(self, module: nn.Module, in_features: int, out_features: int, bias: bool) -> None:
         module.register_parameter("weight", _empty(out_features, in_features))
@@ -38,7 +45,7 @@ class PlainScheme(LinearScheme):
         weight, bias = module.weight, module.bias
         assert isinstance(weight, nn.Parameter)
         assert bias is None or isinstance(bias, nn.Parameter)
-        product, is_copied = linear(weight.data, None if bias is None else bias.data)
+        product, is_copied = linear(weight.data, None if bias is None else bias.data, deterministic=self._deterministic)
         if is_copied and not keep_weight:
             module.weight = nn.Parameter(weight.data.new_empty(0), requires_grad=False)
         return product

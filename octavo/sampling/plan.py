@@ -38,6 +38,12 @@ class RequestNeeds:
     edits: RequestEdits | None
     num_logprobs: int | None
 
+    @property
+    def must_be_planned(self) -> bool:
+        """Whether parameters that lie on the device are not all there is to it."""
+        planned = Feature.PENALTIES | Feature.EDITS
+        return self.num_logprobs is not None or bool(self.features & planned)
+
     @classmethod
     def of(cls, row: NewRow, vocab_size: int) -> "RequestNeeds":
         """Read them off a request's parameters."""

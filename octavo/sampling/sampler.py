@@ -73,8 +73,9 @@ class Sampler:
         pass_elements = _PASS_ELEMENTS.get(device.type, _PASS_ELEMENTS_ELSEWHERE)
         rows_per_pass = min(max_num_seqs, max(1, pass_elements // vocab_size))
         self._vocab_size = vocab_size
-        self._parameters = SlotParameters(max_num_seqs, device)
+        self.parameters = SlotParameters(max_num_seqs, device)
         self._needs: list[RequestNeeds | None] = [None] * max_num_seqs
+        self._planned: set[int] = set()
         self._custom = ProcessorBatch(processors, device)
         self._planner = Planner(vocab_size, device, rows_per_pass, works_all=self._custom.has_processors)
         self._plan: Plan | None = None
@@ -83,15 +84,29 @@ class Sampler:
 
     def add(self, row: NewRow) -> None:
         """Take in a request, whatever was in its slot before."""
-        self._parameters.write(row)
-        self._needs[row.slot] = RequestNeeds.of(row, self._vocab_size)
+        self.parameters.write(row)
+        need = RequestNeeds.of(row, self._vocab_size)
+        self._needs[row.slot] = need
+        if need.must_be_planned:
+            self._planned.add(row.slot)
+        else:
+            self._planned.discard(row.slot)
         self._plan = None
         if self._custom.has_processors:
             self._custom.add(row)
 
+    def is_plain(self, slot_list: list[int]) -> bool:
+        """Whether parameters by slot say all there is to know of these requests, so that nothing must be planned."""
+        return not self._custom.has_processors and self._planned.isdisjoint(slot_list)
+
+    def flush(self) -> None:
+        """Send the parameters of requests that were added."""
+        self.parameters.flush()
+
     def remove(self, slot: int) -> None:
         """Forget the request in a slot, if there is one."""
         self._needs[slot] = None
+        self._planned.discard(slot)
         self._plan = None
         self._custom.remove(slot)
 
@@ -108,7 +123,7 @@ class Sampler:
             slot_list: ``slots`` on the host.
             longest: at least the largest of ``lengths``.
         """
-        self._parameters.flush()
+        self.flush()
         plan = self._plan_for(slot_list)
         tokens = torch.empty(len(slot_list), dtype=torch.int64, device=logits.device)
         if plan.plain is not None:
@@ -131,7 +146,7 @@ class Sampler:
 
     def _uniforms(self, slots: Tensor, lengths: Tensor) -> Tensor:
         """The random number of each row's next token, ``[N]`` float64."""
-        p = self._parameters
+        p = self.parameters
         return uniforms(p.take(p.stream_key, slots), lengths - p.take(p.prompt_len, slots))
 
     def _sample_part(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
@@ -167,7 +182,7 @@ class Sampler:
         return logits
 
     def _penalise(self, subset: Subset, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> None:
-        slots, lengths, p = subset.take(rows.slots), subset.take(rows.lengths), self._parameters
+        slots, lengths, p = subset.take(rows.slots), subset.take(rows.lengths), self.parameters
         apply_penalties(
             logits,
             torch.arange(subset.size, device=logits.device) if subset.index is None else subset.index,
@@ -183,7 +198,7 @@ class Sampler:
         self, part: Part, subset: Subset, logits: Tensor, spare: Tensor, largest: Tensor, rows: "_Rows"
     ) -> Tensor:
         """Draw for the random rows of a part, overwriting ``logits`` and ``spare``; ``largest`` is each row's logit."""
-        p = self._parameters
+        p = self.parameters
         temperature = p.take(p.temperature, rows.slots)
         if self._custom.has_invariant:
             temperature = torch.where(temperature > 0, temperature, 1.0)
@@ -197,7 +212,7 @@ class Sampler:
 
     def _filter(self, part: Part, weights: Tensor, spare: Tensor, slots: Tensor) -> None:
         """Set the weights to zero that min-p, top-k and top-p rule out; rows and ``slots`` are the random ones."""
-        p = self._parameters
+        p = self.parameters
         if part.has_min_p:
             filters.drop_below(weights, filters.min_p_least(weights, p.take(p.min_p, slots)), spare)
         if part.top_k is not None:

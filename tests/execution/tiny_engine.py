@@ -7,6 +7,7 @@ import torch
 
 from octavo.execution.runner import ModelRunner
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
+from octavo.kernels.cpu.attention import CpuAttention
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots, finalize
 from octavo.models.base import CausalLM
@@ -81,7 +82,7 @@ class TinyEngine:
             num_steps_ahead=0,
         )
         self.plan = replace(plan, **settings)  # type: ignore[arg-type]
-        self.runner = ModelRunner(model, config, self.plan, torch.float32, torch.device("cpu"))
+        self.runner = ModelRunner(model, config, self.plan, torch.float32, torch.device("cpu"), CpuAttention())
         self.scheduler = Scheduler(self.plan)
 
     def run(self, requests: list[EngineRequest]) -> dict[str, list[EngineOutput]]:

@@ -14,7 +14,7 @@ from itertools import accumulate
 import torch
 import torch.nn.functional as F
 
-from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, causal_mask
+from octavo.kernels.attention import AttentionInputs, AttentionSpec, ComposedAttention, causal_mask
 
 _MAX_TILE = 128
 _MAX_SCORES = 1 << 24
@@ -88,7 +88,7 @@ class CpuAttentionPlan:
         return self.masks[shape]
 
 
-class CpuAttention(AttentionBackend):
+class CpuAttention(ComposedAttention):
     """Gathers a request's blocks and multiplies."""
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> CpuAttentionPlan:

@@ -1,0 +1,129 @@
+"""The runner on a GPU: state, inputs and sampling stay on the device, and the host only queues work."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from octavo.execution.graphs import StepGraphs, ladder
+from octavo.execution.inputs import InputBuffers, shape_of
+from octavo.execution.results import SampledStep
+from octavo.execution.runner import ModelRunner
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels import AttentionBackend, AttentionInputs, StepShape
+from octavo.layers.attention import StepAttention
+from octavo.models.base import CausalLM
+from octavo.platforms.transfer import HostCopies, to_device
+from octavo.records import Plan, Step
+from octavo.sampling.device_sampler import DeviceSampler
+from octavo.sampling.processors import LogitsProcessor
+from octavo.sampling.sampler import Samples
+
+
+class DeviceRunner(ModelRunner):
+    """Queues steps: a captured graph where one fits, single launches elsewhere.
+
+    Args:
+        enforce_eager: capture nothing.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        config: ModelConfig,
+        plan: Plan,
+        dtype: torch.dtype,
+        device: torch.device,
+        backend: AttentionBackend,
+        processors: Sequence[LogitsProcessor] = (),
+        *,
+        enforce_eager: bool = False,
+    ) -> None:
+        super().__init__(model, config, plan, dtype, device, backend, processors)
+        self.inputs = InputBuffers(plan, device)
+        # Every step's logits lie here: captured graphs would otherwise each keep their own.
+        self._logits_buffer = torch.zeros(plan.max_num_seqs, config.vocab_size, dtype=dtype, device=device)
+        self.device_sampler = DeviceSampler(self.sampler.parameters, self.inputs.sampled)
+        self._graphs = StepGraphs(self._forward_shape, self._sample_and_append)
+        self._warm_up(enforce_eager)
+
+    @torch.inference_mode()
+    def _warm_up(self, enforce_eager: bool) -> None:
+        """Compile what steps need and capture the graphs. The state holds no rows, so nothing is computed or stored."""
+        shapes = ladder(self.plan.max_num_seqs, self.plan.max_num_batched_tokens)
+        for shape in shapes:
+            self._sample_and_append(self._forward_shape(shape)[1])
+        fresh = StepShape(1, min(64, self.plan.max_num_batched_tokens), 64, False, True, True)
+        self._forward_shape(fresh)
+        if not enforce_eager:
+            self._graphs.capture(shapes)
+        torch.cuda.synchronize(self.device)
+
+    def _run(self, step: Step) -> SampledStep:
+        shape = shape_of(step)
+        num_rows = shape.num_rows
+        sampling = step.samples.nonzero()[0]
+        samples_alone = self.sampler.is_plain(step.slots[sampling].tolist())
+        captured = self._graphs.find(shape)
+        if captured is not None:
+            captured.forward.replay()
+            hidden, logits = captured.hidden, captured.logits
+        else:
+            hidden, logits = self._forward_shape(shape)
+        copies = HostCopies(self.device)
+        samples: Samples | None = None
+        if samples_alone:
+            self.sampler.flush()
+            if captured is not None:
+                captured.sample.replay()
+            else:
+                self._sample_and_append(logits)
+            samples = Samples(copies.add(self.inputs.new_tokens[:num_rows]), [])
+            sampling = np.arange(num_rows)
+        else:
+            samples = self._sample_with_host(step, sampling, logits, num_rows).to_host(copies)
+        return self._finish(step, sampling, samples, hidden, copies)
+
+    def _forward_shape(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states ``[tokens, hidden]`` and logits ``[rows, vocab]`` of the step that device state describes."""
+        inputs, num_tokens, num_rows = self.inputs, shape.num_tokens, shape.num_rows
+        inputs.fill(self.state, shape)
+        attention = self._attention(shape)
+        hidden = self.model(inputs.token_ids[:num_tokens], inputs.positions[:num_tokens], attention)
+        last = hidden.index_select(0, inputs.last_tokens[:num_rows]) if shape.has_chunks else hidden
+        return hidden, self.model.logits(last, self._logits_buffer[:num_rows])
+
+    def _attention(self, shape: StepShape) -> StepAttention:
+        rows = self.inputs.rows(self.state)
+        plans = []
+        for group, window in enumerate(self.windows):
+            attention = AttentionInputs(
+                self.state.block_tables[group],
+                self.state.row_slots[: shape.num_rows],
+                self.inputs.slot_mapping[group, : shape.num_tokens],
+                [],
+                [],
+                self.plan.block_size,
+                self.num_kv_heads,
+                window,
+                rows,
+                shape,
+            )
+            plans.append(self.backend.plan(attention, self.dtype))
+        return StepAttention(self.backend, self.kv_caches, [plans[group] for group in self.group_of_layer])
+
+    def _sample_and_append(self, logits: torch.Tensor) -> None:
+        """Draw one token per row, with parameters read on the device."""
+        num_rows = len(logits)
+        self.device_sampler.sample(logits, self.state.row_slots, self.state.header, self.inputs.seq_lens)
+        self.inputs.append(self.state, num_rows)
+
+    def _sample_with_host(self, step: Step, sampling: np.ndarray, logits: torch.Tensor, num_rows: int) -> Samples:
+        """Draw for requests whose wishes the host must plan; rows that do not sample are left alone."""
+        rows = to_device(sampling, self.device)
+        slots = self.state.row_slots[:num_rows][rows].long()
+        lengths = self.inputs.seq_lens[:num_rows][rows].long()
+        samples = self._draw(step, sampling, logits[rows], slots, lengths)
+        self.inputs.sampled[rows] = samples.token_ids
+        self.inputs.append(self.state, num_rows)
+        return samples

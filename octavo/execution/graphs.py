@@ -1,0 +1,126 @@
+"""Captured steps: one CUDA graph replay instead of hundreds of launches.
+
+Kernels read lengths on the device and leave padding alone, so a graph made for a size serves every smaller step. There
+is a ladder of graphs for steps in which every row decodes, and a short one for small steps with chunks, which is what a
+first token waits for. Larger steps keep the device busy for longer than launching takes, and run without.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from octavo.kernels import StepShape
+
+_MIXED_TOKENS = (32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(slots=True)
+class CapturedStep:
+    """One size of step.
+
+    Attributes:
+        forward: from device state to logits; ``hidden`` ``[tokens, hidden]`` and ``logits`` ``[rows, vocab]`` are where
+            it leaves them.
+        sample: from logits to tokens in device state, for batches that the device samples by itself.
+    """
+
+    shape: StepShape
+    forward: torch.cuda.CUDAGraph
+    sample: torch.cuda.CUDAGraph
+    hidden: torch.Tensor
+    logits: torch.Tensor
+
+
+def ladder(max_num_seqs: int, max_tokens: int) -> list[StepShape]:
+    """The shapes to capture, largest first, so that the memory of the first serves the others."""
+    decodes = [StepShape(rows, rows, 1, True, False, False) for rows in decode_sizes(max_num_seqs)]
+    mixed = []
+    for tokens in _MIXED_TOKENS:
+        # Most tokens of such a step are chunks; rows cost a little in the head and in attention.
+        rows = min(max_num_seqs, tokens if tokens <= 64 else tokens // 2)
+        if tokens <= max_tokens:
+            mixed.append(StepShape(rows, tokens, tokens, True, True, False))
+    return sorted(decodes + mixed, key=lambda shape: -shape.num_tokens)
+
+
+def decode_sizes(max_num_seqs: int) -> list[int]:
+    """Batch sizes of the decode graphs: at most a seventh of a batch is padding beyond 8 rows."""
+    sizes = [1, 2, 4, 8]
+    while sizes[-1] < max_num_seqs:
+        last = sizes[-1]
+        sizes.append(last + max(8, 1 << (last.bit_length() - 3)))
+    return sorted({min(size, max_num_seqs) for size in sizes})
+
+
+class StepGraphs:
+    """Captures steps and finds the one that fits.
+
+    Args:
+        forward: runs a step of a shape from device state; returns hidden states and logits.
+        sample: draws from logits ``[rows, vocab]`` into device state.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[StepShape], tuple[torch.Tensor, torch.Tensor]],
+        sample: Callable[[torch.Tensor], None],
+    ) -> None:
+        self._forward = forward
+        self._sample = sample
+        self._decodes: list[CapturedStep] = []
+        self._mixed: list[CapturedStep] = []
+
+    def capture(self, shapes: list[StepShape]) -> None:
+        """Capture every shape; the step's kernels must have run before, so that nothing compiles now."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.stream(stream), _no_garbage_collection():
+            for shape in shapes:
+                captured = self._capture_one(shape, pool)
+                (self._mixed if shape.has_chunks else self._decodes).append(captured)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._decodes.sort(key=lambda step: step.shape.num_rows)
+        self._mixed.sort(key=lambda step: step.shape.num_tokens)
+
+    def find(self, shape: StepShape) -> CapturedStep | None:
+        """The smallest captured step that a step of this exact shape fits into."""
+        if not shape.has_chunks:
+            return next((step for step in self._decodes if step.shape.num_rows >= shape.num_rows), None)
+        for step in self._mixed:
+            if step.shape.num_tokens >= shape.num_tokens and step.shape.num_rows >= shape.num_rows:
+                return step
+        return None
+
+    def _capture_one(self, shape: StepShape, pool: tuple[int, int]) -> CapturedStep:
+        forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with _capturing(forward, pool):
+            hidden, logits = self._forward(shape)
+        with _capturing(sample, pool):
+            self._sample(logits)
+        return CapturedStep(shape, forward, sample, hidden, logits)
+
+
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> Iterator[None]:
+    # torch.cuda.graph() would collect garbage and synchronise every time, which takes longer than the capture.
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        yield
+    finally:
+        graph.capture_end()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection in the middle of a capture could free device memory there."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
