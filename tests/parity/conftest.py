@@ -33,13 +33,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Chec
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., LLM]]:
-    """Starts Octavo on a checkpoint, in float32, with small blocks and such settings as are given."""
+    """Starts Octavo on a checkpoint, in float32, with small blocks and such settings as are given.
+
+    On a machine with a GPU it runs there.
+    """
     started: list[LLM] = []
 
     def start_on(source: Checkpoint, **settings: Any) -> LLM:
         defaults: dict[str, Any] = {
             "dtype": "float32",
-            "device": "cpu",
+            "device": "auto",
             "skip_tokenizer_init": True,
             "max_model_len": MAX_LENGTH,
             "max_logprobs": -1,
