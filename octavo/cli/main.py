@@ -23,7 +23,8 @@ COMMANDS = {
     "serve": Command("octavo.cli.serve", "serve a model over HTTP, with OpenAI's protocol"),
     "chat": Command("octavo.cli.chat", "talk with a model, loaded here or on a server"),
     "complete": Command("octavo.cli.complete", "let a model complete text"),
-    "bench": Command("octavo.cli.bench", "measure latency, throughput or a running server"),
+    "bench": Command("octavo.cli.bench", "measure latency, throughput, a running server, engines or kernels"),
+    "profile": Command("octavo.cli.profile", "show which kernels a step spends its time in"),
     "plan": Command("octavo.cli.plan", "show what would be decided for a model, and why, without loading it"),
     "collect-env": Command("octavo.cli.collect_env", "describe this machine and installation, for a bug report"),
 }

@@ -1,0 +1,143 @@
+"""Engines measured against each other and against what the device allows, each turn in a fresh process."""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import octavo
+from octavo.bench import engine_turn
+from octavo.errors import EngineDeadError
+
+TO_STANDARD_ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine with vLLM's offline interface.
+
+    Attributes:
+        module: that has ``LLM`` and ``SamplingParams``.
+        settings: keyword arguments of ``LLM``.
+        python: the interpreter that has the module.
+    """
+
+    module: str
+    settings: dict[str, Any]
+    python: str = sys.executable
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All repetitions of one call.
+
+    Attributes:
+        seconds: what each took, in order.
+        input_lens, output_lens: tokens of its requests; the same in every repetition.
+    """
+
+    input_lens: list[int]
+    output_lens: list[int]
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one process measured.
+
+    Attributes:
+        version: of the module.
+        phases: seconds of the interpreter's start, the import, the engine's start and the first call.
+        start_notes: what the engine itself said about its start.
+        samples: by the names of :func:`octavo.bench.engine_turn.draw_calls`.
+    """
+
+    version: str
+    phases: dict[str, float]
+    start_notes: list[str]
+    samples: dict[str, Samples]
+
+
+def run_turn(engine: Engine, cases: Sequence[str], scale: float, token_ids: tuple[int, int]) -> Turn:
+    """Start an engine, run the cases, end it. What it says goes to standard error.
+
+    Args:
+        token_ids: first token id of prompts, and the one after the last.
+
+    Raises:
+        EngineDeadError: it did not come to a result.
+    """
+    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        result = Path(folder) / "result.json"
+        # A copy, because a script's own folder is where Python looks for modules first.
+        script = shutil.copy(engine_turn.__file__, folder)
+        job = {
+            "module": engine.module,
+            "settings": engine.settings,
+            "cases": list(cases),
+            "scale": scale,
+            "token_ids": token_ids,
+            "started": time.time(),
+            "result": str(result),
+        }
+        ended = subprocess.run(
+            [engine.python, script],
+            input=json.dumps(job),
+            text=True,
+            stdout=TO_STANDARD_ERROR,
+            env=environment(engine.python),
+            check=False,
+        )
+        if ended.returncode or not result.is_file():
+            raise EngineDeadError(
+                f"{engine.module} ended with status {ended.returncode} before it came to a result; what it said "
+                "stands above."
+            )
+        report: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return Turn(report["version"], report["phases"], report["start_notes"], _collect(report["calls"]))
+
+
+def measure_ceilings_apart(device: str, dtype: str, num_threads: int | None) -> dict[str, Any]:
+    """The device's name and ceilings, measured in a process that is gone afterwards.
+
+    Raises:
+        EngineDeadError: it failed.
+    """
+    command = [sys.executable, "-m", "octavo.bench.ceilings", "--device", device, "--dtype", dtype]
+    if num_threads is not None:
+        command += ["--num-threads", str(num_threads)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(sys.executable), check=False)
+    if ended.returncode:
+        raise EngineDeadError(f"Measuring the device failed with status {ended.returncode}; the reason stands above.")
+    measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return measured
+
+
+def environment(python: str) -> dict[str, str]:
+    """The environment of a process of ours, which finds this Octavo wherever it lies, or of somebody else's."""
+    if python != sys.executable:
+        return dict(os.environ)
+    home = str(Path(octavo.__file__).parents[1])
+    others = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{others}" if others else home}
+
+
+def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each figure over turns."""
+    return {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+
+
+def _collect(calls: Sequence[Mapping[str, Any]]) -> dict[str, Samples]:
+    samples: dict[str, Samples] = {}
+    for call in calls:
+        repeated = samples.setdefault(call["name"], Samples(call["input_lens"], call["output_lens"]))
+        repeated.seconds.append(call["seconds"])
+    return samples

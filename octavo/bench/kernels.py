@@ -1,0 +1,100 @@
+"""Each kernel of a step beside the library's and beside what the device allows.
+
+A new kernel is one more entry in the ``CASES`` of the file it belongs to.
+"""
+
+import gc
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from octavo.bench import kernels_attention, kernels_products, kernels_rest
+from octavo.bench.kernels_case import KernelCase, Setting, Work
+from octavo.bench.kernels_timing import median, time_run
+from octavo.bench.limits import Ceilings
+
+CASES: tuple[KernelCase, ...] = (*kernels_products.CASES, *kernels_attention.CASES, *kernels_rest.CASES)
+
+
+def cases_for(setting: Setting, name_part: str) -> list[KernelCase]:
+    """The cases of a setting's phase whose names hold some text."""
+    return [case for case in CASES if setting.phase in case.phases and name_part.lower() in case.name.lower()]
+
+
+def is_possible(case: KernelCase, setting: Setting) -> bool:
+    """Whether the device has the kernel."""
+    return setting.device.type == "cuda" or not case.needs_gpu
+
+
+def measure(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str, Any]:
+    """One kernel's figures, in seconds, with all samples; a failure is a figure's ``error``."""
+    figures: dict[str, Any] = {
+        "name": case.name,
+        "times": case.times(setting.config.num_layers),
+        "seconds": None,
+        "limit": None,
+        "library": None,
+        "library_seconds": None,
+        "error": None,
+    }
+    try:
+        figures |= _measure(case.make(setting), setting, ceilings)
+    except Exception as error:
+        figures["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    free_memory(setting.device)
+    return figures
+
+
+def _measure(work: Work, setting: Setting, ceilings: Ceilings) -> dict[str, Any]:
+    samples = time_run(work.run, work.num_copies, setting.device)
+    libraries, failures = {}, {}
+    for name, run in work.libraries.items():
+        try:
+            libraries[name] = time_run(run, work.num_copies, setting.device)
+        except Exception as error:
+            failures[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    best = min(libraries, key=lambda name: median(libraries[name]), default=None)
+    return {
+        "seconds": median(samples),
+        "limit": ceilings.seconds(work.num_bytes, work.num_operations),
+        "library": best,
+        "library_seconds": median(libraries[best]) if best else None,
+        "num_bytes": work.num_bytes,
+        "num_operations": work.num_operations,
+        "num_copies": work.num_copies,
+        "samples": samples,
+        "library_samples": libraries,
+        "library_errors": failures,
+    }
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what the last case used."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def last_cache_bytes(device: torch.device) -> int:
+    """Size of the cache that memory must exceed to be read from memory; a guess for CPUs."""
+    if device.type == "cuda":
+        size: int = torch.cuda.get_device_properties(device).L2_cache_size
+        return size
+    return 4 << 20
+
+
+def settings_of(base: Setting, batches: Iterable[int], prefill_tokens: int) -> list[Setting]:
+    """A decode step of each batch size, and a step of fresh prompts.
+
+    Args:
+        base: whose model, types and context hold for all.
+        prefill_tokens: tokens of the prompts together, 0 for no such step; the longest is the context.
+    """
+    settings = [replace(base, phase="decode", num_rows=batch) for batch in batches]
+    if prefill_tokens:
+        length = min(base.context, prefill_tokens)
+        num_rows = max(1, prefill_tokens // length)
+        settings.append(replace(base, phase="prefill", num_rows=num_rows, context=length))
+    return settings

@@ -1,0 +1,184 @@
+"""Attention of a step, whole and in its parts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from octavo import kernels
+from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_layer, included
+from octavo.kernels import (
+    AttentionBackend,
+    AttentionInputs,
+    AttentionSpec,
+    DeviceRows,
+    HeadNorms,
+    StepShape,
+    basic,
+)
+
+_CPU_BLOCK_SIZE, _BLOCK_SIZE = 32, 16
+_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Requests with their cache, as the attention of one layer sees them.
+
+    Attributes:
+        qkv: ``[T, (H + 2·Hkv)·D]``.
+        caches: copies of ``[2, blocks, Hkv, block_size, D]``.
+        rope: cosines and signed sines, ``[T, 1, D]`` each.
+    """
+
+    qkv: torch.Tensor
+    caches: list[torch.Tensor]
+    inputs: AttentionInputs
+    rope: tuple[torch.Tensor, torch.Tensor]
+    norms: HeadNorms
+    spec: AttentionSpec
+
+    @property
+    def backend(self) -> AttentionBackend:
+        longest = max(self.inputs.seq_lens)
+        return kernels.attention_backend(self.qkv.device, longest, deterministic=False)
+
+
+def _make_batch(setting: Setting) -> _Batch:
+    config, num_rows, context, num_tokens = setting.config, setting.num_rows, setting.context, setting.num_tokens
+    heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+    block_size = _CPU_BLOCK_SIZE if setting.device.type == "cpu" else _BLOCK_SIZE
+    blocks_each = -(-context // block_size)
+    num_blocks = num_rows * blocks_each + 1
+    shape = (2, num_blocks, kv_heads, block_size, head_dim)
+    cache_bytes = 2 * num_rows * context * kv_heads * head_dim * setting.dtype.itemsize
+    order = torch.randperm(num_blocks - 1, device=setting.device).int() + 1
+    tables = order.view(num_rows, blocks_each).contiguous()
+    angles = torch.randn(num_tokens, 1, head_dim // 2, device=setting.device)
+    cos, sin = angles.cos(), angles.sin()
+    return _Batch(
+        qkv=setting.random(num_tokens, (heads + 2 * kv_heads) * head_dim),
+        caches=[setting.random(*shape) for _ in range(setting.copies(cache_bytes))],
+        inputs=_make_inputs(setting, tables, block_size),
+        rope=(torch.cat((cos, cos), -1).to(setting.dtype), torch.cat((-sin, sin), -1).to(setting.dtype)),
+        norms=HeadNorms(setting.random(head_dim).fill_(1.0), setting.random(head_dim).fill_(1.0), _EPS),
+        spec=AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5, config.attn_logit_softcap),
+    )
+
+
+def _make_inputs(setting: Setting, tables: torch.Tensor, block_size: int) -> AttentionInputs:
+    num_rows, context, num_tokens = setting.num_rows, setting.context, setting.num_tokens
+    is_decode = setting.phase == "decode"
+    query_len = 1 if is_decode else context
+    slots = setting.indices(list(range(num_rows)), torch.int64)
+    positions = torch.arange(context - query_len, context, device=setting.device).repeat(num_rows)
+    rows = torch.arange(num_rows, device=setting.device).repeat_interleave(query_len)
+    mapping = tables[rows, positions // block_size].long() * block_size + positions % block_size
+    return AttentionInputs(
+        block_tables=tables,
+        slots=slots,
+        slot_mapping=mapping,
+        query_lens=[query_len] * num_rows,
+        seq_lens=[context] * num_rows,
+        block_size=block_size,
+        num_kv_heads=setting.config.num_kv_heads,
+        window=None,
+        rows=DeviceRows(
+            counts=setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, 0]),
+            query_starts=setting.indices(list(range(0, num_tokens + 1, query_len))),
+            seq_lens=setting.indices([context] * num_rows),
+        ),
+        shape=StepShape(
+            num_rows=num_rows,
+            num_tokens=num_tokens,
+            max_query_len=query_len,
+            has_decodes=is_decode,
+            has_chunks=not is_decode,
+            is_fresh=not is_decode,
+        ),
+    )
+
+
+def _attention(setting: Setting) -> Work:
+    """Norms, rotation, storing and attending: all that stands between the two projections."""
+    batch = _make_batch(setting)
+    backend = batch.backend
+    plan = backend.plan(batch.inputs, setting.dtype)
+
+    def run(copy: int) -> torch.Tensor:
+        return backend.run(batch.qkv, batch.rope, batch.norms, batch.caches[copy], plan, batch.spec)
+
+    config, itemsize = setting.config, setting.dtype.itemsize
+    pair_operations = 4.0 * config.num_heads * config.head_dim
+    key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize
+    num_keys = setting.num_rows * setting.context
+    is_decode = setting.phase == "decode"
+    num_pairs = num_keys if is_decode else num_keys * (setting.context + 1) / 2
+    moved = batch.qkv.nbytes + setting.num_tokens * (config.num_heads * config.head_dim * itemsize + key_bytes)
+    return Work(
+        run=run,
+        libraries=_sdpa(setting, len(batch.caches)),
+        num_bytes=moved + (num_keys * key_bytes if is_decode else 0),
+        num_operations=num_pairs * pair_operations,
+        num_copies=len(batch.caches),
+    )
+
+
+def _sdpa(setting: Setting, num_copies: int) -> dict[str, Run]:
+    """PyTorch's attention on dense keys and values: no pages, no norms, no rotation, nothing stored."""
+    config, num_rows, context = setting.config, setting.num_rows, setting.context
+    num_queries = 1 if setting.phase == "decode" else context
+    q = setting.random(num_rows, config.num_heads, num_queries, config.head_dim)
+    shape = (num_rows, config.num_kv_heads, context, config.head_dim)
+    pairs = [(setting.random(*shape), setting.random(*shape)) for _ in range(num_copies)]
+
+    def with_backend(backend: SDPBackend | None) -> Run:
+        def run(copy: int) -> torch.Tensor:
+            keys, values = pairs[copy]
+            is_causal = num_queries > 1
+            if backend is None:
+                return F.scaled_dot_product_attention(q, keys, values, is_causal=is_causal, enable_gqa=True)
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, keys, values, is_causal=is_causal, enable_gqa=True)
+
+        return run
+
+    if setting.device.type == "cpu":
+        return {"SDPA": with_backend(None)}
+    return {
+        "cuDNN": with_backend(SDPBackend.CUDNN_ATTENTION),
+        "flash": with_backend(SDPBackend.FLASH_ATTENTION),
+    }
+
+
+def _rope_and_store(setting: Setting) -> Work:
+    batch = _make_batch(setting)
+    store = _store_kernel(setting.device)
+    config, norms, inputs = setting.config, batch.norms, batch.inputs
+    heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+    qkv = batch.qkv.view(setting.num_tokens, heads + 2 * kv_heads, head_dim)
+
+    def run(copy: int) -> None:
+        cache, mapping = batch.caches[copy], inputs.slot_mapping
+        store(qkv, norms.query, norms.key, norms.eps, *batch.rope, cache, mapping, heads, kv_heads)
+
+    # Queries and keys are read and written, values read, keys and values written to the cache.
+    heads_moved = 2 * (heads + kv_heads) + kv_heads + 2 * kv_heads
+    num_bytes = setting.num_tokens * heads_moved * head_dim * setting.dtype.itemsize
+    return Work(run=run, num_bytes=num_bytes, num_copies=len(batch.caches))
+
+
+def _store_kernel(device: torch.device) -> Callable[..., None]:
+    if device.type == "cuda":
+        from octavo.kernels.triton import rotary
+
+        return rotary.qk_rope_store
+    return basic.qk_rope_store
+
+
+CASES = (
+    KernelCase("attention with norms, rotation and cache", _attention, each_layer),
+    KernelCase("its norms, rotation and cache", _rope_and_store, included),
+)

@@ -1,0 +1,158 @@
+"""Everything of a step that is neither a product with weights nor attention."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from octavo import kernels
+from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_step, included
+from octavo.records import NewRow, SamplingParams
+from octavo.sampling.parameters import SlotParameters
+from octavo.sampling.sampler import Sampler
+
+_EPS = 1e-6
+_BLOCK_SIZE = 16
+
+
+def _norm(setting: Setting) -> Work:
+    size = setting.config.hidden_size
+    x, residual = (setting.random(setting.num_tokens, size) for _ in range(2))
+    weight = torch.ones(size, dtype=setting.dtype, device=setting.device)
+
+    def library(copy: int) -> torch.Tensor:
+        return F.rms_norm(residual.add_(x), (size,), weight, _EPS)
+
+    return Work(
+        run=lambda copy: kernels.add_rms_norm(x, residual, weight, _EPS),
+        libraries={"add, F.rms_norm": library},
+        num_bytes=4 * x.nbytes,
+    )
+
+
+def _activation(setting: Setting) -> Work:
+    x = setting.random(setting.num_tokens, 2 * setting.config.intermediate_size)
+
+    def library(copy: int) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    return Work(run=lambda copy: kernels.silu_and_mul(x), libraries={"F.silu, mul": library}, num_bytes=1.5 * x.nbytes)
+
+
+def _sampling(params: SamplingParams) -> Callable[[Setting], Work]:
+    """One token a row from fresh logits."""
+
+    def make(setting: Setting) -> Work:
+        num_rows, vocab_size = setting.num_rows, setting.config.vocab_size
+        num_bytes = num_rows * vocab_size * setting.dtype.itemsize
+        logits = [setting.random(num_rows, vocab_size).mul_(2) for _ in range(setting.copies(num_bytes))]
+        rows = [NewRow(slot, [0] * 4, 4, params, slot, [], []) for slot in range(num_rows)]
+        run = _sample_on_gpu if setting.device.type == "cuda" else _sample_on_cpu
+        return Work(
+            run=run(setting, rows, logits),
+            libraries=_torch_sampling(logits, params),
+            num_bytes=num_bytes,
+            num_copies=len(logits),
+        )
+
+    return make
+
+
+def _sample_on_gpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tensor]) -> Run:
+    from octavo.sampling.device_sampler import DeviceSampler
+
+    parameters = SlotParameters(len(rows), setting.device)
+    for row in rows:
+        parameters.write(row)
+    parameters.flush()
+    sampler = DeviceSampler(parameters, setting.indices([0] * len(rows), torch.int64))
+    slots = setting.indices([row.slot for row in rows])
+    counts, lengths = setting.indices([len(rows)] * 4), setting.indices([5] * len(rows))
+    return lambda copy: sampler.sample(logits[copy], slots, counts, lengths)
+
+
+def _sample_on_cpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tensor]) -> Run:
+    sampler = Sampler(len(rows), setting.config.vocab_size, setting.device)
+    for row in rows:
+        sampler.add(row)
+    slot_list = [row.slot for row in rows]
+    slots = setting.indices(slot_list, torch.int64)
+    lengths = torch.full_like(slots, 5)
+    token_ids = torch.zeros(len(rows), 8, dtype=torch.int32)
+    return lambda copy: sampler.sample(logits[copy], slots, lengths, token_ids, slot_list, 5)
+
+
+def _torch_sampling(logits: list[torch.Tensor], params: SamplingParams) -> dict[str, Run]:
+    if params.is_greedy:
+        return {"argmax": lambda copy: logits[copy].argmax(-1)}
+
+    def draw(copy: int) -> torch.Tensor:
+        weights = (logits[copy].float() / params.temperature).softmax(-1)
+        if params.top_p < 1:
+            ordered, order = weights.sort(-1, descending=True)
+            ordered.masked_fill_(ordered.cumsum(-1) - ordered > params.top_p, 0)
+            weights = torch.zeros_like(weights).scatter_(-1, order, ordered)
+        # The likeliest of exponential waiting times: a multinomial draw that a graph can hold.
+        return weights.div_(torch.empty_like(weights).exponential_()).argmax(-1)
+
+    return {"sort, softmax, draw" if params.top_p < 1 else "softmax, draw": draw}
+
+
+def _inputs(setting: Setting) -> Work:
+    """From the batch's state to what the model reads, and back to the state with the new tokens."""
+    from octavo.kernels.triton.inputs import append_tokens, prepare_inputs
+
+    num_rows, num_tokens, context = setting.num_rows, setting.num_tokens, setting.context
+    num_new = num_tokens // num_rows
+    blocks_each = -(-context // _BLOCK_SIZE)
+    is_decode = setting.phase == "decode"
+    header = setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, 0])
+    row_slots, row_num_new = setting.indices(list(range(num_rows))), setting.indices([num_new] * num_rows)
+    num_computed = setting.indices([context - num_new] * num_rows)
+    state = torch.zeros(num_rows, context + 1, dtype=torch.int32, device=setting.device)
+    tables = torch.zeros(1, num_rows, blocks_each, dtype=torch.int32, device=setting.device)
+    token_ids, positions, mapping = (setting.indices([0] * num_tokens, torch.int64) for _ in range(3))
+    query_starts, seq_lens = setting.indices([0] * (num_rows + 1)), setting.indices([0] * num_rows)
+    last_tokens, sampled = (setting.indices([0] * num_rows, torch.int64) for _ in range(2))
+    samples, out_tokens = setting.indices([1] * num_rows), setting.indices([0] * num_rows)
+    # Runs must not move the state on: a copy that nobody reads is advanced.
+    advanced = num_computed.clone()
+
+    def run(copy: int) -> None:
+        prepare_inputs(
+            header,
+            row_slots,
+            row_num_new,
+            num_computed,
+            state,
+            tables,
+            token_ids,
+            positions,
+            mapping[None],
+            query_starts,
+            seq_lens,
+            last_tokens,
+            num_rows=num_rows,
+            num_tokens=num_tokens,
+            block_size=_BLOCK_SIZE,
+        )
+        append_tokens(header, row_slots, row_num_new, samples, sampled, advanced, state, out_tokens, num_rows=num_rows)
+
+    return Work(run=run, num_bytes=num_tokens * 28 + num_rows * 44)
+
+
+def _norms_of(num_layers: int) -> int:
+    return 2 * num_layers + 1
+
+
+CASES = (
+    KernelCase("add and norm", _norm, _norms_of),
+    KernelCase("activation alone", _activation, included, ("prefill",)),
+    KernelCase("greedy sampling", _sampling(SamplingParams(temperature=0.0)), each_step),
+    KernelCase("sampling at a temperature", _sampling(SamplingParams(temperature=0.8)), included),
+    KernelCase(
+        "sampling with top-k and top-p", _sampling(SamplingParams(temperature=0.8, top_k=50, top_p=0.9)), included
+    ),
+    KernelCase("inputs and new tokens", _inputs, each_step, needs_gpu=True),
+)

@@ -1,0 +1,144 @@
+"""Runs an engine under torch's profiler, in a steady state that stands for a case."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from octavo.engine.core import EngineCore
+from octavo.records import EngineRequest, SamplingParams
+
+Case = Literal["decode", "prefill", "mixed"]
+WINDOW = "octavo: steps"
+"""Name of the trace's event that spans the steps that count."""
+
+_MIXED_OUTPUT_LEN = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What runs while it is profiled: as many requests in flight as there is room for, or wanted.
+
+    Attributes:
+        case: ``decode``: all requests decode; ``prefill``: only prompts; ``mixed``: requests come as others end.
+        batch: requests in flight.
+        input_len: tokens of each prompt.
+    """
+
+    case: Case
+    batch: int
+    input_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRun:
+    """Seconds that the steps took, without the profiler and with it."""
+
+    num_steps: int
+    plain_seconds: float
+    profiled_seconds: float
+
+
+def profile_engine(engine: EngineCore, load: Load, num_steps: int, trace: Path) -> ProfiledRun:
+    """Bring the engine into the case's steady state, time some steps, then profile as many.
+
+    Args:
+        trace: where the Chrome trace goes; ``.json`` or ``.json.gz``.
+
+    Raises:
+        InvalidRequestError: a request does not fit the engine.
+    """
+    loop = _ClosedLoop(engine, load)
+    loop.warm_up()
+    plain = _timed(lambda: loop.run(num_steps))
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profiler:
+        # The first step under the profiler also pays for its start.
+        loop.run(1)
+        _synchronise()
+        with torch.profiler.record_function(WINDOW):
+            profiled = _timed(lambda: loop.run(num_steps))
+    profiler.export_chrome_trace(str(trace))
+    loop.stop()
+    return ProfiledRun(num_steps, plain, profiled)
+
+
+class _ClosedLoop:
+    """Keeps a number of requests in flight."""
+
+    def __init__(self, engine: EngineCore, load: Load) -> None:
+        self._engine = engine
+        self._load = load
+        self._random = random.Random(0)
+        self._in_flight: set[str] = set()
+        self._started: set[str] = set()
+        self._num_requests = 0
+        self._num_done = 0
+
+    def warm_up(self) -> None:
+        """Run until the case's state is steady."""
+        batch = min(self._load.batch, self._engine.info.max_num_seqs)
+        if self._load.case == "decode":
+            self._run_until(lambda: len(self._started) >= batch)
+            self.run(3)
+        else:
+            self._run_until(lambda: self._num_done >= batch)
+
+    def run(self, num_steps: int) -> None:
+        """Run some steps."""
+        for _ in range(num_steps):
+            self._step()
+
+    def stop(self) -> None:
+        """End all requests, so that the engine may be used again."""
+        self._engine.abort(self._in_flight)
+        while self._engine.has_work:
+            self._engine.step()
+
+    def _run_until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            self._step()
+
+    def _step(self) -> None:
+        while len(self._in_flight) < self._load.batch:
+            request = self._draw()
+            self._engine.add(request)
+            self._in_flight.add(request.request_id)
+        for output in self._engine.step():
+            self._started.add(output.request_id)
+            if output.finish_reason is not None:
+                self._in_flight.discard(output.request_id)
+                self._num_done += 1
+
+    def _draw(self) -> EngineRequest:
+        """The next request; lengths of mixed answers differ, so that requests end at different times."""
+        self._num_requests += 1
+        end = self._engine.info.vocab_size
+        prompt = [self._random.randrange(end // 2, end) for _ in range(self._load.input_len)]
+        # Decoding outlives both runs: the timed one and the profiled one.
+        lengths = {
+            "decode": self._engine.info.max_model_len - self._load.input_len,
+            "prefill": 1,
+            "mixed": self._random.randint(_MIXED_OUTPUT_LEN // 2, _MIXED_OUTPUT_LEN * 3 // 2),
+        }
+        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=lengths[self._load.case], detokenize=False)
+        return EngineRequest(str(self._num_requests), prompt, params, arrival_time=time.time())
+
+
+def _timed(function: Callable[[], None]) -> float:
+    _synchronise()
+    start = time.perf_counter()
+    function()
+    _synchronise()
+    return time.perf_counter() - start
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,204 @@
+"""Tables from files of results, so that no number in a document is typed by hand.
+
+A page holds a place for each file, which :func:`fill_page` fills:
+
+    <!-- results: ../benchmarks/results/engine.json -->
+    <!-- end of results -->
+
+and for a picture of one or several profiles:
+
+    <!-- picture: pictures/steps.svg of ../benchmarks/results/profile.json -->
+    <!-- end of picture -->
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.bench.picture import Bar, draw_bars
+from octavo.bench.tables import Table, number, share
+from octavo.errors import ConfigError
+
+Result = Mapping[str, Any]
+NOTHING_YET = "*Not measured yet.*"
+_RESULTS = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+_PICTURE = re.compile(r"(<!-- picture: (\S+) of ([^>]+?) -->\n)(.*?)(<!-- end of picture -->)", re.DOTALL)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A file that a benchmark wrote.
+
+    Raises:
+        ConfigError: it is not there, or no such file.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValueError:
+        raise ConfigError(f"{path} is not JSON.") from None
+    if not isinstance(result, dict) or result.get("kind") not in _TABLES:
+        raise ConfigError(f"{path} is no result of octavo bench engine, octavo bench kernels or octavo profile.")
+    return result
+
+
+def tables_of(result: Result) -> list[Table]:
+    """The tables of a result."""
+    return _TABLES[result["kind"]](result)
+
+
+def caption(result: Result) -> str:
+    """A line on what was measured, where, when and with which versions."""
+    versions = result["versions"]
+    named = ", ".join(
+        f"{name} {versions[name]}" for name in ("octavo", "torch", "triton", "python") if name in versions
+    )
+    ceilings = result["ceilings"]
+    device = ceilings["device"]
+    if ceilings["read_bandwidth"]:
+        device += f" ({_ceilings(ceilings)})"
+    commit = f", commit {result['commit']}" if result["commit"] else ""
+    return f"{result['model']} on {device}; {named}; {result['date'][:10]}{commit}. `{result['command']}`"
+
+
+def render(result: Result, *, is_markdown: bool) -> str:
+    """Caption and tables."""
+    shown = [table.markdown() if is_markdown else table.text() for table in tables_of(result)]
+    return "\n\n".join([caption(result), *shown])
+
+
+def fill_page(page: Path) -> str:
+    """A page's text with every place filled from its file; pictures are written beside it.
+
+    Places whose files do not exist say so.
+
+    Raises:
+        ConfigError: a file is no result, or the page cannot be read.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Cannot read {page}: {error.strerror}.") from None
+
+    def fill_results(place: re.Match[str]) -> str:
+        path = page.parent / place[2]
+        content = render(read_result(path), is_markdown=True) if path.is_file() else NOTHING_YET
+        return f"{place[1]}\n{content}\n\n{place[4]}"
+
+    def fill_picture(place: re.Match[str]) -> str:
+        results = [read_result(path) for name in place[3].split() if (path := page.parent / name).is_file()]
+        if not results:
+            return f"{place[1]}\n{NOTHING_YET}\n\n{place[5]}"
+        target = page.parent / place[2]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(draw_bars([profile_bar(result) for result in results]), encoding="utf-8")
+        return f"{place[1]}\n![Where the time of a step goes]({place[2]})\n\n{place[5]}"
+
+    return _PICTURE.sub(fill_picture, _RESULTS.sub(fill_results, text))
+
+
+def profile_bar(result: Result) -> Bar:
+    """A profile's step as a bar, in milliseconds."""
+    steps = result["num_steps"]
+    parts = {group["name"]: group["seconds"] / steps * 1e3 for group in result["groups"]}
+    return Bar(f"{result['model']}, {result['case']}, batch {result['batch']}", {**parts, "gaps": _gap_ms(result)})
+
+
+def _gap_ms(result: Result) -> float:
+    return max(0.0, (result["wall_seconds"] - result["busy_seconds"]) / result["num_steps"] * 1e3)
+
+
+def _ceilings(ceilings: Result) -> str:
+    read, rate = ceilings["read_bandwidth"], ceilings["matmul_rate"]
+    return f"{_prefixed(read)}B/s read, {_prefixed(rate)}FLOP/s {ceilings['dtype']}"
+
+
+def _prefixed(value: float) -> str:
+    return f"{value / 1e12:.3g} T" if value >= 1e12 else f"{value / 1e9:.3g} G"
+
+
+def _engine_tables(result: Result) -> list[Table]:
+    engines = result["engines"]
+    ours, others = engines[0], engines[1:]
+    headers = ["", ours["module"]]
+    for other in others:
+        headers += [f"{other['module']} {other['version']}", "ratio"]
+    rows = []
+    for figure in result["figures"]:
+        name, limit, is_time = figure["name"], figure["limit"], figure["is_time"]
+        value = ours["figures"][name]
+        row = [figure["title"], number(value)]
+        for other in others:
+            theirs = other["figures"][name]
+            row += [number(theirs), number(theirs / value if is_time else value / theirs)]
+        row += [number(limit), (share(limit, value) if is_time else share(value, limit)) if limit else ""]
+        rows.append(row)
+    return [Table([*headers, "limit", "of limit"], rows), _phase_table(engines)]
+
+
+def _phase_table(engines: Sequence[Result]) -> Table:
+    names = list(engines[0]["phases"])
+    rows = [[name, *(number(engine["phases"][name]) for engine in engines)] for name in names]
+    return Table(["start-up phase (s)", *(engine["module"] for engine in engines)], rows)
+
+
+def _kernel_tables(result: Result) -> list[Table]:
+    tables = []
+    for part in result["parts"]:
+        rows = [_kernel_row(kernel) for kernel in part["kernels"]]
+        known = [kernel for kernel in part["kernels"] if kernel["seconds"] is not None]
+        total = sum(kernel["seconds"] * kernel["times"] for kernel in known)
+        least = sum(kernel["limit"] * kernel["times"] for kernel in known)
+        rows.append(
+            ["together, in one step", "", number(total * 1e6), number(least * 1e6), share(least, total), "", ""]
+        )
+        headers = [part["title"], "a step", "µs", "limit", "of limit", "library", "ratio"]
+        tables.append(Table(headers, rows))
+    return tables
+
+
+def _kernel_row(kernel: Result) -> list[str]:
+    seconds, limit, library = kernel["seconds"], kernel["limit"], kernel["library_seconds"]
+    if seconds is None:
+        return [f"{kernel['name']}: {kernel['error']}", "", "", "", "", "", ""]
+    row = [kernel["name"], f"{kernel['times']} ×", number(seconds * 1e6), number(limit * 1e6), share(limit, seconds)]
+    if library is None:
+        return [*row, "", ""]
+    return [*row, f"{number(library * 1e6)} ({kernel['library']})", number(library / seconds)]
+
+
+def _profile_tables(result: Result) -> list[Table]:
+    wall, steps = result["wall_seconds"], result["num_steps"]
+    groups = [
+        [group["name"], number(group["seconds"] / steps * 1e6), share(group["seconds"], wall)]
+        for group in result["groups"]
+    ]
+    gap = wall - result["busy_seconds"]
+    groups += [
+        ["gaps", number(gap / steps * 1e6), share(gap, wall)],
+        ["step", number(wall / steps * 1e6), ""],
+        ["step without the profiler", number(result["plain_seconds"] / steps * 1e6), ""],
+    ]
+    kernels = [
+        [
+            f"{kernel['name']}",
+            number(kernel["count"] / steps),
+            number(kernel["total_seconds"] / steps * 1e6),
+            number(kernel["total_seconds"] / kernel["count"] * 1e6),
+            share(kernel["own_seconds"], wall),
+        ]
+        for kernel in result["kernels"]
+    ]
+    return [
+        Table([f"{result['case']}, batch {result['batch']}", "µs a step", "share"], groups),
+        Table(["kernel", "a step", "µs a step", "µs each", "share"], kernels),
+    ]
+
+
+_TABLES: dict[str, Callable[[Result], list[Table]]] = {
+    "engine": _engine_tables,
+    "kernels": _kernel_tables,
+    "profile": _profile_tables,
+}

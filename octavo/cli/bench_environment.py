@@ -1,0 +1,57 @@
+"""Where and with what a result was measured: enough to judge it, and to measure it again."""
+
+import importlib.metadata
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import octavo
+from octavo.cli.collect_env import gpus, machine
+
+_PACKAGES = ("torch", "triton", "transformers", "numpy")
+
+
+def describe_environment(command: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Date, commit, command, versions, processor and GPUs.
+
+    Args:
+        command: such as ``octavo bench engine``.
+    """
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "command": shlex.join([*command.split(), *arguments]),
+        "versions": {"octavo": octavo.__version__, "python": platform.python_version(), **_versions()},
+        "machine": machine(),
+        "gpus": gpus(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of a checkout that this Octavo lies in, with ``-dirty`` after changes; None for an installed one."""
+    folder = Path(octavo.__file__).parent
+    try:
+        tracked = subprocess.run(
+            ["git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=False
+        )
+        if tracked.returncode:
+            return None
+        return subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
