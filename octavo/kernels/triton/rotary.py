@@ -10,22 +10,6 @@ from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
 from octavo.kernels.triton.norm import scale_normed
 
 
-def qk_rope_store(
-    qkv: torch.Tensor,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    kv_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-) -> None:
-    """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`."""
-    launch(qkv, q_norm, k_norm, eps, cos, sin, kv_cache, slot_mapping, num_heads, num_kv_heads)
-
-
 class Tile(NamedTuple):
     """What one program works on: heads of one token, and the warps that share them."""
 
@@ -39,6 +23,58 @@ def choose_tile(num_tokens: int, num_heads: int, head_dim: int, num_multiprocess
     values = 1024 if num_tokens * num_heads * head <= 4096 * num_multiprocessors else 2048
     heads = min(max(values // head, 1), triton.next_power_of_2(num_heads))
     return Tile(heads, max(heads * head // 512, 1))
+
+
+def qk_rope_store(
+    qkv: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    tile: Tile | None = None,
+) -> None:
+    """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
+
+    Args:
+        tile: None for the one that suits.
+    """
+    num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
+    if num_tokens == 0:
+        return
+    assert qkv.is_contiguous() and kv_cache.stride(-1) == 1
+    tile = tile or choose_tile(num_tokens, all_heads, head_dim, num_multiprocessors(qkv.device))
+    part, block, head, token, _ = kv_cache.stride()
+    _qk_rope_store_kernel[(num_tokens * triton.cdiv(all_heads, tile.num_heads),)](
+        qkv,
+        q_norm,
+        k_norm,
+        eps,
+        cos,
+        sin,
+        kv_cache,
+        slot_mapping,
+        cos.stride(0),
+        sin.stride(0),
+        part,
+        block,
+        head,
+        token,
+        NUM_HEADS=num_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        ROTARY_DIM=rotary_dim,
+        BLOCK_SIZE=kv_cache.shape[3],
+        HALF_BLOCK=triton.next_power_of_2(rotary_dim // 2),
+        REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
+        HEADS=tile.num_heads,
+        num_warps=tile.num_warps,
+        **dependent_launch(qkv.device),
+    )
 
 
 @triton.jit
@@ -152,51 +188,3 @@ def _qk_rope_store_kernel(
     _store(tl.where(is_value, x_high, rotated_high), qkv, cache, half + low, in_half, in_place, in_cache)
     if ROTARY_DIM < HEAD_DIM:
         _store(x_rest, qkv, cache, rest, in_rest, in_place, in_cache)
-
-
-def launch(
-    qkv: torch.Tensor,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    kv_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-    tile: Tile | None = None,
-) -> None:
-    """:func:`qk_rope_store` by the tile given or the one that suits."""
-    num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
-    if num_tokens == 0:
-        return
-    assert qkv.is_contiguous() and kv_cache.stride(-1) == 1
-    tile = tile or choose_tile(num_tokens, all_heads, head_dim, num_multiprocessors(qkv.device))
-    part, block, head, token, _ = kv_cache.stride()
-    _qk_rope_store_kernel[(num_tokens * triton.cdiv(all_heads, tile.num_heads),)](
-        qkv,
-        q_norm,
-        k_norm,
-        eps,
-        cos,
-        sin,
-        kv_cache,
-        slot_mapping,
-        cos.stride(0),
-        sin.stride(0),
-        part,
-        block,
-        head,
-        token,
-        NUM_HEADS=num_heads,
-        NUM_KV_HEADS=num_kv_heads,
-        HEAD_DIM=head_dim,
-        ROTARY_DIM=rotary_dim,
-        BLOCK_SIZE=kv_cache.shape[3],
-        HALF_BLOCK=triton.next_power_of_2(rotary_dim // 2),
-        REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
-        HEADS=tile.num_heads,
-        num_warps=tile.num_warps,
-        **dependent_launch(qkv.device),
-    )
