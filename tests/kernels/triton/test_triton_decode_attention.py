@@ -1,0 +1,283 @@
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from octavo.kernels.basic import apply_rope, rms_norm
+from octavo.kernels.triton.decode_attention import (
+    MAX_CHUNKS,
+    DecodeWorkspace,
+    Tile,
+    choose_splits,
+    choose_tile,
+    decode_attention,
+)
+from octavo.kernels.triton.fused_decode import fused_decode_attention
+
+LENGTHS = [1, 37, 16, 150]
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@dataclass
+class Case:
+    """A step of rows that decode, poisoned wherever a kernel has no business to read."""
+
+    lengths: list[int]
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    block_size: int = 16
+    window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+    num_padding: int = 0
+
+    def __post_init__(self) -> None:
+        rows, blocks_per_row = len(self.lengths), -(-max(self.lengths) // self.block_size) + 1
+        shape = (2, rows * blocks_per_row + 1, self.num_kv_heads, self.block_size, self.head_dim)
+        self.kv_cache = torch.full(shape, float("nan"))
+        self.slots = torch.randperm(rows + 2)[: rows + self.num_padding]
+        # A block far outside the cache, for a kernel that follows a stale entry.
+        self.block_tables = torch.full((rows + 2, blocks_per_row), 2**30, dtype=torch.int32)
+        free = (torch.randperm(rows * blocks_per_row) + 1).tolist()
+        for row, length in enumerate(self.lengths):
+            seen = range(self.first(row), length)
+            for block in sorted({position // self.block_size for position in seen}):
+                self.block_tables[self.slots[row], block] = free.pop()
+            self.kv_cache[:, self.blocks(row), :, torch.tensor(seen) % self.block_size] = torch.randn(
+                len(seen), 2, self.num_kv_heads, self.head_dim
+            )
+        self.seq_lens = torch.tensor(self.lengths + [7] * self.num_padding, dtype=torch.int32)
+        self.counts = torch.tensor([rows + self.num_padding, rows, 0], dtype=torch.int32)
+        self.q = torch.randn(rows + self.num_padding, self.num_heads, self.head_dim)
+        self.sinks = torch.randn(self.num_heads) * 2 if self.has_sinks else None
+        self.kv_cache, self.q = self.kv_cache.to(self.device, self.dtype), self.q.to(self.device, self.dtype)
+        for name in ("slots", "block_tables", "seq_lens", "counts"):
+            setattr(self, name, getattr(self, name).to(self.device))
+        self.sinks = None if self.sinks is None else self.sinks.to(self.device)
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5
+
+    def first(self, row: int) -> int:
+        return 0 if self.window is None else max(self.lengths[row] - self.window, 0)
+
+    def blocks(self, row: int) -> torch.Tensor:
+        """The block of each token that a row sees."""
+        positions = torch.arange(self.first(row), self.lengths[row], device=self.block_tables.device)
+        return self.block_tables[self.slots[row], positions // self.block_size].long()
+
+    def run(self, num_splits: int, splits: int = 4, tile: Tile | None = None, deterministic: bool = False):
+        """The kernel's output and its workspace, rows past those that decode included."""
+        out = torch.full_like(self.q, float("nan"))
+        workspace = DecodeWorkspace.allocate(len(self.q) + 1, self.num_heads, self.head_dim, splits, self.device)
+        workspace.partials.fill_(float("nan"))
+        decode_attention(
+            self.q, self.kv_cache, self.block_tables, self.slots, self.seq_lens, self.counts, out, workspace,
+            num_rows=len(self.q), scale=self.scale, window=self.window, softcap=self.softcap, sinks=self.sinks,
+            num_splits=num_splits, deterministic=deterministic, tile=tile,
+        )  # fmt: skip
+        assert not workspace.arrivals.any()
+        return out
+
+    def expected(self, queries: torch.Tensor | None = None) -> torch.Tensor:
+        """A row after another in float32."""
+        queries = self.q if queries is None else queries
+        output = torch.full_like(queries, float("nan"))
+        for row, length in enumerate(self.lengths):
+            offsets = torch.arange(self.first(row), length, device=self.device) % self.block_size
+            keys, values = self.kv_cache[:, self.blocks(row), :, offsets].float().unbind(1)  # [n, Hkv, D] each
+            groups = self.num_heads // self.num_kv_heads
+            keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+            scores = torch.einsum("hd,nhd->hn", queries[row].float(), keys) * self.scale
+            if self.softcap is not None:
+                scores = self.softcap * torch.tanh(scores / self.softcap)
+            if self.sinks is not None:
+                scores = torch.cat((scores, self.sinks[:, None].float()), dim=1)
+            weights = scores.softmax(-1)[:, : len(keys)]
+            output[row] = torch.einsum("hn,nhd->hd", weights, values).to(output.dtype)
+        return output
+
+    def check(self, output: torch.Tensor, expected: torch.Tensor | None = None) -> None:
+        tolerance = TOLERANCE[self.dtype]
+        expected = self.expected() if expected is None else expected
+        torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def half_types() -> list[torch.dtype]:
+    """bfloat16 where there is a device: the interpreter cannot multiply it."""
+    return [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
+
+
+@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, *half_types()])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_attends_as_its_twin(dtype, num_splits, tokens_first, device):
+    case = Case(LENGTHS, 6, 2, 64, device, dtype, num_padding=1)
+    case.check(case.run(num_splits, tile=Tile(32, 4, 2, tokens_first)))
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256])
+def test_any_head_size(head_dim, device):
+    case = Case([5, 140], 2, 1, head_dim, device)
+    case.check(case.run(2))
+
+
+@pytest.mark.parametrize("dtype", half_types())
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+def test_half_types_take_the_tile_chosen_for_them(dtype, head_dim, device):
+    case = Case([5, 140], 4, 1, head_dim, device, dtype)
+    case.check(case.run(2))
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (3, 3), (5, 1), (24, 1)])
+def test_any_group(num_heads, num_kv_heads, device):
+    case = Case([33, 150], num_heads, num_kv_heads, 16, device)
+    case.check(case.run(2))
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 64])
+@pytest.mark.parametrize("num_tokens", [16, 32])
+def test_any_block_size(block_size, num_tokens, device):
+    case = Case([63, 130], 2, 2, 16, device, block_size=block_size)
+    case.check(case.run(2, tile=Tile(num_tokens, 4, 2)))
+
+
+@pytest.mark.parametrize("window", [1, 16, 70])
+@pytest.mark.parametrize("num_splits", [1, 2])
+def test_reads_only_the_window(window, num_splits, device):
+    case = Case([1, 20, 250], 2, 1, 16, device, window=window)
+    case.check(case.run(num_splits))
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_softcap_and_sinks(num_splits, device):
+    case = Case(LENGTHS, 4, 2, 16, device, softcap=2.5, has_sinks=True)
+    case.check(case.run(num_splits))
+
+
+def test_queries_may_be_a_slice_of_a_product(device):
+    case = Case([20, 9], 4, 2, 16, device)
+    case.q = torch.randn(3, 8, 16, device=device)[:, :4]
+    case.counts[0] = 2
+    output = torch.full((3, 6, 16), float("nan"), device=device)[:, 1:5]
+    workspace = DecodeWorkspace.allocate(2, 4, 16, 1, device)
+    decode_attention(
+        case.q, case.kv_cache, case.block_tables, case.slots, case.seq_lens, case.counts, output, workspace,
+        num_rows=2, scale=case.scale, window=None, softcap=None, sinks=None, num_splits=1,
+    )  # fmt: skip
+    case.check(output)
+
+
+def test_a_poisoned_row_stays_alone(device):
+    case = Case([40, 40, 40], 4, 2, 16, device)
+    clean = case.run(1)
+    case.kv_cache[0, case.blocks(1)[3], 0, 3] = float("nan")
+    poisoned = case.run(1)
+    assert poisoned[1, :2].isnan().all()
+    poisoned[1, :2] = clean[1, :2]
+    assert torch.equal(poisoned, clean)
+
+
+def test_more_chunks_than_one_merge_reads_at_once(device):
+    case = Case([40 * 128 + 3], 8, 1, 16, device, has_sinks=True, block_size=64)
+    case.check(case.run(41, splits=41, tile=Tile(128, 4, 2)))
+
+
+def test_deterministic_chunks_do_not_depend_on_the_launch(device):
+    case = Case([1, 700, 300], 2, 1, 16, device)
+    outputs = [case.run(num_splits, splits=5, deterministic=True) for num_splits in (1, 2, 5)]
+    case.check(outputs[0])
+    for first, second in itertools.pairwise(outputs):
+        assert torch.equal(first, second) or (first[~first.isnan()] == second[~second.isnan()]).all()
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_kv_heads", "max_len", "splits"),
+    [(1, 8, 100, 1), (1, 8, 256, 2), (1, 8, 32768, MAX_CHUNKS), (256, 8, 4096, 1), (32, 8, 4096, 2)],
+)
+def test_splits_fill_the_device(num_rows, num_kv_heads, max_len, splits):
+    assert choose_splits(num_rows, num_kv_heads, max_len, 132) == splits
+
+
+def test_splits_keep_to_the_workspace():
+    assert choose_splits(4, 1, 100_000, 132, max_places=32) == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_tiles_fit_the_smallest_head_and_the_largest(dtype):
+    for head_dim in (16, 256):
+        tile = choose_tile(head_dim, dtype)
+        assert 2 * tile.num_tokens * head_dim * dtype.itemsize * tile.num_stages <= 227 * 1024
+
+
+def run_fused(case: Case, qkv, rope, q_norm, k_norm, num_splits: int, tile: Tile | None = None) -> torch.Tensor:
+    out = torch.full((len(qkv), case.num_heads, case.head_dim), float("nan"), dtype=qkv.dtype, device=qkv.device)
+    workspace = DecodeWorkspace.allocate(len(qkv), case.num_heads, case.head_dim, num_splits, case.device)
+    fused_decode_attention(
+        qkv, *rope, q_norm, k_norm, 1e-6, case.kv_cache, case.block_tables, case.slots, case.seq_lens, case.counts,
+        out, workspace, num_rows=len(qkv), scale=case.scale, window=case.window, softcap=case.softcap,
+        sinks=case.sinks, num_splits=num_splits, tile=tile,
+    )  # fmt: skip
+    assert not workspace.arrivals.any()
+    return out
+
+
+def check_fused(case: Case, rotary_dim: int, norm_dtype: torch.dtype | None, num_splits: int, tile=None) -> None:
+    """Hold the fused kernel against the twins one after another."""
+    rows, heads, kv_heads = len(case.q), case.num_heads, case.num_kv_heads
+    qkv = torch.randn(rows, heads + 2 * kv_heads, case.head_dim).to(case.q)
+    cos, sin = torch.randn(2, rows, 1, rotary_dim).to(case.q).unbind(0)
+    norms = [None, None]
+    if norm_dtype is not None:
+        norms = [(torch.rand(case.head_dim) + 0.5).to(case.device, norm_dtype) for _ in range(2)]
+    stored = case.kv_cache.clone()
+    q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
+    q, k = (
+        apply_rope((x if w is None else rms_norm(x, w, 1e-6)).float(), cos.float(), sin.float()).to(x.dtype)
+        for x, w in zip((q, k), norms, strict=True)
+    )
+    for row, length in enumerate(case.lengths):
+        place = (slice(None), case.blocks(row)[-1], slice(None), (length - 1) % case.block_size)
+        case.kv_cache[place] = float("nan")
+        stored[place] = torch.stack((k[row], v[row]))
+
+    output = run_fused(case, qkv.flatten(1), (cos, sin), *norms, num_splits, tile)
+    tolerance = TOLERANCE[case.dtype]
+    torch.testing.assert_close(case.kv_cache, stored, rtol=tolerance, atol=tolerance, equal_nan=True)
+    torch.testing.assert_close(case.kv_cache[1], stored[1], rtol=0, atol=0, equal_nan=True)
+    case.check(output, case.expected(q))
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("norm_dtype", [None, torch.float32])
+def test_fused_does_what_its_parts_do(norm_dtype, num_splits, device):
+    check_fused(Case([1, 17, 16, 300], 6, 2, 32, device, num_padding=1), 32, norm_dtype, num_splits)
+
+
+@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize("norm_dtype", ["same", torch.float32])
+@pytest.mark.parametrize("dtype", half_types())
+def test_fused_in_half_types(dtype, norm_dtype, tokens_first, device):
+    norm_dtype = dtype if norm_dtype == "same" else norm_dtype
+    check_fused(Case([2, 150], 4, 2, 64, device, dtype), 64, norm_dtype, 2, Tile(32, 4, 2, tokens_first))
+
+
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (64, 16), (96, 48)])
+def test_fused_with_a_part_rotated(head_dim, rotary_dim, device):
+    check_fused(Case([65, 3], 2, 1, head_dim, device), rotary_dim, torch.float32, 1)
+
+
+@pytest.mark.parametrize("window", [1, 17])
+def test_fused_with_window_softcap_and_sinks(window, device):
+    case = Case([1, 33, 129], 4, 2, 16, device, window=window, softcap=3.0, has_sinks=True)
+    check_fused(case, 16, torch.float32, 2)
