@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from octavo.cli.flags import add_setting_flags, engine_config, given_settings
 from octavo.cli.parser import Parser
+from octavo.cli.values import parse_count
 from octavo.config import EngineConfig
 from octavo.config.settings import ENGINE_SECTIONS
 from octavo.records import Plan
@@ -24,10 +25,16 @@ def run(arguments: Sequence[str]) -> int:
         "MODEL",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument(
+        "--device-memory",
+        type=parse_count,
+        metavar="BYTES",
+        help="plan for a GPU with so much memory, which need not be here; takes suffixes: 141GB",
+    )
     add_setting_flags(parser, ENGINE_SECTIONS)
     given = parser.parse(arguments)
     config = engine_config(given_settings(given, ENGINE_SECTIONS))
-    device, plan = make(config)
+    device, plan = make(config, given.device_memory)
     if given.json:
         print(json.dumps({"model": config.model.model, "device": device, **asdict(plan)}, indent=2))
     else:
@@ -35,18 +42,21 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def make(config: EngineConfig) -> tuple[str, Plan]:
+def make(config: EngineConfig, device_memory: int | None = None) -> tuple[str, Plan]:
     """The device in words, and the plan for it.
+
+    Args:
+        device_memory: bytes of a GPU to plan for instead of this machine's device.
 
     Raises:
         OctavoError: the model or a setting is wrong.
     """
     from octavo.hub import find_model
     from octavo.planning import make_plan
-    from octavo.platforms import select_platform
+    from octavo.platforms import ImaginedGpu, select_platform
 
     _, model_config = find_model(config)
-    platform = select_platform(config.device.device)
+    platform = select_platform(config.device.device) if device_memory is None else ImaginedGpu(device_memory)
     platform.prepare(config.device.num_threads)
     plan = make_plan(config, model_config, platform, platform.read_bandwidth())
     return platform.describe(), plan
@@ -55,10 +65,10 @@ def make(config: EngineConfig) -> tuple[str, Plan]:
 def report(model: str, device: str, plan: Plan) -> str:
     """A plan for people."""
     lines = [f"{model} on {device}", "", "Memory"]
-    rows = [(part.name, format_size(part.num_bytes)) for part in plan.memory]
-    rows.append(("together", format_size(sum(part.num_bytes for part in plan.memory))))
-    width = max(len(name) for name, _ in rows)
-    lines += [f"  {name:<{width}}  {size:>10}" for name, size in rows]
+    rows = [(part.name, format_size(part.num_bytes), part.reason) for part in plan.memory]
+    rows.append(("together", format_size(sum(part.num_bytes for part in plan.memory)), ""))
+    width = max(len(name) for name, _, _ in rows)
+    lines += [f"  {name:<{width}}  {size:>10}  {reason}".rstrip() for name, size, reason in rows]
     lines += ["", "Cache", f"  {plan.cache_tokens} tokens in {plan.num_blocks - 1} blocks of {plan.block_size}"]
     lines.append(
         f"  {plan.cache_tokens / plan.max_model_len:.1f} sequences of the greatest length, {plan.max_model_len} tokens"

@@ -79,7 +79,7 @@ class CacheSettings(msgspec.Struct, kw_only=True):
 
     block_size: Annotated[BlockSize | None, Meta(description="Tokens in a cache block.")] = None
     gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="Share of the device's memory this process may use.")
+        float, Meta(gt=0, le=1, description="Share of the device's memory this process may use for everything it does.")
     ] = 0.92
     kv_cache_memory_bytes: Annotated[
         PositiveInt | None, Meta(description="Bytes for the cache; overrides the share. Takes suffixes: 4GiB, 500MB.")

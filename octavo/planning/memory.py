@@ -1,43 +1,124 @@
 """How much memory a model takes, from its shape alone."""
 
+from dataclasses import dataclass
+
+import torch
+
+from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
+from octavo.layers.build import Build
+from octavo.models.registry import build_model
+from octavo.platforms import Platform
+
+# Prompt positions whose logits exist at a time, in float32 and three times over, when log-probabilities are asked for.
+_PROMPT_LOGPROB_ROWS = 128
+# Logits that the sampler works on at a time, in two float32 buffers that it keeps; sorting them takes some more.
+_SAMPLER_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
+_SAMPLER_KEPT_BYTES, _SAMPLER_STEP_BYTES = 8, 24
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What a model's tensors take.
+
+    Attributes:
+        num_parameters: numbers, a tied head counted once.
+        weight_bytes: bytes of them.
+        table_bytes: bytes of rotary tables for each position.
+    """
+
+    num_parameters: int
+    weight_bytes: int
+    table_bytes: int
+
+
+def model_size(config: ModelConfig, dtype: torch.dtype) -> ModelSize:
+    """The size of a model in a compute type, read off the model itself, built without memory."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            model = build_model(config, Build(), 1)
+    finally:
+        torch.set_default_dtype(before)
+    parameters = list(model.parameters())
+    return ModelSize(
+        num_parameters=sum(parameter.numel() for parameter in parameters),
+        weight_bytes=sum(parameter.nbytes for parameter in parameters),
+        table_bytes=sum(buffer.nbytes for buffer in model.buffers()),
+    )
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Parameters of a dense decoder; exact but for norms on queries and keys."""
-    embedding = config.vocab_size * config.hidden_size
-    head = 0 if config.tie_word_embeddings else embedding
-    return embedding + head + config.num_layers * _layer_parameters(config) + config.hidden_size
+    """Parameters of a model, a tied head counted once."""
+    return model_size(config, torch.bfloat16).num_parameters
 
 
 def parameters_read_per_token(config: ModelConfig) -> int:
     """Parameters that one decode step must read: the layers and the head, but one row of the embedding."""
-    return config.num_layers * _layer_parameters(config) + config.vocab_size * config.hidden_size
+    unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+    return num_parameters(config) - unread
 
 
-def _layer_parameters(config: ModelConfig) -> int:
-    hidden, head_dim = config.hidden_size, config.head_dim
-    queries, key_values = config.num_heads * head_dim, config.num_kv_heads * head_dim
-    attention = hidden * (queries + 2 * key_values) + queries * hidden
-    bias = queries + 2 * key_values if config.attention_bias else 0
-    return attention + bias + 3 * hidden * config.intermediate_size + 2 * hidden
-
-
-def activation_bytes(config: ModelConfig, num_tokens: int, num_logit_rows: int, itemsize: int) -> int:
-    """Most memory a step's intermediate tensors take, about.
+def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, device: str) -> int:
+    """Most memory that a step's passing tensors take at a time: inside a layer, or when tokens are drawn.
 
     Args:
-        num_tokens: tokens in the largest step.
-        num_logit_rows: rows of logits in it.
+        num_tokens: tokens in the step.
+        device: kind of device, by its platform's name.
     """
-    widest = max(2 * config.intermediate_size, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
-    per_token = (4 * config.hidden_size + 2 * widest) * itemsize
-    return num_tokens * per_token + num_logit_rows * config.vocab_size * (itemsize + 4)
+    logprobs = _PROMPT_LOGPROB_ROWS * config.vocab_size * 3 * 4
+    drawing = max(logprobs, _SAMPLER_ELEMENTS[device] * _SAMPLER_STEP_BYTES)
+    return max(layer_bytes(config, num_tokens, itemsize), num_tokens * 2 * config.hidden_size * itemsize + drawing)
 
 
-def state_bytes(max_num_seqs: int, max_model_len: int) -> int:
-    """Device state of the batch: a token id for every place, and some more for the block tables."""
-    return max_num_seqs * (max_model_len + 64) * 4
+def layer_bytes(config: ModelConfig, num_tokens: int, itemsize: int) -> int:
+    """Most memory that passing tensors take inside a layer, in its attention or in its feed-forward half."""
+    hidden, gate = config.hidden_size, config.intermediate_size
+    queries, key_values = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    # The residual stream and its norm, before and after the last sum; projections, normed, rotated, attended.
+    attention = 4 * hidden + (queries + 2 * key_values) + 2 * (queries + key_values) + queries
+    # One more for what attention gave; gate and up side by side, and their product.
+    feed_forward = 5 * hidden + 3 * gate
+    tables = 2 * config.head_dim
+    return num_tokens * (max(attention, feed_forward) + tables) * itemsize
+
+
+def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:
+    """Logits of the largest batch; a soft cap needs as much again, twice."""
+    copies = 1 if config.final_logit_softcap is None else 3
+    return max_num_seqs * config.vocab_size * itemsize * copies
+
+
+def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_groups: int, block_size: int) -> int:
+    """Device state of the batch, a token id for every place and the block tables, and a step's inputs.
+
+    Args:
+        num_tokens: most tokens in a step.
+    """
+    blocks = -(-max_model_len // block_size)
+    per_row = 4 * (max_model_len + 1 + 4 + num_groups * blocks) + 9 * 8
+    inputs = num_tokens * 8 * (2 + num_groups) + max_num_seqs * (4 + 4 + 8 + 8 + 4)
+    return max_num_seqs * per_row + inputs
+
+
+def sampler_bytes(config: ModelConfig, max_num_seqs: int, device: str) -> int:
+    """Buffers that the sampler keeps."""
+    return min(max_num_seqs * config.vocab_size, _SAMPLER_ELEMENTS[device]) * _SAMPLER_KEPT_BYTES
+
+
+def graph_bytes(
+    config: ModelConfig, max_num_seqs: int, num_tokens: int, itemsize: int, platform: Platform
+) -> tuple[int, int]:
+    """Captured steps: how many, and their memory, of which the largest one's passing tensors serve all.
+
+    Args:
+        num_tokens: most tokens in a step.
+    """
+    shapes = ladder(max_num_seqs, num_tokens)
+    passing = layer_bytes(config, shapes[0].num_tokens, itemsize)
+    kept = sum(shape.num_tokens for shape in shapes) * config.hidden_size * itemsize
+    return len(shapes), passing + kept + len(shapes) * platform.graph_bytes
 
 
 def block_bytes(config: ModelConfig, block_size: int, num_layers: int, itemsize: int) -> int:

@@ -1,19 +1,19 @@
 """One-time resolution of all settings against model and device, each with its reason."""
 
+from collections.abc import Sequence
+
 import torch
 
 from octavo.config import CacheSettings, EngineConfig
 from octavo.errors import ConfigError
 from octavo.hub.model_config import ModelConfig
 from octavo.models.registry import check_supported
-from octavo.planning.groups import longest_sequence, make_groups
-from octavo.planning.memory import (
-    activation_bytes,
-    block_bytes,
-    num_parameters,
-    parameters_read_per_token,
-    state_bytes,
-)
+from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
+from octavo.planning.groups import make_groups
+from octavo.planning.memory import block_bytes, parameters_read_per_token
+from octavo.planning.parts import StepLimits, memory_parts
+from octavo.planning.share import check_room, left_for_cache
+from octavo.planning.units import size
 from octavo.platforms import DeviceMemory, Platform, compute_type
 from octavo.records import CacheGroup, Decision, MemoryPart, Plan
 
@@ -21,6 +21,11 @@ _CPU_CACHE_BYTES = 4 << 30
 _BLOCK_SIZE = 16
 _MAX_NUM_SEQS = 256
 _TOKEN_BUDGET = {"cpu": 1024, "cuda": 8192}
+# A device of this size computes so fast that only longer steps keep the host's and the launches' share of them small,
+# and has the room for their tensors and for the caches of so many requests.
+_LARGE_DEVICE = 70 << 30
+_LARGE_MAX_NUM_SEQS = 1024
+_LARGE_TOKEN_BUDGET = 16384
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 
 
@@ -31,6 +36,8 @@ class _Planner:
         self.settings = settings
         self.config = config
         self.platform = platform
+        self.memory = platform.memory()
+        self.is_large = platform.name != "cpu" and self.memory.total >= _LARGE_DEVICE
         self.decisions: list[Decision] = []
 
     def decide(self, name: str, value: object, reason: str) -> None:
@@ -63,20 +70,23 @@ class _Planner:
     def max_num_seqs(self) -> int:
         """Most requests in a step."""
         wanted = self.settings.scheduler.max_num_seqs
-        value = wanted or _MAX_NUM_SEQS
-        self.decide("max_num_seqs", value, "as set" if wanted else "enough to fill any device; few cost nothing")
+        value = wanted or (_LARGE_MAX_NUM_SEQS if self.is_large else _MAX_NUM_SEQS)
+        reason = "enough to fill a device of this size" if self.is_large else "enough to fill most devices"
+        self.decide("max_num_seqs", value, "as set" if wanted else f"{reason}; few cost nothing")
         return value
 
     def max_num_batched_tokens(self, max_num_seqs: int) -> int:
         """The token budget of a step."""
         wanted = self.settings.scheduler.max_num_batched_tokens
-        value = wanted or max(_TOKEN_BUDGET[self.platform.name], max_num_seqs)
+        usual = _LARGE_TOKEN_BUDGET if self.is_large else _TOKEN_BUDGET[self.platform.name]
+        value = wanted or max(usual, max_num_seqs)
         if value < max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({value}) is below max_num_seqs ({max_num_seqs}): not every running request "
                 "would get its token. Raise the one or lower the other."
             )
-        reason = f"long enough to keep a {self.platform.name} busy, short enough not to hold up running requests"
+        kind = "large device" if self.is_large else self.platform.name
+        reason = f"long enough to keep a {kind} busy; less holds running requests up for shorter"
         self.decide("max_num_batched_tokens", value, "as set" if wanted else reason)
         return value
 
@@ -103,28 +113,42 @@ class _Planner:
             )
         return (own, False) if wanted is None else (wanted, True)
 
-    def cache_bytes(self, memory: DeviceMemory, other_parts: int) -> int:
-        """Bytes for the cache."""
+    def cache_bytes(self, held: int, parts: Sequence[MemoryPart]) -> int:
+        """Bytes for the cache.
+
+        Args:
+            held: what this process uses of the device already.
+            parts: what it will use besides.
+        """
         cache = self.settings.cache
         if cache.kv_cache_memory_bytes is not None:
             self.decide("kv_cache_memory_bytes", size(cache.kv_cache_memory_bytes), "as set")
             return cache.kv_cache_memory_bytes
         share = cache.gpu_memory_utilization
-        if self.platform.name == "cpu" and share == CacheSettings().gpu_memory_utilization:
-            free = max(0, memory.available - other_parts)
-            value = min(_CPU_CACHE_BYTES, free // 2)
-            reason = f"half of what is free beside the model, at most {size(_CPU_CACHE_BYTES)}; taken as it fills"
+        if self.platform.name == "cpu":
+            value, reason = _cpu_cache_bytes(self.memory, share, sum(part.num_bytes for part in parts))
         else:
-            value = min(int(share * memory.total), memory.available) - other_parts
-            reason = f"{share:.0%} of {size(memory.total)}, less what the rest takes"
-        if value <= 0:
-            raise ConfigError(
-                f"No memory is left for the cache: the model takes {size(other_parts)} and the device has "
-                f"{size(memory.available)} free. Take a smaller model, lower max_num_batched_tokens, or raise "
-                "gpu_memory_utilization."
-            )
+            value = left_for_cache(self.memory, share, held, parts)
+            reason = f"{share:.0%} of {size(self.memory.total)}, less what the rest takes"
         self.decide("kv_cache_memory_bytes", size(value), reason)
         return value
+
+
+def _cpu_cache_bytes(memory: DeviceMemory, share: float, others: int) -> tuple[int, str]:
+    """Bytes for the cache in memory that programs share, and why."""
+    if share == CacheSettings().gpu_memory_utilization:
+        value = min(_CPU_CACHE_BYTES, max(0, memory.available - others) // 2)
+        reason = f"half of what is free beside the model, at most {size(_CPU_CACHE_BYTES)}; taken as it fills"
+    else:
+        value = min(int(share * memory.total), memory.available) - others
+        reason = f"{share:.0%} of {size(memory.total)}, less what the rest takes"
+    if value <= 0:
+        raise ConfigError(
+            f"No memory is left for the cache: the model takes {size(others)} and the device has "
+            f"{size(memory.available)} free. Take a smaller model, lower max_num_batched_tokens, or raise "
+            "gpu_memory_utilization."
+        )
+    return value, reason
 
 
 def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, bandwidth: float = 0.0) -> Plan:
@@ -148,22 +172,23 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
     block_size, max_num_seqs = planner.block_size(), planner.max_num_seqs()
     budget = planner.max_num_batched_tokens(max_num_seqs)
     max_len, is_set = planner.max_model_len()
-    parts = (
-        MemoryPart("weights", num_parameters(config) * itemsize),
-        MemoryPart("activations", activation_bytes(config, budget, max_num_seqs, itemsize)),
-        MemoryPart("batch state", state_bytes(max_num_seqs, max_len)),
-    )
     groups = make_groups(config, max_len)
+    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups))
+    held = platform.used_by_process()
+    parts = memory_parts(config, getattr(torch, dtype), limits, platform, has_graphs=not settings.model.enforce_eager)
     bytes_per_block = block_bytes(config, block_size, max(len(group.layers) for group in groups), itemsize)
     num_blocks = settings.cache.num_gpu_blocks_override
     if num_blocks is None:
-        num_bytes = planner.cache_bytes(platform.memory(), sum(part.num_bytes for part in parts))
-        most = max_num_seqs * len(groups) * -(-max_len // block_size)
-        num_blocks = min(num_bytes // bytes_per_block, most) + 1
+        num_bytes = planner.cache_bytes(held, parts)
+        num_blocks = cache_blocks(num_bytes // bytes_per_block, max_num_seqs, groups, max_len, block_size)
     else:
         planner.decide("num_gpu_blocks_override", num_blocks, "as set")
-    capacity = longest_sequence(groups, num_blocks - 1, block_size, min(budget, max_len))
-    max_len = _fit_length(planner, max_len, is_set, capacity, bytes_per_block)
+    cache = MemoryPart(CACHE, num_blocks * bytes_per_block, f"{num_blocks} blocks of {size(bytes_per_block)}")
+    is_sized_by_hand = settings.cache.num_gpu_blocks_override or settings.cache.kv_cache_memory_bytes
+    if is_sized_by_hand and platform.name != "cpu":
+        check_room(planner.memory, held, (*parts, cache))
+    max_len, reason = fit_length(groups, num_blocks, block_size, budget, max_len, is_set, bytes_per_block)
+    planner.decide("max_model_len", max_len, reason)
     _note_groups(planner, groups)
     planner.decide(
         "enable_prefix_caching",
@@ -183,38 +208,15 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
         enable_chunked_prefill=settings.scheduler.enable_chunked_prefill,
         scheduling_policy=settings.scheduler.scheduling_policy,
         num_steps_ahead=planner.steps_ahead(),
-        memory=(*parts, MemoryPart("key/value cache", num_blocks * bytes_per_block)),
-        cache_tokens=(num_blocks - 1) // len(groups) * block_size,
+        memory=(*_held_part(held), *parts, cache),
+        cache_tokens=cache_tokens(num_blocks, groups, block_size),
         decode_limit=limit,
         decisions=tuple(planner.decisions),
     )
 
 
-def size(num_bytes: int) -> str:
-    """Bytes for a person: ``1.5 GiB``."""
-    value = float(num_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} GiB"
-
-
-def _fit_length(planner: _Planner, max_len: int, is_set: bool, capacity: int, bytes_per_block: int) -> int:
-    """Longest sequence that the cache holds, or a refusal."""
-    if capacity >= max_len:
-        planner.decide("max_model_len", max_len, "as set" if is_set else "what the model was made for")
-        return max_len
-    if capacity < 1:
-        raise ConfigError("The cache does not hold one block; give it more memory (kv_cache_memory_bytes).")
-    if is_set:
-        raise ConfigError(
-            f"One sequence of max_model_len {max_len} tokens does not fit the cache, which holds {capacity} tokens at "
-            f"{size(bytes_per_block)} a block. Lower max_model_len to {capacity}, or give the cache more memory "
-            "(kv_cache_memory_bytes or gpu_memory_utilization)."
-        )
-    planner.decide("max_model_len", capacity, f"what the cache holds; the model was made for {max_len}")
-    return capacity
+def _held_part(held: int) -> list[MemoryPart]:
+    return [MemoryPart(HELD, held, "the driver's context, kernels, and whatever else this process has")] if held else []
 
 
 def _note_groups(planner: _Planner, groups: tuple[CacheGroup, ...]) -> None:

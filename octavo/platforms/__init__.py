@@ -1,5 +1,6 @@
 """What a device can do; the place where further kinds of device plug in."""
 
+from octavo.platforms.imagined import ImaginedGpu
 from octavo.platforms.platform import (
     CpuPlatform,
     CudaPlatform,
@@ -14,6 +15,7 @@ __all__ = [
     "CpuPlatform",
     "CudaPlatform",
     "DeviceMemory",
+    "ImaginedGpu",
     "Platform",
     "available_cores",
     "compute_type",

@@ -29,6 +29,12 @@ class Platform(ABC):
     name: str
     runs_ahead: bool
     """Whether the device works on while the host prepares the next step."""
+    captures_graphs: bool = False
+    """Whether steps are captured once and replayed."""
+    graph_bytes: int = 0
+    """Memory of the device that the driver takes for one captured step, about."""
+    workspace_bytes: int = 0
+    """Memory of the device that kernels and libraries keep for themselves, about."""
 
     @property
     @abstractmethod
@@ -38,6 +44,10 @@ class Platform(ABC):
     @abstractmethod
     def memory(self) -> DeviceMemory:
         """How much memory the device has; on a CPU, within the limits of this process's control group."""
+
+    def used_by_process(self) -> int:
+        """Bytes of the device's memory that this process holds, whatever for; 0 where nobody rations it."""
+        return 0
 
     @abstractmethod
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
@@ -99,6 +109,15 @@ class CudaPlatform(Platform):
 
     name = "cuda"
     runs_ahead = True
+    captures_graphs = True
+    graph_bytes = 4 << 20
+    workspace_bytes = 256 << 20
+    context_bytes = 600 << 20
+    """The driver's context with the kernels that torch and its libraries load; no call tells it."""
+
+    def __init__(self) -> None:
+        self._free_at_start = torch.cuda.mem_get_info()[0]
+        self._reserved_at_start = torch.cuda.memory_reserved()
 
     @property
     def device(self) -> torch.device:
@@ -107,6 +126,14 @@ class CudaPlatform(Platform):
     def memory(self) -> DeviceMemory:
         free, total = torch.cuda.mem_get_info()
         return DeviceMemory(total, free)
+
+    def used_by_process(self) -> int:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        # What grew beside torch's allocator (kernels, graphs) is told by the free memory alone. Should another process
+        # grow meanwhile, its part is taken for ours, which errs on the safe side: it is gone either way.
+        grown = self._free_at_start - torch.cuda.mem_get_info()[0]
+        return self.context_bytes + max(torch.cuda.memory_reserved(), self._reserved_at_start + grown)
 
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
         if torch.cuda.get_device_capability() >= (8, 0):

@@ -36,10 +36,15 @@ class CacheGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """Memory that one purpose takes, in bytes."""
+    """Memory that one purpose takes.
+
+    Attributes:
+        reason: how the figure comes about.
+    """
 
     name: str
     num_bytes: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ PLAN = Plan(
     enable_chunked_prefill=True,
     scheduling_policy="fcfs",
     num_steps_ahead=0,
-    memory=(MemoryPart("weights", 3 << 30), MemoryPart("key/value cache", 1 << 30)),
+    memory=(MemoryPart("weights", 3 << 30, "all of them"), MemoryPart("key/value cache", 1 << 30)),
     cache_tokens=2000,
     decode_limit=123.4,
     decisions=(Decision("dtype", "bfloat16", "fast here"),),
@@ -29,12 +30,32 @@ PLAN = Plan(
 def test_the_report_tells_memory_cache_speed_and_reasons() -> None:
     lines = [" ".join(line.split()) for line in report("some-model", "a device", PLAN).splitlines()]
     assert lines[0] == "some-model on a device"
-    assert "weights 3.00 GiB" in lines
+    assert "weights 3.00 GiB all of them" in lines
     assert "together 4.00 GiB" in lines
     assert "2000 tokens in 125 blocks of 16" in lines
     assert "2.0 sequences of the greatest length, 1000 tokens" in lines
     assert any(line.startswith("123 tokens/s") for line in lines)
     assert "dtype bfloat16 fast here" in lines
+
+
+def test_a_plan_for_a_gpu_that_is_not_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 64,
+        "max_position_embeddings": 64,
+        "torch_dtype": "bfloat16",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    assert main(["plan", str(tmp_path), "--device-memory", "80GiB", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["device"] == "a GPU of 80.00 GiB"
+    assert plan["max_num_batched_tokens"] == 16384
+    assert {"device context", "weights", "graphs", "key/value cache"} <= {part["name"] for part in plan["memory"]}
 
 
 def test_sizes() -> None:

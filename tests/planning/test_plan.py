@@ -13,7 +13,7 @@ from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.planning import make_plan
-from octavo.platforms import DeviceMemory, Platform
+from octavo.platforms import DeviceMemory, ImaginedGpu, Platform
 from octavo.records import Plan
 
 GIB = 1 << 30
@@ -25,16 +25,19 @@ class FakePlatform(Platform):
     name = "cpu"
     runs_ahead = False
 
-    def __init__(self, available: int = 8 * GIB, fast: tuple[torch.dtype, ...] = (torch.bfloat16,)) -> None:
+    def __init__(
+        self, available: int = 8 * GIB, fast: tuple[torch.dtype, ...] = (torch.bfloat16,), total: int = 16 * GIB
+    ) -> None:
         self.available = available
         self.fast = fast
+        self.total = total
 
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
 
     def memory(self) -> DeviceMemory:
-        return DeviceMemory(16 * GIB, self.available)
+        return DeviceMemory(self.total, self.available)
 
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
         return self.fast
@@ -106,6 +109,15 @@ class TestDefaults:
         (cache,) = [part.num_bytes for part in plan.memory if part.name == "key/value cache"]
         bytes_per_block = cache // plan.num_blocks
         assert (plan.num_blocks - 1) * bytes_per_block <= 1 << 20 < plan.num_blocks * bytes_per_block + bytes_per_block
+
+    @pytest.mark.parametrize(("gigabytes", "seqs", "tokens"), [(24, 256, 8192), (80, 1024, 16384)])
+    def test_a_large_device_gets_more_to_do(self, gigabytes: int, seqs: int, tokens: int) -> None:
+        plan = plan_for(platform=ImaginedGpu(gigabytes * GIB))
+        assert (plan.max_num_seqs, plan.max_num_batched_tokens, plan.num_steps_ahead) == (seqs, tokens, 1)
+
+    def test_a_large_computer_is_no_large_device(self) -> None:
+        plan = plan_for(platform=FakePlatform(total=512 * GIB))
+        assert (plan.max_num_seqs, plan.max_num_batched_tokens) == (256, 1024)
 
 
 class TestRefusals:

@@ -1,0 +1,56 @@
+"""The parts of a device's memory beside the cache, each with how its figure comes about."""
+
+from dataclasses import dataclass
+
+import torch
+
+from octavo.hub.model_config import ModelConfig
+from octavo.planning import memory
+from octavo.planning.units import size
+from octavo.platforms import Platform
+from octavo.records import MemoryPart
+
+WEIGHTS = "weights"
+TABLES = "rotary tables"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What the largest step may hold, and the longest sequence in it."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    block_size: int
+    num_groups: int
+
+
+def memory_parts(
+    config: ModelConfig, dtype: torch.dtype, limits: StepLimits, platform: Platform, *, has_graphs: bool
+) -> tuple[MemoryPart, ...]:
+    """What a model and its largest step take."""
+    tokens, rows, length = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
+    itemsize, device = dtype.itemsize, platform.name
+    model = memory.model_size(config, dtype)
+    state = memory.state_bytes(rows, length, tokens, limits.num_groups, limits.block_size)
+    parts = [
+        MemoryPart(WEIGHTS, model.weight_bytes, f"{model.num_parameters / 1e9:.2f} G parameters of {itemsize} bytes"),
+        MemoryPart(TABLES, model.table_bytes * length, f"{size(model.table_bytes)} for each of {length} positions"),
+        MemoryPart(
+            "activations",
+            memory.activation_bytes(config, tokens, itemsize, device),
+            f"passing tensors of a layer in a step of {tokens} tokens",
+        ),
+        MemoryPart(
+            "logits",
+            memory.logits_bytes(config, rows, itemsize),
+            f"{rows} requests by a vocabulary of {config.vocab_size}",
+        ),
+        MemoryPart("batch state", state, f"token ids and block tables of {rows} requests of {length} tokens"),
+        MemoryPart("sampler", memory.sampler_bytes(config, rows, device), "room to sort logits in"),
+        MemoryPart("workspaces", platform.workspace_bytes, "what kernels and libraries keep, as measured"),
+    ]
+    if platform.captures_graphs and has_graphs:
+        count, num_bytes = memory.graph_bytes(config, rows, tokens, itemsize, platform)
+        parts.append(MemoryPart("graphs", num_bytes, f"{count} captured steps"))
+    return tuple(part for part in parts if part.num_bytes)

@@ -1,0 +1,35 @@
+"""A GPU that is not here, to plan for."""
+
+import torch
+
+from octavo.platforms.platform import CudaPlatform, DeviceMemory
+
+
+class ImaginedGpu(CudaPlatform):
+    """An NVIDIA GPU with so much memory, used by nobody else; it can only be planned for.
+
+    Args:
+        num_bytes: all its memory.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory(self._num_bytes, max(0, self._num_bytes - self.context_bytes))
+
+    def used_by_process(self) -> int:
+        return self.context_bytes
+
+    def fast_dtypes(self) -> tuple[torch.dtype, ...]:
+        return (torch.bfloat16, torch.float16, torch.float32)
+
+    def read_bandwidth(self) -> float:
+        return 0.0
+
+    def describe(self) -> str:
+        return f"a GPU of {self._num_bytes / (1 << 30):.2f} GiB"
