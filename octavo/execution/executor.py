@@ -48,7 +48,9 @@ class InProcessExecutor(Executor):
         load_kernels(device)
         model, self.load_report = _load(settings, source, config, plan, dtype, device)
         processors = load_processors(settings.model.logits_processors or [], settings, device)
-        backend = attention_backend(device, plan.max_model_len, deterministic=settings.device.deterministic)
+        backend = attention_backend(
+            device, plan.max_num_seqs, plan.max_model_len, deterministic=settings.device.deterministic
+        )
         self._runner: ModelRunner | None
         if device.type == "cuda":
             from octavo.execution.device_runner import DeviceRunner

@@ -13,18 +13,20 @@ from octavo.kernels.cpu.linear import padded_rows as _padded_rows_cpu
 from octavo.kernels.linear import ComposedLinear, LinearOp
 
 
-def attention_backend(device: torch.device, max_model_len: int, *, deterministic: bool) -> AttentionBackend:
+def attention_backend(
+    device: torch.device, max_rows: int, max_model_len: int, *, deterministic: bool
+) -> AttentionBackend:
     """The fastest attention for a device.
 
     Args:
-        max_model_len: tokens of the longest sequence.
+        max_rows, max_model_len: most rows of a step, tokens of the longest sequence.
         deterministic: whether a row's bits must not depend on the other rows.
     """
     if device.type == "cpu":
         return CpuAttention()
     from octavo.kernels.triton.attention import TritonAttention
 
-    return TritonAttention(device, max_model_len, deterministic=deterministic)
+    return TritonAttention(device, max_rows, max_model_len, deterministic=deterministic)
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:

@@ -1,4 +1,4 @@
-"""A request has the same tokens on a GPU with and without graphs, in chunks, from the cache, preempted, in any company."""
+"""A request has the same tokens on a GPU with and without graphs, in chunks, from the cache, preempted, in company."""
 
 import random
 import sys

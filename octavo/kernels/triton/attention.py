@@ -1,27 +1,32 @@
-"""Paged attention on a GPU: one kernel for rows that decode, one for chunks, one that stores what both read."""
+"""Paged attention on a GPU: one launch a layer where all rows decode; elsewhere one stores what two others read."""
 
 import torch
 
 from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, HeadNorms, RopeTables
-from octavo.kernels.triton.decode_attention import DecodeWorkspace, choose_splits, decode_attention
+from octavo.kernels.triton.decode_attention import MAX_CHUNKS, DecodeWorkspace, choose_splits, decode_attention
+from octavo.kernels.triton.fused_decode import fused_decode_attention
 from octavo.kernels.triton.launch import num_multiprocessors
 from octavo.kernels.triton.prefill_attention import prefill_attention
 from octavo.kernels.triton.rotary import qk_rope_store
+
+_DETERMINISTIC_CHUNKS = 8
 
 
 class TritonAttention(AttentionBackend):
     """Reads lengths on the device, so that one captured launch serves any mix of them.
 
     Args:
-        max_model_len: tokens of the longest sequence.
+        max_rows, max_model_len: most rows of a step, tokens of the longest sequence.
         deterministic: whether a row's sums are cut by its own length alone, so that its bits do not depend on the batch.
     """
 
-    def __init__(self, device: torch.device, max_model_len: int, *, deterministic: bool) -> None:
+    def __init__(self, device: torch.device, max_rows: int, max_model_len: int, *, deterministic: bool) -> None:
+        self._device = device
         self._num_sms = num_multiprocessors(device)
+        self._max_rows = max_rows
         self._max_model_len = max_model_len
         self._deterministic = deterministic
-        self._workspace = DecodeWorkspace(device)
+        self._workspaces: dict[tuple[int, int, int], DecodeWorkspace] = {}
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> AttentionInputs:
         return inputs
@@ -35,24 +40,64 @@ class TritonAttention(AttentionBackend):
         plan: AttentionInputs,
         spec: AttentionSpec,
     ) -> torch.Tensor:
+        shape = plan.shape
+        assert plan.rows is not None and shape is not None, "the lengths are on the device"
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        assert plan.rows is not None and plan.shape is not None, "the lengths are on the device"
-        qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
-        weights = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
-        qk_rope_store(qkv, *weights, *rope, kv_cache, plan.slot_mapping, heads, kv_heads)
         out = torch.empty(len(qkv), heads, spec.head_dim, dtype=qkv.dtype, device=qkv.device)
-        if plan.shape.has_decodes:
+        if not shape.has_chunks:
+            self._decode_fused(qkv, rope, norms, kv_cache, plan, spec, out)
+            return out.flatten(1)
+        qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
+        query, key, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
+        qk_rope_store(qkv, query, key, eps, rope[0], rope[1], kv_cache, plan.slot_mapping, heads, kv_heads)
+        if shape.has_decodes:
             self._decode(qkv[:, :heads], kv_cache, plan, spec, out)
-        if plan.shape.has_chunks:
-            self._prefill(qkv, kv_cache, plan, spec, out)
+        self._prefill(qkv, kv_cache, plan, spec, out)
         return out.flatten(1)
+
+    def _decode_fused(
+        self,
+        qkv: torch.Tensor,
+        rope: RopeTables,
+        norms: HeadNorms | None,
+        kv_cache: torch.Tensor,
+        plan: AttentionInputs,
+        spec: AttentionSpec,
+        out: torch.Tensor,
+    ) -> None:
+        rows, shape = plan.rows, plan.shape
+        assert rows is not None and shape is not None
+        query, key, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
+        workspace = self._workspace(spec)
+        fused_decode_attention(
+            qkv,
+            rope[0],
+            rope[1],
+            query,
+            key,
+            eps,
+            kv_cache,
+            plan.block_tables,
+            plan.slots,
+            rows.seq_lens,
+            rows.counts,
+            out,
+            workspace,
+            num_rows=shape.num_rows,
+            scale=spec.scale,
+            window=plan.window,
+            softcap=spec.softcap,
+            sinks=None,
+            num_splits=self._num_splits(shape.num_rows, spec, workspace),
+            deterministic=self._deterministic,
+        )
 
     def _decode(
         self, q: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
     ) -> None:
         rows, shape = plan.rows, plan.shape
         assert rows is not None and shape is not None
-        num_splits = choose_splits(shape.num_rows, spec.num_kv_heads, self._max_model_len, self._num_sms)
+        workspace = self._workspace(spec)
         decode_attention(
             q,
             kv_cache,
@@ -61,13 +106,13 @@ class TritonAttention(AttentionBackend):
             rows.seq_lens,
             rows.counts,
             out,
-            self._workspace,
+            workspace,
             num_rows=shape.num_rows,
             scale=spec.scale,
             window=plan.window,
             softcap=spec.softcap,
             sinks=None,
-            num_splits=num_splits,
+            num_splits=self._num_splits(shape.num_rows, spec, workspace),
             deterministic=self._deterministic,
         )
 
@@ -97,3 +142,18 @@ class TritonAttention(AttentionBackend):
             softcap=spec.softcap,
             sinks=None,
         )
+
+    def _num_splits(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> int:
+        places = len(workspace.peaks)
+        return choose_splits(num_rows, spec.num_kv_heads, self._max_model_len, self._num_sms, places)
+
+    def _workspace(self, spec: AttentionSpec) -> DecodeWorkspace:
+        """Room for as many chunks as fill the device; rows beyond that have one each."""
+        key = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        if key not in self._workspaces:
+            wanted = max(MAX_CHUNKS, 4 * self._num_sms // spec.num_kv_heads)
+            splits = _DETERMINISTIC_CHUNKS if self._deterministic else -(-wanted // self._max_rows)
+            self._workspaces[key] = DecodeWorkspace.allocate(
+                self._max_rows, spec.num_heads, spec.head_dim, splits, self._device
+            )
+        return self._workspaces[key]
