@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -95,7 +96,7 @@ class StepGraphs:
                 return step
         return None
 
-    def _capture_one(self, shape: StepShape, pool: tuple[int, int]) -> CapturedStep:
+    def _capture_one(self, shape: StepShape, pool: Any) -> CapturedStep:
         forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _capturing(forward, pool):
             hidden, logits = self._forward(shape)
@@ -105,7 +106,7 @@ class StepGraphs:
 
 
 @contextmanager
-def _capturing(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> Iterator[None]:
+def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     # torch.cuda.graph() would collect garbage and synchronise every time, which takes longer than the capture.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:

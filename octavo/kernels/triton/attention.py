@@ -17,7 +17,7 @@ class TritonAttention(AttentionBackend):
 
     Args:
         max_rows, max_model_len: most rows of a step, tokens of the longest sequence.
-        deterministic: whether a row's sums are cut by its own length alone, so that its bits do not depend on the batch.
+        deterministic: whether a row's own length alone cuts its sums, so that its bits do not depend on the batch.
     """
 
     def __init__(self, device: torch.device, max_rows: int, max_model_len: int, *, deterministic: bool) -> None:
