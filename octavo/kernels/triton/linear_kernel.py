@@ -1,0 +1,221 @@
+"""The kernel behind small-batch matrix products: ``y = x Wᵀ``, where reading ``W`` is what costs the time.
+
+The weight is the wide operand: a program multiplies a tile of weight rows with all rows of the batch, so that tensor
+cores work on 64 or 128 output channels and 16 to 256 batch rows at once and a batch of one wastes nothing but zeros.
+The sum over the input features is cut into parts, one program each, to keep every multiprocessor reading. The program
+of a tile that arrives last adds the parts in their fixed order: the bits never depend on who was first.
+
+Bits do not depend on the tile either: a tensor core instruction adds 16 products to every output for itself, whatever
+the other columns of the tile hold and however many there are, and instructions follow one another in the order of the
+input features. So an output's bits depend on its own row, its channel's weights and the borders of the parts alone.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_parts", "prefetch"])
+def linear_kernel(
+    x,
+    weight,
+    x_tiles,
+    weight_tiles,
+    bias,
+    y,
+    partials,
+    arrivals,
+    num_rows,
+    num_channels,
+    num_features,
+    x_stride,
+    num_parts,
+    prefetch,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    MODE: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One tile of ``y``, or one part of its sum; grid (tiles of channels, programs a tile, tiles of rows).
+
+    Args:
+        x: ``[num_rows, num_features]``, rows ``x_stride`` apart.
+        weight: ``[num_channels, num_features]``; with an activation the gate's rows and then as many of the other
+            factor.
+        x_tiles, weight_tiles: descriptors of the two for the copy engine, or None to load through pointers.
+        bias: one value a weight row, or None.
+        y: ``[num_rows, num_channels]``.
+        partials: float32 ``[num_parts, (2,) num_rows, channels padded to whole tiles]`` in mode "split".
+        arrivals: int32, a zero for each tile, and zero again afterwards; in mode "split".
+        num_parts: how many parts the sum has.
+        prefetch: how many columns of each weight row to bring into the L2 cache before the wait for earlier kernels.
+        ACTIVATION: "none", or of a gate: "silu", "gelu_tanh".
+        MODE: "one" part; "split": a program a part; "whole": a program adds all parts, to the same bits as "split".
+    """
+    GATED: tl.constexpr = ACTIVATION != "none"
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    tile_n = tl.program_id(0)
+    tile_m = tl.program_id(2)
+    part = tl.program_id(1)
+    n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    # Rows past the end are read again from the last one: cheaper than a mask, and nothing of them is stored.
+    weight_rows = weight + tl.minimum(n, num_channels - 1).to(tl.int64) * num_features
+    x_rows = x + m.to(tl.int64) * x_stride
+    up_offset = num_channels.to(tl.int64) * num_features
+    if PDL:
+        if prefetch > 0:
+            start, end = _part_borders(part, num_parts, num_features, BLOCK_K)
+            columns = tl.minimum(prefetch, end - start)
+            _prefetch_rows(weight_rows + start, columns)
+            if GATED:
+                _prefetch_rows(weight_rows + up_offset + start, columns)
+        tl.extra.cuda.gdc_wait()
+
+    if MODE == "whole":
+        gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for each in range(num_parts):
+            gate_part, up_part = _multiply(
+                x_rows, weight_rows, x_tiles, weight_tiles, tile_m, tile_n, m < num_rows, up_offset, each, num_parts,
+                num_channels, num_features, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GATED, EVEN_K,
+            )  # fmt: skip
+            gate += gate_part
+            if GATED:
+                up += up_part
+    else:
+        gate, up = _multiply(
+            x_rows, weight_rows, x_tiles, weight_tiles, tile_m, tile_n, m < num_rows, up_offset, part, num_parts,
+            num_channels, num_features, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GATED, EVEN_K,
+        )  # fmt: skip
+
+    is_last = part >= 0
+    if MODE == "split":
+        width = tl.num_programs(0) * BLOCK_N
+        factor = num_rows.to(tl.int64) * width
+        stride = factor * 2 if GATED else factor
+        spots = partials + m[None, :] * width + n[:, None]
+        is_row = (m < num_rows)[None, :]
+        tl.store(spots + part * stride, gate, mask=is_row)
+        if GATED:
+            tl.store(spots + part * stride + factor, up, mask=is_row)
+        # All threads' stores come before the arrival; the last program's loads come after it.
+        tl.debug_barrier()
+        arrival = arrivals + tile_m * tl.num_programs(0) + tile_n
+        is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == num_parts - 1
+        if is_last:
+            tl.store(arrival, 0)
+            gate = _add_parts(spots, stride, num_parts, is_row, BLOCK_M, BLOCK_N)
+            if GATED:
+                up = _add_parts(spots + factor, stride, num_parts, is_row, BLOCK_M, BLOCK_N)
+    if is_last:
+        if bias is not None:
+            gate += tl.load(bias + n, mask=n < num_channels, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            if bias is not None:
+                up += tl.load(bias + num_channels + n, mask=n < num_channels, other=0.0).to(tl.float32)[:, None]
+            gate = _activate(gate, ACTIVATION) * up
+        spots_y = y + m[None, :].to(tl.int64) * num_channels + n[:, None]
+        tl.store(spots_y, gate.to(y.dtype.element_ty), mask=(m < num_rows)[None, :] & (n < num_channels)[:, None])
+
+
+@triton.jit
+def _multiply(
+    x_rows,
+    weight_rows,
+    x_tiles,
+    weight_tiles,
+    tile_m,
+    tile_n,
+    is_row,
+    up_offset,
+    part,
+    num_parts,
+    num_channels,
+    num_features,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    GATED: tl.constexpr,
+    EVEN_K: tl.constexpr,
+):
+    """A part's sums, ``[BLOCK_N, BLOCK_M]`` float32, and those of the second factor (zeros if there is none)."""
+    start, end = _part_borders(part, num_parts, num_features, BLOCK_K)
+    gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k in tl.range(start, end, BLOCK_K, num_stages=STAGES):
+        columns = k + tl.arange(0, BLOCK_K)
+        if weight_tiles is not None:
+            gate_tile = weight_tiles.load([tile_n * BLOCK_N, k])
+            x_tile = x_tiles.load([tile_m * BLOCK_M, k])
+        elif EVEN_K:
+            gate_tile = tl.load(weight_rows[:, None] + columns[None, :])
+            x_tile = tl.load(x_rows[:, None] + columns[None, :], mask=is_row[:, None], other=0.0)
+        else:
+            is_column = (columns < num_features)[None, :]
+            gate_tile = tl.load(weight_rows[:, None] + columns[None, :], mask=is_column, other=0.0)
+            x_tile = tl.load(x_rows[:, None] + columns[None, :], mask=is_row[:, None] & is_column, other=0.0)
+        gate = tl.dot(gate_tile, x_tile.T, gate)
+        if GATED:
+            if weight_tiles is not None:
+                up_tile = weight_tiles.load([num_channels + tile_n * BLOCK_N, k])
+            elif EVEN_K:
+                up_tile = tl.load((weight_rows + up_offset)[:, None] + columns[None, :])
+            else:
+                is_column = (columns < num_features)[None, :]
+                up_tile = tl.load((weight_rows + up_offset)[:, None] + columns[None, :], mask=is_column, other=0.0)
+            up = tl.dot(up_tile, x_tile.T, up)
+    return gate, up
+
+
+@triton.jit
+def _part_borders(part, num_parts, num_features, BLOCK_K: tl.constexpr):
+    """The columns ``[start, end)`` of a part: whole units, as even as they go, the same for every smaller block."""
+    UNIT: tl.constexpr = 128 if BLOCK_K <= 128 else BLOCK_K
+    units = tl.cdiv(num_features, UNIT)
+    start = part * units // num_parts * UNIT
+    end = (part + 1) * units // num_parts * UNIT
+    return start, tl.minimum(end, num_features)
+
+
+@triton.jit
+def _add_parts(spots, stride, num_parts, is_row, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The sum of all parts in their order; of small tiles several are loaded at a time, since each load is a wait."""
+    AT_ONCE: tl.constexpr = 8 if BLOCK_M * BLOCK_N <= 2048 else 4 if BLOCK_M * BLOCK_N <= 4096 else 1
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for first in range(0, num_parts, AT_ONCE):
+        for ahead in tl.static_range(AT_ONCE):
+            spot = spots + (first + ahead) * stride
+            # Not through the L1 cache: another multiprocessor wrote this.
+            total += tl.load(spot, mask=is_row & (first + ahead < num_parts), other=0.0, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
+def _prefetch_rows(rows, columns):
+    """Ask for ``columns`` values of each row to come into the L2 cache (16-byte multiples)."""
+    num_bytes = columns * (rows.dtype.element_ty.primitive_bitwidth // 8)
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; // dummy $0",
+        "=r,l,r",
+        [rows.to(tl.int64), num_bytes],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _activate(gate, ACTIVATION: tl.constexpr):
+    if ACTIVATION == "silu":
+        slope = gate
+    else:
+        tl.static_assert(ACTIVATION == "gelu_tanh")
+        # (1 + tanh(z)) / 2 is sigmoid(2z).
+        slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    return gate * tl.sigmoid(slope)

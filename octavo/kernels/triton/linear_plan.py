@@ -1,0 +1,91 @@
+"""How a small-batch matrix product is cut into programs; measured on an H200 (132 multiprocessors)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+MAX_ROWS = 256
+"""Larger batches are compute-bound and better served by the vendor's library."""
+
+SHARED_ORDER_ROWS = 64
+"""Up to this many rows the parts of a sum, and so the bits of a row, are the same for every batch."""
+
+ROW_CLASSES = (16, 32, 64, 128, MAX_ROWS, MAX_ROWS + 1)
+"""Numbers of rows up to which one plan serves; the last stands for all larger ones."""
+
+PART_UNIT = 128
+"""Input features by which parts are cut."""
+
+MAX_PARTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cut of one product.
+
+    Attributes:
+        block_m, block_n, block_k: batch rows, output channels and input features of a program's tile.
+        num_parts: parts of the sum over the input features.
+        mode: "one" part; "split": each part has a program; "whole": a program adds up all parts in the same order.
+        num_stages, num_warps: depth of the pipeline of loads; warps of a program.
+        use_descriptors: load through the copy engine rather than by each thread's pointers.
+        prefetch_bytes: how much of its weights a program asks for before it waits for earlier kernels.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_parts: int
+    mode: Literal["one", "split", "whole"]
+    num_stages: int
+    num_warps: int
+    use_descriptors: bool
+    prefetch_bytes: int
+
+    def grid(self, num_rows: int, num_channels: int) -> tuple[int, int, int]:
+        """Programs: tiles of channels, programs a tile, tiles of rows."""
+        num_programs = self.num_parts if self.mode == "split" else 1
+        return -(-num_channels // self.block_n), num_programs, -(-num_rows // self.block_m)
+
+    def workspace(self, num_rows: int, num_channels: int, *, is_gated: bool) -> tuple[int, int]:
+        """Float32 values and counters that the programs share."""
+        if self.mode != "split":
+            return 0, 0
+        tiles_n, _, tiles_m = self.grid(num_rows, num_channels)
+        num_factors = 2 if is_gated else 1
+        return self.num_parts * num_factors * num_rows * tiles_n * self.block_n, tiles_n * tiles_m
+
+
+def choose_plan(
+    num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, is_deterministic: bool, num_sms: int
+) -> Plan | None:
+    """The plan for a product, or None where the vendor's library is faster.
+
+    Args:
+        num_channels: outputs a row; with a gate, of which two products are made.
+        is_deterministic: cut sums the same way for every number of rows.
+    """
+    if num_rows > MAX_ROWS and not is_deterministic:
+        return None
+    block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64 if num_rows <= 64 else 128
+    is_small = num_rows <= SHARED_ORDER_ROWS
+    block_n = 64 if is_small or is_gated else 128
+    if num_rows > MAX_ROWS:
+        num_parts = _parts(num_channels, num_features, 64, num_sms)
+        mode: Literal["one", "split", "whole"] = "whole" if num_parts > 1 else "one"
+        return Plan(128, block_n, 64, num_parts, mode, 4, 8, use_descriptors=False, prefetch_bytes=0)
+    if is_small or is_deterministic:
+        num_parts = _parts(num_channels, num_features, 64, num_sms)
+    else:
+        num_parts = _parts(num_channels * -(-num_rows // block_m), num_features, block_n, num_sms // 2)
+    mode = "split" if num_parts > 1 else "one"
+    if is_small:
+        block_k = 64 if is_gated else 128
+        return Plan(block_m, block_n, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=65536)
+    return Plan(block_m, block_n, 64, num_parts, mode, 4, 8, use_descriptors=True, prefetch_bytes=65536)
+
+
+def _parts(num_channels: int, num_features: int, block_n: int, num_sms: int) -> int:
+    """As many parts as give each multiprocessor two programs, of at least two units each."""
+    num_tiles = -(-num_channels // block_n)
+    most = max(1, num_features // (2 * PART_UNIT))
+    return min(max(1, round(2 * num_sms / num_tiles)), most, MAX_PARTS)
