@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import octavo
 from octavo.bench import engine_turn
 from octavo.errors import EngineDeadError
 
@@ -125,7 +124,7 @@ def environment(python: str) -> dict[str, str]:
     """The environment of a process of ours, which finds this Octavo wherever it lies, or of somebody else's."""
     if python != sys.executable:
         return dict(os.environ)
-    home = str(Path(octavo.__file__).parents[1])
+    home = str(Path(__file__).parents[2])
     others = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{others}" if others else home}
 

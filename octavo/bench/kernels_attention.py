@@ -42,8 +42,8 @@ class _Batch:
 
     @property
     def backend(self) -> AttentionBackend:
-        longest = max(self.inputs.seq_lens)
-        return kernels.attention_backend(self.qkv.device, longest, deterministic=False)
+        lengths = self.inputs.seq_lens
+        return kernels.attention_backend(self.qkv.device, len(lengths), max(lengths), deterministic=False)
 
 
 def _make_batch(setting: Setting) -> _Batch:

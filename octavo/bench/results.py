@@ -14,6 +14,7 @@ and for a picture of one or several profiles:
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from octavo.errors import ConfigError
 
 Result = Mapping[str, Any]
 NOTHING_YET = "*Not measured yet.*"
-_RESULTS = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
-_PICTURE = re.compile(r"(<!-- picture: (\S+) of ([^>]+?) -->\n)(.*?)(<!-- end of picture -->)", re.DOTALL)
+_RESULTS = re.compile(r"(?P<begin><!-- results: (?P<file>\S+) -->\n).*?(?P<end><!-- end of results -->)", re.DOTALL)
+_PICTURE = re.compile(
+    r"(?P<begin><!-- picture: (?P<picture>\S+) of (?P<files>[^>]+?) -->\n).*?(?P<end><!-- end of picture -->)",
+    re.DOTALL,
+)
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -69,10 +73,16 @@ def render(result: Result, *, is_markdown: bool) -> str:
     return "\n\n".join([caption(result), *shown])
 
 
-def fill_page(page: Path) -> str:
-    """A page's text with every place filled from its file; pictures are written beside it.
+@dataclass(frozen=True, slots=True)
+class FilledPage:
+    """A page's text, and the pictures that it shows by their paths."""
 
-    Places whose files do not exist say so.
+    text: str
+    pictures: dict[Path, str]
+
+
+def fill_page(page: Path) -> FilledPage:
+    """Fill every place of a page from its files; a place whose files do not exist says so.
 
     Raises:
         ConfigError: a file is no result, or the page cannot be read.
@@ -81,22 +91,23 @@ def fill_page(page: Path) -> str:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"Cannot read {page}: {error.strerror}.") from None
+    pictures: dict[Path, str] = {}
 
     def fill_results(place: re.Match[str]) -> str:
-        path = page.parent / place[2]
+        path = page.parent / place["file"]
         content = render(read_result(path), is_markdown=True) if path.is_file() else NOTHING_YET
-        return f"{place[1]}\n{content}\n\n{place[4]}"
+        return f"{place['begin']}\n{content}\n\n{place['end']}"
 
     def fill_picture(place: re.Match[str]) -> str:
-        results = [read_result(path) for name in place[3].split() if (path := page.parent / name).is_file()]
-        if not results:
-            return f"{place[1]}\n{NOTHING_YET}\n\n{place[5]}"
-        target = page.parent / place[2]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(draw_bars([profile_bar(result) for result in results]), encoding="utf-8")
-        return f"{place[1]}\n![Where the time of a step goes]({place[2]})\n\n{place[5]}"
+        results = [read_result(path) for name in place["files"].split() if (path := page.parent / name).is_file()]
+        content = NOTHING_YET
+        if results:
+            pictures[page.parent / place["picture"]] = draw_bars([profile_bar(result) for result in results])
+            content = f"![Where the time of a step goes]({place['picture']})"
+        return f"{place['begin']}\n{content}\n\n{place['end']}"
 
-    return _PICTURE.sub(fill_picture, _RESULTS.sub(fill_results, text))
+    text = _PICTURE.sub(fill_picture, _RESULTS.sub(fill_results, text))
+    return FilledPage(text, pictures)
 
 
 def profile_bar(result: Result) -> Bar:

@@ -30,9 +30,15 @@ def run(arguments: Sequence[str]) -> int:
     for path in given.files:
         print(render(read_result(path), is_markdown=given.markdown), end="\n\n")
     if given.page is not None:
-        text = fill_page(given.page)
-        try:
-            given.page.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"Cannot write {given.page}: {error.strerror}.") from None
+        filled = fill_page(given.page)
+        for path, text in {given.page: filled.text, **filled.pictures}.items():
+            _write(path, text)
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Cannot write {path}: {error.strerror}.") from None

@@ -47,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     print(render({**result, "kernels": result["kernels"][:_SHOWN_KERNELS]}, is_markdown=False))
     print(f"\nTrace, figures and picture are in {given.out}; the trace opens in ui.perfetto.dev.")
     write_json(given.out / "profile.json", result)
+    write_json(given.json, result)
     (given.out / "profile.svg").write_text(draw_bars([profile_bar(result)]), encoding="utf-8")
     return 0
 
@@ -67,6 +68,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--out", type=Path, default=Path("profile"), metavar="FOLDER", help="for the results. Default: ./profile."
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     add_setting_flags(parser, ENGINE_SECTIONS)
     return parser
 

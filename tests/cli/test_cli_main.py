@@ -20,7 +20,10 @@ def test_help_imports_nothing_heavy() -> None:
     assert not modules.intersection(HEAVY)
 
 
-@pytest.mark.parametrize("command", [["serve"], ["chat"], ["plan"], ["bench", "serve"]])
+@pytest.mark.parametrize(
+    "command",
+    [["serve"], ["chat"], ["plan"], ["profile"], *(["bench", name] for name in ("serve", "engine", "kernels"))],
+)
 def test_help_of_a_command_imports_no_model_code(command: list[str]) -> None:
     code = f"from octavo.cli.main import main\ntry:\n    main({[*command, '--help']!r})\nexcept SystemExit: pass"
     assert not modules_after(code).intersection({"torch", "transformers", "fastapi", "httpx"})
@@ -34,7 +37,11 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [*([name] for name in COMMANDS), *(["bench", name] for name in ("latency", "serve"))]
+    "command",
+    [
+        *([name] for name in COMMANDS),
+        *(["bench", name] for name in ("latency", "serve", "engine", "kernels", "results")),
+    ],
 )
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if command == ["bench"]:

@@ -1,0 +1,84 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from octavo.cli.main import main
+
+SMALL = {"num_gpu_blocks_override": 600, "num_threads": 1, "device": "cpu"}
+
+
+def test_an_engine_beside_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.json"
+    settings = json.dumps({**SMALL, "use_tqdm_on_load": False})
+    flags = ["--cases", "latency", "--scale", "0.01", "--settings", settings, "--json", str(path)]
+    against = ["--against", "octavo", "--against-settings", settings]
+    assert main(["bench", "engine", "--model", "tiny", *flags, *against]) == 0
+    assert "time to first token, 128 in (ms)" in capsys.readouterr().out
+    result = json.loads(path.read_text())
+    assert (result["kind"], result["model"]) == ("engine", "tiny")
+    assert result["ceilings"]["read_bandwidth"] > 0
+    assert len(result["engines"]) == 2
+    for engine in result["engines"]:
+        assert len(engine["turns"][0]["seconds"]["latency_1"]) == 5
+        assert engine["figures"]["ttft_128_ms"] > 0
+    assert {"octavo", "python", "torch"} <= result["versions"].keys()
+    assert main(["bench", "results", str(path), "--markdown"]) == 0
+    assert "| time per token, batch 1 (ms) |" in capsys.readouterr().out
+
+
+def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "k.json"
+    sizes = ["--batch", "1,3", "--context", "40", "--prefill-tokens", "80", "--device", "cpu"]
+    assert main(["bench", "kernels", "--model", "tiny", *sizes, "--json", str(path)]) == 0
+    assert "Only on a GPU: inputs and new tokens." in capsys.readouterr().out
+    result = json.loads(path.read_text())
+    assert [(part["phase"], part["num_rows"]) for part in result["parts"]] == [
+        ("decode", 1),
+        ("decode", 3),
+        ("prefill", 2),
+    ]
+    for part in result["parts"]:
+        assert all(kernel["error"] is None and kernel["seconds"] > 0 for kernel in part["kernels"])
+    assert main(["bench", "results", str(path)]) == 0
+
+
+def test_kernels_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--batch", "1", "--context", "8", "--prefill-tokens", "0", "--filter", "qkv", "--device", "cpu"]
+    assert main(["bench", "kernels", "--model", "tiny", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "qkv product" in shown and "head" not in shown
+
+
+@pytest.mark.parametrize("case", ["decode", "prefill", "mixed"])
+def test_profiles(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--case", case, "--batch", "2", "--steps", "3", "--input-len", "20", "--out", str(tmp_path / "out")]
+    settings = ["--num-gpu-blocks-override", "100", "--num-threads", "1", "--device", "cpu", "--max-model-len", "400"]
+    assert main(["profile", "tiny", *flags, *settings, "--no-use-tqdm-on-load"]) == 0
+    assert f"{case}, batch 2" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"trace.json.gz", "profile.json", "profile.svg"}
+    result = json.loads((tmp_path / "out" / "profile.json").read_text())
+    assert result["busy_seconds"] > 0
+    assert result["num_steps"] == 3
+    assert {"products", "attention", "norms"} <= {group["name"] for group in result["groups"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bench", "engine", "--cases", "speed"], "There is no case 'speed'"),
+        (["bench", "engine", "--scale", "0"], "--scale is a share"),
+        (["bench", "engine", "--rounds", "0"], "--rounds must be at least 1"),
+        (["bench", "engine", "--model", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["bench", "kernels", "--batch", "1,x"], "--batch takes numbers"),
+        (["bench", "kernels", "--batch", "0"], "--batch takes numbers"),
+        (["bench", "results"], "Name files of results"),
+        (["bench", "results", "/nowhere.json"], "Cannot read /nowhere.json"),
+        (["profile", "--steps", "0"], "--steps must be at least 1"),
+        (["profile", "--case", "speed"], "invalid choice"),
+    ],
+)
+def test_wrong_flags_are_refused(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) in (1, 2)
+    shown = capsys.readouterr().err
+    assert shown.startswith("octavo: error: ") and sentence in shown
