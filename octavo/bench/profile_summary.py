@@ -23,6 +23,9 @@ _GROUPS = {
     "activations": r"gate|silu|gelu|act_and_mul",
 }
 _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _GROUPS.items()}
+GROUP_NAMES = ("products", "attention", "norms", "rotation", "activations", "sampling", "inputs", "other")
+"""All groups, the weightiest of most steps first."""
+
 _LONGEST_NAME = 60
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bench.picture import Bar, draw_bars
+from octavo.bench.profile_summary import GROUP_NAMES
 from octavo.bench.tables import Table, number, share
 from octavo.errors import ConfigError
 
@@ -111,9 +112,10 @@ def fill_page(page: Path) -> FilledPage:
 
 
 def profile_bar(result: Result) -> Bar:
-    """A profile's step as a bar, in milliseconds."""
+    """A profile's step as a bar, in milliseconds; all profiles name their parts in one order."""
     steps = result["num_steps"]
-    parts = {group["name"]: group["seconds"] / steps * 1e3 for group in result["groups"]}
+    seconds = {group["name"]: group["seconds"] for group in result["groups"]}
+    parts = {name: seconds.get(name, 0.0) / steps * 1e3 for name in GROUP_NAMES}
     return Bar(f"{result['model']}, {result['case']}, batch {result['batch']}", {**parts, "gaps": _gap_ms(result)})
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from octavo.bench import profile_summary
 from octavo.bench.profile_summary import group_of, read_trace, short_name, summarise_trace
 
 WINDOW = "steps"
@@ -79,3 +80,7 @@ def test_traces_may_be_packed(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(text.encode()))
     assert read_trace(tmp_path / "a.json") == read_trace(tmp_path / "a.json.gz") == [{"name": "x"}]
+
+
+def test_every_group_is_named() -> None:
+    assert {*profile_summary._GROUPS, "other"} == set(profile_summary.GROUP_NAMES)
