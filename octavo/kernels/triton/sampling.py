@@ -1,0 +1,222 @@
+"""One token per row from logits over the vocabulary, by parameters that lie on the device.
+
+The first launch reads the logits once and keeps of each group of tokens its largest logit and its mass. The last
+program of a row to end then finishes it: greedy rows take the first of the largest, others draw by running sums of the
+masses. Rows with top-k, top-p or min-p are left to the second launch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
+from octavo.kernels.triton.sampling_draw import GROUP, draw, log2_scale, uniform
+from octavo.kernels.triton.sampling_filters import MAX_CANDIDATES, MAX_LISTED, filter_kernel, key_shift
+from octavo.records import NAN_TOKEN
+from octavo.records.sampling_params import GREEDY_TEMPERATURE
+
+_TILE_GROUPS = 16
+_SURVEY_WARPS = 8
+_SURVEY_STAGES = 1
+_FILTER_WARPS = 16
+_PROGRAMS_PER_MULTIPROCESSOR = 32
+_NAN_TOKEN = tl.constexpr(NAN_TOKEN)
+_GREEDY_TEMPERATURE = tl.constexpr(GREEDY_TEMPERATURE)
+
+
+class SamplingWorkspace:
+    """Scratch memory for :func:`sample`, which leaves it ready for the next call.
+
+    Attributes:
+        maxima, masses: ``[R, G]`` float32 of the groups of tokens.
+        arrivals: ``[R]`` int32, zero between calls.
+        is_open: ``[R]`` int32, rows that the first launch leaves to the second.
+        listed: ``[R, MAX_LISTED]`` int32, groups that hold candidates.
+        candidates, candidate_ids: ``[R, MAX_CANDIDATES]`` float32 logits and int32 token ids.
+    """
+
+    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
+        num_groups = triton.cdiv(vocab_size, GROUP)
+        self.maxima = torch.empty(max_rows, num_groups, dtype=torch.float32, device=device)
+        self.masses = torch.empty_like(self.maxima)
+        self.arrivals = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        self.is_open = torch.zeros_like(self.arrivals)
+        self.listed = torch.empty(max_rows, MAX_LISTED, dtype=torch.int32, device=device)
+        self.candidates = torch.empty(max_rows, MAX_CANDIDATES, dtype=torch.float32, device=device)
+        self.candidate_ids = torch.empty(max_rows, MAX_CANDIDATES, dtype=torch.int32, device=device)
+
+
+def sample(
+    logits: torch.Tensor,
+    slots: torch.Tensor,
+    counts: torch.Tensor,
+    lengths: torch.Tensor,
+    temperature: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    top_k: torch.Tensor,
+    stream_key: torch.Tensor,
+    prompt_len: torch.Tensor,
+    tokens: torch.Tensor,
+    workspace: SamplingWorkspace,
+    *,
+    num_rows: int,
+) -> None:
+    """Draw one token per row, as :class:`octavo.sampling.sampler.Sampler` does for these parameters.
+
+    Nothing is planned or read on the host. A row's token does not depend on the other rows or their number. Sums are
+    rounded otherwise than the Sampler's, so one draw in many thousands falls on the other side of a border.
+
+    Args:
+        logits: ``[≥R, V]`` of any float type, left as they are.
+        slots: ``[≥R]`` integers.
+        counts: int32; rows from ``counts[0]`` on are skipped, their tokens left as they are.
+        lengths: ``[≥R]`` integers, tokens of the request known before this one.
+        temperature, top_p, min_p: ``[S]`` float64, by slot, of one stride; a temperature of 0 is greedy.
+        top_k, stream_key, prompt_len: ``[S]`` int64, by slot, of one stride.
+        tokens: out, ``[≥R]`` int64; −1 where the largest logit of a row is not a finite number.
+        num_rows: upper bound R of the rows.
+    """
+    vocab_size = logits.shape[1]
+    num_groups = triton.cdiv(vocab_size, GROUP)
+    assert logits.stride(1) == 1 and workspace.maxima.shape[1] == num_groups
+    assert temperature.stride() == top_p.stride() == min_p.stride()
+    assert top_k.stride() == stream_key.stride() == prompt_len.stride()
+    num_tiles = triton.cdiv(num_groups, _TILE_GROUPS)
+    programs_wanted = num_multiprocessors(logits.device) * _PROGRAMS_PER_MULTIPROCESSOR
+    tiles_per_program = max(1, num_rows * num_tiles // programs_wanted)
+    parameters = (temperature, top_p, min_p, top_k, stream_key, prompt_len)
+    sizes = (vocab_size, num_groups, logits.stride(0), temperature.stride(0), top_k.stride(0))
+    padded_groups = triton.next_power_of_2(num_groups)
+    _survey_kernel[(triton.cdiv(num_tiles, tiles_per_program), num_rows)](
+        logits,
+        slots,
+        counts,
+        lengths,
+        *parameters,
+        tokens,
+        workspace.maxima,
+        workspace.masses,
+        workspace.arrivals,
+        workspace.is_open,
+        *sizes,
+        tiles_per_program,
+        TILE_GROUPS=_TILE_GROUPS,
+        STAGES=_SURVEY_STAGES,
+        GROUPS=padded_groups,
+        GROUP=GROUP,
+        num_warps=_SURVEY_WARPS,
+        **dependent_launch(logits.device),
+    )
+    filter_kernel[(num_rows,)](
+        logits,
+        slots,
+        counts,
+        lengths,
+        *parameters,
+        tokens,
+        workspace.maxima,
+        workspace.masses,
+        workspace.is_open,
+        workspace.listed,
+        workspace.candidates,
+        workspace.candidate_ids,
+        *sizes,
+        GROUPS=padded_groups,
+        GROUP=GROUP,
+        SHIFT=key_shift(logits.dtype),
+        num_warps=_FILTER_WARPS,
+        **dependent_launch(logits.device),
+    )
+
+
+@triton.jit(do_not_specialize=["tiles_per_program"])
+def _survey_kernel(
+    logits,
+    slots,
+    counts,
+    lengths,
+    temperature,
+    top_p,
+    min_p,
+    top_k,
+    stream_key,
+    prompt_len,
+    tokens,
+    maxima,
+    masses,
+    arrivals,
+    is_open,
+    vocab_size,
+    num_groups,
+    logits_stride,
+    float_stride,
+    int_stride,
+    tiles_per_program,
+    TILE_GROUPS: tl.constexpr,
+    STAGES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row = tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    if row >= tl.load(counts):
+        return
+    slot = tl.load(slots + row).to(tl.int64)
+    t = tl.load(temperature + slot * float_stride)
+    k = tl.load(top_k + slot * int_stride)
+    is_random = (t >= _GREEDY_TEMPERATURE) & (k != 1)
+    scale = log2_scale(tl.maximum(t, _GREEDY_TEMPERATURE))
+    logits += row.to(tl.int64) * logits_stride
+    maxima += row.to(tl.int64) * num_groups
+    masses += row.to(tl.int64) * num_groups
+
+    first = tl.program_id(0) * tiles_per_program * TILE_GROUPS
+    last = tl.minimum(first + tiles_per_program * TILE_GROUPS, num_groups)
+    for start in tl.range(first, last, TILE_GROUPS, num_stages=STAGES):
+        groups = start + tl.arange(0, TILE_GROUPS)
+        columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
+        # Maxima pass over what is not a number; an infinity spoils the row just as well.
+        x = tl.where(x == x, x, float("inf"))  # noqa: PLR0124
+        peaks = tl.max(x, axis=1)
+        tl.store(maxima + groups, peaks, groups < num_groups)
+        if is_random:
+            origin = tl.where(peaks > -float("inf"), peaks, 0.0)
+            sums = tl.sum(tl.exp2((x - origin[:, None]) * scale), axis=1)
+            tl.store(masses + groups, sums, groups < num_groups)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+
+    tl.debug_barrier()
+    if tl.atomic_add(arrivals + row, 1, sem="acq_rel") < tl.num_programs(0) - 1:
+        return
+    tl.store(arrivals + row, 0)
+    groups = tl.arange(0, GROUPS)
+    peaks = tl.load(maxima + groups, groups < num_groups, other=-float("inf"), cache_modifier=".cg")
+    best = tl.max(peaks, 0)
+    is_sound = tl.abs(best) < float("inf")
+    is_filtered = (k > 0) & (k < vocab_size)
+    is_filtered |= tl.load(top_p + slot * float_stride) < 1
+    is_filtered |= tl.load(min_p + slot * float_stride) > 0
+    is_left_open = is_sound & is_random & is_filtered
+    tl.store(is_open + row, is_left_open.to(tl.int32))
+    if is_left_open:
+        return
+    token = tl.full([], _NAN_TOKEN, tl.int32)
+    if is_sound:
+        if is_random:
+            counter = tl.load(lengths + row).to(tl.int64) - tl.load(prompt_len + slot * int_stride)
+            share = uniform(tl.load(stream_key + slot * int_stride), counter)
+            token = draw(
+                logits, maxima, masses, num_groups, vocab_size, best, scale, share, -float("inf"), GROUPS, GROUP
+            )
+        else:
+            group = tl.min(tl.where(peaks == best, groups, GROUPS - 1), 0)
+            offsets = tl.arange(0, GROUP)
+            columns = group * GROUP + offsets
+            x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
+            token = group * GROUP + tl.min(tl.where(x == best, offsets, GROUP - 1), 0)
+    tl.store(tokens + row, token.to(tl.int64))

@@ -1,0 +1,206 @@
+"""Log-probabilities of drawn tokens, their ranks and the likeliest tokens beside them, left on the device."""
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
+from octavo.kernels.triton.sampling_draw import GROUP
+
+_TILE_GROUPS = 8
+_PROGRAMS_PER_MULTIPROCESSOR = 32
+_NOTHING = tl.constexpr(-(1 << 31))
+_EVERYTHING = tl.constexpr((1 << 31) - 1)
+
+
+class LogprobsWorkspace:
+    """Scratch memory for :func:`logprobs`.
+
+    Attributes (``[R, G]``, of the groups of tokens):
+        maxima, masses: float32.
+        num_above: int32, logits above the chosen token's.
+    """
+
+    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
+        num_groups = triton.cdiv(vocab_size, GROUP)
+        self.maxima = torch.empty(max_rows, num_groups, dtype=torch.float32, device=device)
+        self.masses = torch.empty_like(self.maxima)
+        self.num_above = torch.empty_like(self.maxima, dtype=torch.int32)
+
+
+def logprobs(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    slots: torch.Tensor,
+    counts: torch.Tensor,
+    num_logprobs: torch.Tensor,
+    listed_ids: torch.Tensor,
+    listed_logprobs: torch.Tensor,
+    ranks: torch.Tensor,
+    workspace: LogprobsWorkspace,
+    *,
+    num_rows: int,
+) -> None:
+    """Log-softmax of the logits at one token per row and at the likeliest, as
+    :func:`octavo.sampling.logprobs.token_logprobs` lists them; among equals the lowest id comes first.
+
+    Args:
+        logits: ``[≥R, V]`` of any float type, as they came from the model.
+        tokens: ``[≥R]`` int64, the chosen ones; for −1 (a failure) token 0 is looked up.
+        slots: ``[≥R]`` integers.
+        counts: int32; rows from ``counts[0]`` on are skipped.
+        num_logprobs: ``[S]`` integers, by slot: how many of the likeliest to list, at most N and V; rows with a
+            negative number are skipped.
+        listed_ids, listed_logprobs: out, ``[≥R, 1 + N]`` int64 and float32, contiguous: the chosen token, then the
+            likeliest in falling order.
+        ranks: out, ``[≥R]`` int64, 1 + the number of tokens strictly likelier than the chosen one.
+        num_rows: upper bound R of the rows.
+    """
+    vocab_size = logits.shape[1]
+    num_groups = triton.cdiv(vocab_size, GROUP)
+    assert logits.stride(1) == 1 and workspace.maxima.shape[1] == num_groups
+    assert listed_ids.is_contiguous() and listed_logprobs.is_contiguous()
+    num_tiles = triton.cdiv(num_groups, _TILE_GROUPS)
+    programs_wanted = num_multiprocessors(logits.device) * _PROGRAMS_PER_MULTIPROCESSOR
+    tiles_per_program = max(1, num_rows * num_tiles // programs_wanted)
+    rows = (logits, tokens, slots, counts, num_logprobs, workspace.maxima, workspace.masses, workspace.num_above)
+    sizes = (vocab_size, num_groups, logits.stride(0), num_logprobs.stride(0))
+    _survey_kernel[(triton.cdiv(num_tiles, tiles_per_program), num_rows)](
+        *rows,
+        *sizes,
+        tiles_per_program,
+        TILE_GROUPS=_TILE_GROUPS,
+        GROUP=GROUP,
+        num_warps=4,
+        **dependent_launch(logits.device),
+    )
+    _finish_kernel[(num_rows,)](
+        *rows,
+        listed_ids,
+        listed_logprobs,
+        ranks,
+        *sizes,
+        listed_ids.shape[1],
+        GROUPS=triton.next_power_of_2(num_groups),
+        GROUP=GROUP,
+        num_warps=4,
+        **dependent_launch(logits.device),
+    )
+
+
+@triton.jit
+def _order(x):
+    """Float32 → int32 of the same order."""
+    bits = x.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit(do_not_specialize=["tiles_per_program"])
+def _survey_kernel(
+    logits,
+    tokens,
+    slots,
+    counts,
+    num_logprobs,
+    maxima,
+    masses,
+    num_above,
+    vocab_size,
+    num_groups,
+    logits_stride,
+    slot_stride,
+    tiles_per_program,
+    TILE_GROUPS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row = tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    if row >= tl.load(counts):
+        return
+    if tl.load(num_logprobs + tl.load(slots + row).to(tl.int64) * slot_stride) < 0:
+        return
+    logits += row.to(tl.int64) * logits_stride
+    chosen = tl.load(logits + tl.maximum(tl.load(tokens + row), 0)).to(tl.float32)
+    first = tl.program_id(0) * tiles_per_program * TILE_GROUPS
+    last = tl.minimum(first + tiles_per_program * TILE_GROUPS, num_groups)
+    for start in range(first, last, TILE_GROUPS):
+        groups = start + tl.arange(0, TILE_GROUPS)
+        columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
+        peaks = tl.max(x, axis=1)
+        origin = tl.where(peaks > -float("inf"), peaks, 0.0)
+        sums = tl.sum(tl.exp(x - origin[:, None]), axis=1)
+        places = row.to(tl.int64) * num_groups + groups
+        tl.store(maxima + places, peaks, groups < num_groups)
+        tl.store(masses + places, sums, groups < num_groups)
+        tl.store(num_above + places, tl.sum((x > chosen).to(tl.int32), axis=1), groups < num_groups)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit(do_not_specialize=["width"])
+def _finish_kernel(
+    logits,
+    tokens,
+    slots,
+    counts,
+    num_logprobs,
+    maxima,
+    masses,
+    num_above,
+    listed_ids,
+    listed_logprobs,
+    ranks,
+    vocab_size,
+    num_groups,
+    logits_stride,
+    slot_stride,
+    width,
+    GROUPS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if row >= tl.load(counts):
+        return
+    num_top = tl.load(num_logprobs + tl.load(slots + row).to(tl.int64) * slot_stride)
+    if num_top < 0:
+        return
+    num_top = tl.minimum(tl.minimum(num_top, width - 1), vocab_size)
+    groups = tl.arange(0, GROUPS)
+    places = row * num_groups + groups
+    peaks = tl.load(maxima + places, groups < num_groups, other=-float("inf"))
+    sums = tl.load(masses + places, groups < num_groups, other=0.0).to(tl.float64)
+    above = tl.load(num_above + places, groups < num_groups, other=0)
+    best = tl.max(peaks, 0)
+    log_mass = tl.log(tl.sum(sums * tl.exp(peaks - best).to(tl.float64), 0).to(tl.float32))
+    logits += row * logits_stride
+    listed_ids += row * width
+    listed_logprobs += row * width
+    token = tl.maximum(tl.load(tokens + row), 0)
+    tl.store(listed_ids, token)
+    tl.store(listed_logprobs, tl.load(logits + token).to(tl.float32) - best - log_mass)
+    tl.store(ranks + row, 1 + tl.sum(above, 0).to(tl.int64))
+
+    # The largest of a group's logits that are not listed yet; groups past the last have nothing to list.
+    left = tl.where(groups < num_groups, _order(peaks), _NOTHING)
+    last, last_id = tl.full([], _EVERYTHING, tl.int32), tl.full([], -1, tl.int32)
+    for place in range(1, num_top + 1):
+        largest = tl.max(left, 0)
+        group = tl.min(tl.where(left == largest, groups, GROUPS - 1), 0)
+        ids = group * GROUP + tl.arange(0, GROUP)
+        x = tl.load(logits + ids, ids < vocab_size, other=0.0).to(tl.float32)
+        orders = tl.where(ids < vocab_size, _order(x), _NOTHING)
+        is_left = (orders < last) | ((orders == last) & (ids > last_id))
+        last_id = tl.min(tl.where(is_left & (orders == largest), ids, vocab_size - 1), 0)
+        last = largest
+        tl.store(listed_ids + place, last_id.to(tl.int64))
+        value = tl.max(tl.where(ids == last_id, x, -float("inf")), 0)
+        tl.store(listed_logprobs + place, value - best - log_mass)
+        is_left = (orders < last) | ((orders == last) & (ids > last_id))
+        left = tl.where(groups == group, tl.max(tl.where(is_left, orders, _NOTHING), 0), left)
