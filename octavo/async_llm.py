@@ -27,6 +27,7 @@ from octavo.records import (
     PromptType,
     RequestOutput,
     SamplingParams,
+    StepOutputs,
 )
 from octavo.telemetry.metrics import Metrics
 from octavo.tokenization import Tokenizer
@@ -295,7 +296,7 @@ class AsyncLLM:
         requests, guilty = self._replays.resume(self._outputs.replays())
         error = "The engine died each time that it worked on this request."
         failures = [EngineOutput(request_id, finish_reason="error", error=error) for request_id in guilty]
-        self._handle_batch(failures, self.stats)
+        self._handle_batch(StepOutputs(others=failures), self.stats)
         return requests
 
     def _handle_failure(self, error: str, is_setting: bool) -> None:
@@ -304,7 +305,7 @@ class AsyncLLM:
         else:
             logger.error("%s", error)
 
-    def _handle_batch(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
+    def _handle_batch(self, outputs: StepOutputs, stats: EngineStats) -> None:
         self.stats = stats
         if self._metrics is not None and self._meter is not None:
             self._metrics.record_stats(stats)

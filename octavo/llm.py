@@ -87,7 +87,7 @@ class LLM:
         params = _one_each(sampling_params, len(items), "sampling_params")
         priorities = _one_each(priority, len(items), "priority")
         prepared = [
-            self._inputs.process(str(next(self._request_ids)), prompt, _final_only(param), priority=rank or 0)
+            self._inputs.process(str(next(self._request_ids)), prompt, self._final_only(param), priority=rank or 0)
             for prompt, param, rank in zip(items, params, priorities, strict=True)
         ]
         return self._run(prepared, use_tqdm)
@@ -142,6 +142,11 @@ class LLM:
     def shutdown(self) -> None:
         """Give the model's memory back; the object cannot be used afterwards."""
         self._engine.shutdown()
+
+    def _final_only(self, params: SamplingParams | None) -> SamplingParams:
+        params = self.get_default_sampling_params() if params is None else params.clone()
+        params.output_kind = RequestOutputKind.FINAL_ONLY
+        return params
 
     def _run(self, prepared: list[PreparedRequest], use_tqdm: bool | Callable[..., tqdm]) -> list[RequestOutput]:
         started: list[PreparedRequest] = []
@@ -205,11 +210,3 @@ def _one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
     if len(value) != num_prompts:
         raise InvalidRequestError(f"There are {num_prompts} prompts but {len(value)} {name}.", name)
     return list(value)
-
-
-def _final_only(params: SamplingParams | None) -> SamplingParams | None:
-    if params is None:
-        return None
-    params = params.clone()
-    params.output_kind = RequestOutputKind.FINAL_ONLY
-    return params

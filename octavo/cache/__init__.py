@@ -1,7 +1,8 @@
 """The paged key/value cache as bookkeeping: blocks, prefixes, cache groups. No tensors."""
 
-from octavo.cache.block_pool import NULL_BLOCK, BlockPool, PrefixKey
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
+from octavo.cache.groups import UNLIMITED
 from octavo.cache.hashing import PrefixHasher
-from octavo.cache.manager import CacheManager, NewBlocks, RequestCache
+from octavo.cache.manager import CacheManager, RequestCache
 
-__all__ = ["NULL_BLOCK", "BlockPool", "CacheManager", "NewBlocks", "PrefixHasher", "PrefixKey", "RequestCache"]
+__all__ = ["NULL_BLOCK", "UNLIMITED", "BlockPool", "CacheManager", "PrefixHasher", "RequestCache", "prefix_key"]

@@ -1,17 +1,18 @@
 """The pool of cache blocks: reference counts, a free list in order of last use, and the prefix index."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 NULL_BLOCK = 0
 """Stands in block tables for blocks that nobody reads; never allocated."""
 
 
-class PrefixKey(NamedTuple):
-    """What a cached block holds: the chained hash of its tokens, for one cache group."""
+PrefixKey = bytes
+"""What a cached block holds: the chained hash of its tokens and the cache group that they are kept for."""
 
-    hash: bytes
-    group: int
+
+def prefix_key(block_hash: bytes, group: int) -> PrefixKey:
+    """The key of a block's content in one cache group."""
+    return block_hash + group.to_bytes(2)
 
 
 class BlockPool:
@@ -55,13 +56,18 @@ class BlockPool:
         The caller has made sure that ``count`` blocks are free.
         """
         assert count <= self._num_free
+        following, keys, ref_counts = self._next, self._keys, self._ref_counts
         blocks = []
+        block = NULL_BLOCK
         for _ in range(count):
-            block = self._next[NULL_BLOCK]
-            self._unlink(block)
-            self._forget(block)
-            self._ref_counts[block] = 1
+            block = following[block]
             blocks.append(block)
+            ref_counts[block] = 1
+            if keys[block] is not None:
+                self._forget(block)
+        first = following[block]
+        following[NULL_BLOCK], self._previous[first] = first, NULL_BLOCK
+        self._num_free -= count
         return blocks
 
     def lookup(self, key: PrefixKey) -> int | None:
@@ -93,8 +99,7 @@ class BlockPool:
 
     def publish(self, block: int, key: PrefixKey) -> None:
         """Enter a full block's content into the prefix index, unless the content or the block is there already."""
-        if key not in self._index and self._keys[block] is None:
-            self._index[key] = block
+        if self._keys[block] is None and self._index.setdefault(key, block) == block:
             self._keys[block] = key
 
     def retract(self, blocks: Iterable[int]) -> None:

@@ -3,8 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from octavo.cache.block_pool import NULL_BLOCK, BlockPool, PrefixKey
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
 from octavo.records import CacheGroup
+
+UNLIMITED = (1 << 31) - 1
+"""More tokens than any sequence has."""
 
 
 class GroupPolicy(ABC):
@@ -33,11 +36,15 @@ class GroupPolicy(ABC):
         """Leading blocks that no query at position ``num_computed`` or later sees."""
 
     @abstractmethod
+    def num_tokens_before_drop(self, num_dropped: int) -> int:
+        """The least ``num_computed`` for which more than ``num_dropped`` leading blocks are dead."""
+
+    @abstractmethod
     def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
         """Most blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
 
     def _lookup(self, block_hash: bytes) -> int | None:
-        return self.pool.lookup(PrefixKey(block_hash, self.group))
+        return self.pool.lookup(prefix_key(block_hash, self.group))
 
 
 class FullPolicy(GroupPolicy):
@@ -54,6 +61,9 @@ class FullPolicy(GroupPolicy):
 
     def num_dead_blocks(self, num_computed: int) -> int:
         return 0
+
+    def num_tokens_before_drop(self, num_dropped: int) -> int:
+        return UNLIMITED
 
     def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -85,6 +95,9 @@ class WindowPolicy(GroupPolicy):
 
     def num_dead_blocks(self, num_computed: int) -> int:
         return max(0, num_computed - self.window + 1) // self.block_size
+
+    def num_tokens_before_drop(self, num_dropped: int) -> int:
+        return (num_dropped + 1) * self.block_size + self.window - 1
 
     def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
         # The window before the chunk's first query, the chunk, and a block cut on either side.

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.cache.block_pool import NULL_BLOCK, BlockPool, PrefixKey
-from octavo.cache.groups import make_policies
-from octavo.cache.hashing import PrefixHasher
-from octavo.records import CacheGroup
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
+from octavo.cache.groups import UNLIMITED, make_policies
+from octavo.cache.hashing import PrefixHasher, TokenIds
+from octavo.records import BlockUpdate, CacheGroup
 
 
 @dataclass(slots=True)
@@ -18,21 +18,14 @@ class RequestCache:
         tables: per group, its block table; null blocks where contents are no longer needed.
         num_published: blocks of each table that were offered to the prefix index.
         num_dropped: per group, leading blocks given back because no query will see them.
+        slot: the request's row in device state.
     """
 
     hasher: PrefixHasher | None
     tables: list[list[int]]
     num_dropped: list[int]
     num_published: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NewBlocks:
-    """Blocks appended to one group's table, from index ``start`` on."""
-
-    group: int
-    start: int
-    block_ids: list[int]
+    slot: int = -1
 
 
 class CacheManager:
@@ -40,6 +33,9 @@ class CacheManager:
 
     Args:
         max_chunk: most tokens of one request in a step.
+
+    Attributes:
+        has_windows: whether requests give blocks back while they run.
     """
 
     def __init__(self, num_blocks: int, block_size: int, groups: Sequence[CacheGroup], max_chunk: int) -> None:
@@ -47,6 +43,7 @@ class CacheManager:
         self.block_size = block_size
         self.policies = make_policies(groups, block_size, self.pool)
         self.max_chunk = max_chunk
+        self.has_windows = any(group.window is not None for group in groups)
 
     def new_request(self, hasher: PrefixHasher | None) -> RequestCache:
         """An empty share."""
@@ -58,7 +55,7 @@ class CacheManager:
         needed = sum(policy.max_blocks(num_tokens, self.max_chunk) for policy in self.policies)
         return needed <= self.pool.num_blocks - 1
 
-    def find_prefix(self, cache: RequestCache, token_ids: Sequence[int]) -> tuple[int, list[list[int]]]:
+    def find_prefix(self, cache: RequestCache, token_ids: TokenIds) -> tuple[int, list[list[int]]]:
         """The longest prefix that every group can serve, short of the last token (whose logits are needed).
 
         Returns:
@@ -88,22 +85,49 @@ class CacheManager:
         total = -(-num_tokens // self.block_size)
         return sum(max(0, total - len(table)) for table in cache.tables)
 
-    def grow(self, cache: RequestCache, num_tokens: int) -> list[NewBlocks] | None:
-        """Make room for the first ``num_tokens`` tokens.
+    def grow(
+        self, caches: Sequence[RequestCache], num_computed: Sequence[int], num_tokens: Sequence[int]
+    ) -> list[BlockUpdate] | None:
+        """Let requests go on: take back the blocks that they will not see again, and make room.
+
+        Args:
+            num_computed: of each request, the tokens in the cache.
+            num_tokens: of each, the tokens to have room for.
 
         Returns:
-            What was added, or None (and nothing changed) if too few blocks are free.
+            What was added to block tables, or None (and nothing was) if too few blocks are free for all of them.
         """
-        if self.num_blocks_wanted(cache, num_tokens) > self.pool.num_free:
+        if self.has_windows:
+            for cache, position in zip(caches, num_computed, strict=True):
+                self.drop_unseen(cache, position)
+        size, wanted = self.block_size, 0
+        short: list[tuple[int, int, list[int], int]] = []
+        for cache, count in zip(caches, num_tokens, strict=True):
+            total = -(-count // size)
+            for group, table in enumerate(cache.tables):
+                missing = total - len(table)
+                if missing > 0:
+                    short.append((group, cache.slot, table, missing))
+                    wanted += missing
+        if wanted > self.pool.num_free:
             return None
-        total = -(-num_tokens // self.block_size)
-        added = []
-        for group, table in enumerate(cache.tables):
-            if total > len(table):
-                blocks = self.pool.allocate(total - len(table))
-                added.append(NewBlocks(group, len(table), blocks))
-                table.extend(blocks)
+        blocks = self.pool.allocate(wanted)
+        added, end = [], 0
+        for group, slot, table, missing in short:
+            start, end = end, end + missing
+            new = blocks[start:end]
+            added.append(BlockUpdate(group, slot, len(table), new))
+            table.extend(new)
         return added
+
+    def num_tokens_before_change(self, cache: RequestCache) -> int:
+        """How many tokens the request may come to have without a block taken or given back."""
+        limit = len(cache.tables[0]) * self.block_size if cache.tables else UNLIMITED
+        if not self.has_windows:
+            return limit
+        for policy, num_dropped in zip(self.policies, cache.num_dropped, strict=True):
+            limit = min(limit, policy.num_tokens_before_drop(num_dropped))
+        return limit
 
     def drop_unseen(self, cache: RequestCache, num_computed: int) -> None:
         """Give back the blocks that no query from position ``num_computed`` on will see."""
@@ -116,19 +140,17 @@ class CacheManager:
                 table[done:dead] = [NULL_BLOCK] * (dead - done)
                 cache.num_dropped[group] = dead
 
-    def publish(self, cache: RequestCache, token_ids: Sequence[int], num_computed: int) -> None:
+    def publish(self, cache: RequestCache, token_ids: TokenIds, num_computed: int) -> None:
         """Offer the full blocks among the first ``num_computed`` tokens to the prefix index."""
-        if cache.hasher is None:
-            return
-        full = num_computed // self.block_size
-        if full <= cache.num_published:
+        first, end = cache.num_published, num_computed // self.block_size
+        if cache.hasher is None or end <= first:
             return
         hashes = cache.hasher.extend(token_ids, num_computed)
-        for index in range(cache.num_published, full):
-            for group, table in enumerate(cache.tables):
+        for group, table in enumerate(cache.tables):
+            for index in range(first, end):
                 if table[index] != NULL_BLOCK:
-                    self.pool.publish(table[index], PrefixKey(hashes[index], group))
-        cache.num_published = full
+                    self.pool.publish(table[index], prefix_key(hashes[index], group))
+        cache.num_published = end
 
     def num_blocks_lost(self, cache: RequestCache) -> int:
         """Blocks that nobody else holds: what freeing the request puts at risk, and what it gains."""

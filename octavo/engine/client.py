@@ -11,7 +11,7 @@ import zmq.asyncio
 
 from octavo.engine import messages
 from octavo.errors import EngineDeadError
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats
+from octavo.records import EngineInfo, EngineRequest, EngineStats, StepOutputs
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class EngineClient:
         address: str,
         *,
         on_ready: Callable[[EngineInfo], list[EngineRequest]],
-        on_batch: Callable[[list[EngineOutput], EngineStats], None],
+        on_batch: Callable[[StepOutputs, EngineStats], None],
         on_failed: Callable[[str, bool], None],
     ) -> None:
         self._on_ready, self._on_batch, self._on_failed = on_ready, on_batch, on_failed

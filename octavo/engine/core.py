@@ -10,7 +10,7 @@ from octavo.execution.executor import Executor, InProcessExecutor, PendingStep
 from octavo.hub import find_model
 from octavo.planning import make_plan
 from octavo.platforms import select_platform
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, StepOutputs
 from octavo.scheduling import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class EngineCore:
         """End requests at once; unknown ids are ignored."""
         return self.scheduler.abort(request_ids)
 
-    def step(self) -> list[EngineOutput]:
+    def step(self) -> StepOutputs:
         """Run one step and return what it brought; nothing if nothing can run.
 
         Keeps up to ``num_steps_ahead`` further steps under way.
@@ -75,7 +75,7 @@ class EngineCore:
                 break
             self._pending.append(self.executor.submit(step))
         if not self._pending:
-            return []
+            return StepOutputs()
         return self.scheduler.update(self._pending.popleft().result())
 
     @property

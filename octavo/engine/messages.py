@@ -7,7 +7,7 @@ arrives can run code.
 import msgspec
 
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams
+from octavo.records import EngineInfo, EngineRequest, EngineStats, SamplingParams, StepOutputs
 
 
 class Add(msgspec.Struct, tag="add"):
@@ -56,7 +56,7 @@ class Batch(msgspec.Struct, tag="batch"):
     """What a step brought for one frontend's requests."""
 
     generation: int
-    outputs: list[EngineOutput]
+    outputs: StepOutputs
     stats: EngineStats
 
 

@@ -18,7 +18,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.launch import Launch
 from octavo.engine.parent import end_with_parent
 from octavo.errors import InvalidRequestError, OctavoError
-from octavo.records import EngineOutput, EngineRequest
+from octavo.records import EngineOutput, EngineRequest, StepOutputs
 from octavo.telemetry.logs import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class EngineServer:
             self._core.add(request)
         except InvalidRequestError as error:
             output = EngineOutput(request.request_id, finish_reason="error", error=str(error))
-            self._send(frontend, messages.Batch(self._generation, [output], self._core.stats))
+            self._send(frontend, messages.Batch(self._generation, StepOutputs(others=[output]), self._core.stats))
             return
         self._owners[request.request_id] = request.client_index
         frontend.request_ids.add(request.request_id)
@@ -132,28 +132,36 @@ class EngineServer:
         if owner is not None:
             self._frontends[owner].request_ids.discard(request_id)
 
-    def _deliver(self, outputs: list[EngineOutput]) -> None:
+    def _deliver(self, outputs: StepOutputs) -> None:
         assert self._core is not None
-        by_owner: dict[int, list[EngineOutput]] = {}
-        for output in outputs:
-            owner = self._owners.get(output.request_id)
-            if owner is None:
-                continue
-            by_owner.setdefault(owner, []).append(output)
+        stats = self._core.stats
+        parts = [outputs] if len(self._frontends) == 1 else self._by_owner(outputs)
+        for frontend, part in zip(self._frontends, parts, strict=True):
+            if part:
+                self._send(frontend, messages.Batch(self._generation, part, stats))
+        for output in outputs.others:
             if output.finish_reason is not None:
                 self._forget(output.request_id)
-        stats = self._core.stats
-        for owner, batch in by_owner.items():
-            self._send(self._frontends[owner], messages.Batch(self._generation, batch, stats))
         if time.monotonic() - self._last_stats > _STATS_INTERVAL or not self._core.has_work:
             self._send_stats()
+
+    def _by_owner(self, outputs: StepOutputs) -> list[StepOutputs]:
+        """Each frontend's part."""
+        parts = [StepOutputs() for _ in self._frontends]
+        for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
+            part = parts[self._owners[request_id]]
+            part.request_ids.append(request_id)
+            part.token_ids.append(token_id)
+        for output in outputs.others:
+            parts[self._owners[output.request_id]].others.append(output)
+        return parts
 
     def _send_stats(self) -> None:
         """Let every frontend know the figures, also those without outputs of their own."""
         assert self._core is not None
         self._last_stats = time.monotonic()
         for frontend in self._frontends:
-            self._send(frontend, messages.Batch(self._generation, [], self._core.stats))
+            self._send(frontend, messages.Batch(self._generation, StepOutputs(), self._core.stats))
 
     def _report_failure(self, error: str, *, is_setting: bool) -> int:
         for frontend in self._frontends:

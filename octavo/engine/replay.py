@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from octavo.records import EngineOutput, EngineRequest
+from octavo.records import EngineRequest, StepOutputs
 
 _SUSPICIOUS_DEATHS = 2
 _MAX_DEATHS = 3
@@ -56,7 +56,7 @@ class Replays:
         self._inside = {request.request_id for request in now}
         return now + self._next_trial(), guilty
 
-    def take(self, outputs: Iterable[EngineOutput]) -> list[EngineRequest]:
+    def take(self, outputs: StepOutputs) -> list[EngineRequest]:
         """Outputs came; returns the requests to send because of that."""
         if self._on_trial is None:
             return []

@@ -23,6 +23,8 @@ class Completion:
         token_ids: all tokens so far.
         has_prompt_logprobs: the prompt's log-probabilities have come.
         is_finished: no more tokens will be taken.
+        text_is_late: nobody sees the text before the end and nothing in it can end the completion, so it is decoded
+            all at once then: a new token need only be appended to ``token_ids``.
     """
 
     __slots__ = (
@@ -38,11 +40,11 @@ class Completion:
         "_sent_finish",
         "_stop_reason",
         "_text",
-        "_text_is_late",
         "_tokenizer",
         "has_prompt_logprobs",
         "is_finished",
         "request",
+        "text_is_late",
         "token_ids",
     )
 
@@ -61,8 +63,7 @@ class Completion:
             self._detokenizer = make_detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
             if stop_strings := params.stop_strings:
                 self._matcher = StopStringMatcher(stop_strings, params.include_stop_str_in_output)
-        # Nobody sees the text before the end, and nothing in it can end the completion: decode it all at once then.
-        self._text_is_late = params.output_kind is RequestOutputKind.FINAL_ONLY and self._matcher is None
+        self.text_is_late = params.output_kind is RequestOutputKind.FINAL_ONLY and self._matcher is None
         self._text = ""
         self._logprobs: SampleLogprobs | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
@@ -82,11 +83,19 @@ class Completion:
         """Whether there is anything that :meth:`delta` has not shown."""
         return len(self.token_ids) > self._num_sent_tokens or (self.is_finished and not self._sent_finish)
 
+    def take_token(self, token_id: int) -> None:
+        """Add a token of which there is nothing else to say."""
+        if self._matcher is None and self._detokenizer is not None:
+            self.token_ids.append(token_id)
+            self._text += self._detokenizer.push((token_id,))
+        else:
+            self._take_tokens((token_id,), is_stopped=False)
+
     def take(self, output: EngineOutput) -> None:
         """Add what a step brought."""
         new_token_ids = output.new_token_ids
         num_taken = len(new_token_ids)
-        if self._text_is_late:
+        if self.text_is_late:
             self.token_ids += new_token_ids
         elif num_taken:
             num_taken = self._take_tokens(new_token_ids, is_stopped=output.finish_reason == "stop")
@@ -134,7 +143,7 @@ class Completion:
     def end(self, reason: str) -> None:
         """End the completion, with the text that was held back."""
         if self._detokenizer is not None:
-            if self._text_is_late:
+            if self.text_is_late:
                 num_hidden = 1 if self._hides_last(reason == "stop") else 0
                 self._text = self._detokenizer.push(self.token_ids[: len(self.token_ids) - num_hidden])
             if self._matcher is not None:

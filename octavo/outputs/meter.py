@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from octavo.records import EngineOutput, PreparedRequest, RequestStateStats, SamplingParams
+from octavo.records import PreparedRequest, RequestStateStats, SamplingParams, StepOutputs
 from octavo.telemetry.metrics import Metrics
 
 
@@ -29,10 +29,14 @@ class RequestMeter:
             stats = RequestStateStats(arrival_time=prepared.arrival_time)
             self._sequences[child.request_id] = _Sequence(prepared.params, len(prepared.prompt_token_ids), stats)
 
-    def observe(self, outputs: list[EngineOutput]) -> None:
+    def observe(self, outputs: StepOutputs) -> None:
         """Outputs came from the engine."""
         now = time.time()
-        for output in outputs:
+        for request_id in outputs.request_ids:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None:
+                self._observe_tokens(sequence.stats, 1, now)
+        for output in outputs.others:
             sequence = self._sequences.get(output.request_id)
             if sequence is None:
                 continue

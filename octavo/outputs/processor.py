@@ -1,6 +1,6 @@
 """From the engine's outputs to what users get: text, stop strings, log-probabilities, ``n`` completions in one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.outputs.completion import Completion
@@ -15,6 +15,7 @@ from octavo.records import (
     RequestOutputKind,
     RequestStateStats,
     RequestTimes,
+    StepOutputs,
 )
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -32,6 +33,21 @@ class ProcessedOutputs:
     aborts: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Route:
+    """Where the tokens of some requests go.
+
+    Attributes:
+        request_ids: the requests.
+        late: index among them, and what appends a token, for completions that nobody sees before the end.
+        shown: index, request and completion of all others.
+    """
+
+    request_ids: Sequence[str]
+    late: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
+    shown: list[tuple[int, "_Request", Completion]] = field(default_factory=list)
+
+
 class OutputProcessor:
     """Keeps the requests in flight of one frontend and turns engine outputs into :class:`RequestOutput`.
 
@@ -43,6 +59,7 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._requests: dict[str, _Request] = {}
         self._completions: dict[str, tuple[_Request, Completion]] = {}
+        self._route = _Route(())
 
     @property
     def num_unfinished(self) -> int:
@@ -61,37 +78,65 @@ class OutputProcessor:
         for completion in request.completions:
             self._completions[completion.request.request_id] = (request, completion)
 
-    def process(self, outputs: Sequence[EngineOutput]) -> ProcessedOutputs:
+    def process(self, outputs: StepOutputs) -> ProcessedOutputs:
         """Take in what a step brought. Outputs of requests that are gone are passed over."""
         processed = ProcessedOutputs()
         changed: dict[str, _Request] = {}
-        for output in outputs:
+        route, token_ids = self._find_route(outputs.request_ids), outputs.token_ids
+        for index, append in route.late:
+            append(token_ids[index])
+        for index, request, completion in route.shown:
+            completion.take_token(token_ids[index])
+            if completion.is_finished:
+                self._end(request, completion)
+                processed.aborts.append(completion.request.request_id)
+            _show(request, completion, processed, changed)
+        for output in outputs.others:
             known = self._completions.get(output.request_id)
             if known is None:
                 continue
             request, completion = known
             request.take(output, completion)
             if completion.is_finished:
-                del self._completions[output.request_id]
+                self._end(request, completion)
                 if output.finish_reason is None:
                     processed.aborts.append(output.request_id)
-            if request.kind is RequestOutputKind.DELTA:
-                if completion.has_news:
-                    processed.outputs.append(request.delta(completion))
-            elif completion.has_news:
-                changed[request.request_id] = request
-            if request.is_finished:
-                del self._requests[request.request_id]
+            _show(request, completion, processed, changed)
         for request in changed.values():
             if request.is_finished or request.kind is RequestOutputKind.CUMULATIVE:
                 processed.outputs.append(request.snapshot())
         return processed
+
+    def _find_route(self, request_ids: Sequence[str]) -> _Route:
+        """Steps of the same requests share a route; it is looked up anew when one of them is gone."""
+        if request_ids == self._route.request_ids:
+            return self._route
+        self._route = route = _Route(request_ids)
+        for index, request_id in enumerate(request_ids):
+            known = self._completions.get(request_id)
+            if known is None:
+                continue
+            request, completion = known
+            if completion.text_is_late:
+                route.late.append((index, completion.token_ids.append))
+            else:
+                route.shown.append((index, request, completion))
+        return route
+
+    def _end(self, request: "_Request", completion: Completion) -> None:
+        """Forget a finished completion, and its request with the last one."""
+        self._route = _Route(())
+        del self._completions[completion.request.request_id]
+        request.num_running -= 1
+        if request.is_finished:
+            del self._requests[request.request_id]
 
     def abort(self, request_id: str) -> list[str]:
         """Forget a request and return the ids that the engine is to abort; none if it is not in flight."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return []
+        self._route = _Route(())
         engine_ids = [completion.request.request_id for completion in request.completions]
         return [engine_id for engine_id in engine_ids if self._completions.pop(engine_id, None) is not None]
 
@@ -108,6 +153,7 @@ class OutputProcessor:
         failed = [request.ended("error", error) for request in self._requests.values()]
         self._requests.clear()
         self._completions.clear()
+        self._route = _Route(())
         return failed
 
     def replays(self) -> list[EngineRequest]:
@@ -122,12 +168,12 @@ class _Request:
         "_cached_tokens",
         "_error",
         "_metrics",
-        "_num_running",
         "_prepared",
         "_prompt_logprobs",
         "_tokenizer",
         "completions",
         "kind",
+        "num_running",
         "request_id",
     )
 
@@ -135,7 +181,7 @@ class _Request:
         self.request_id = prepared.request_id
         self.kind = prepared.params.output_kind
         self.completions = [Completion(index, child, tokenizer) for index, child in enumerate(prepared.children)]
-        self._num_running = len(self.completions)
+        self.num_running = len(self.completions)
         self._prepared = prepared
         self._tokenizer = tokenizer
         has_one_token = prepared.params.prompt_logprobs is not None and len(prepared.prompt_token_ids) == 1
@@ -147,7 +193,7 @@ class _Request:
 
     @property
     def is_finished(self) -> bool:
-        return self._num_running == 0
+        return self.num_running == 0
 
     @property
     def leader_id(self) -> str | None:
@@ -156,11 +202,7 @@ class _Request:
         return None if leader.is_finished else leader.request.request_id
 
     def take(self, output: EngineOutput, completion: Completion) -> None:
-        num_before = len(completion.token_ids)
         completion.take(output)
-        if completion.is_finished:
-            self._num_running -= 1
-        self._metrics.num_generation_tokens += len(completion.token_ids) - num_before
         if self._cached_tokens is None:
             self._cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs is not None:
@@ -204,13 +246,14 @@ class _Request:
         running = [completion for completion in self.completions if not completion.is_finished]
         for completion in running:
             completion.end(reason)
-        self._num_running = 0
+        self.num_running = 0
         if self.kind is RequestOutputKind.DELTA:
             return self._output([completion.delta() for completion in running], True)
         return self._output([completion.snapshot() for completion in self.completions], True)
 
     def _output(self, outputs: list[CompletionOutput], finished: bool) -> RequestOutput:
         prepared = self._prepared
+        self._metrics.num_generation_tokens = sum([len(completion.token_ids) for completion in self.completions])
         return RequestOutput(
             prepared.request_id,
             prepared.prompt_text,
@@ -222,3 +265,13 @@ class _Request:
             self._cached_tokens,
             error=self._error,
         )
+
+
+def _show(request: _Request, completion: Completion, processed: ProcessedOutputs, changed: dict[str, _Request]) -> None:
+    """Pass on what is new of a completion: at once as a delta, or with the step's other news of the request."""
+    if not completion.has_news:
+        return
+    if request.kind is RequestOutputKind.DELTA:
+        processed.outputs.append(request.delta(completion))
+    else:
+        changed[request.request_id] = request

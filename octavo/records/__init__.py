@@ -6,6 +6,7 @@ from octavo.records.engine import (
     EngineRequest,
     EngineStats,
     RequestTimes,
+    StepOutputs,
     TokenLogprobs,
 )
 from octavo.records.outputs import (
@@ -47,6 +48,7 @@ __all__ = [
     "SampleLogprobs",
     "SamplingParams",
     "Step",
+    "StepOutputs",
     "StepResult",
     "TextPrompt",
     "TokenLogprobs",

@@ -1,5 +1,6 @@
 """Records that cross between a frontend and the engine, in one process or two."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -65,7 +66,7 @@ class RequestTimes(msgspec.Struct, omit_defaults=True):
 
 
 class EngineOutput(msgspec.Struct, omit_defaults=True):
-    """What one step brought for one request.
+    """What one step brought for one request, where that is more than a token.
 
     Attributes:
         new_token_ids: tokens to append; empty with prompt logprobs only or on an error.
@@ -87,6 +88,34 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     num_cached_tokens: int | None = None
     times: RequestTimes | None = None
+
+
+class StepOutputs(msgspec.Struct, array_like=True):
+    """What one step brought for all requests.
+
+    Nearly every row of nearly every step brings a token and nothing else. Those travel as two columns, so that no
+    object is made for each; whatever has more to say travels as an :class:`EngineOutput`.
+
+    Attributes:
+        request_ids: requests that each got one token. Steps of the same rows share this list: its identity may stand
+            for its contents, and nobody may change it.
+        token_ids: their tokens.
+        others: first tokens, ends, log-probabilities, errors.
+    """
+
+    request_ids: list[str] = []
+    token_ids: list[int] = []
+    others: list[EngineOutput] = []
+
+    def __bool__(self) -> bool:
+        """Whether the step brought anything."""
+        return bool(self.request_ids or self.others)
+
+    def __iter__(self) -> Iterator[EngineOutput]:
+        """Every request's part by itself: for those who look at one request, and for tests."""
+        for request_id, token_id in zip(self.request_ids, self.token_ids, strict=True):
+            yield EngineOutput(request_id, [token_id])
+        yield from self.others
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True):

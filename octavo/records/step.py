@@ -56,7 +56,8 @@ class BlockUpdate:
 class Step:
     """One pass of the engine over ``R`` requests and ``T`` tokens in total.
 
-    Rows that decode (one token) come first; the others follow.
+    Rows that decode (one token) come first; the others follow. Steps of the same rows share the arrays ``slots``,
+    ``num_new`` and ``samples``, which nobody may change.
 
     Attributes:
         step_id: counts from 1.
@@ -68,6 +69,10 @@ class Step:
         freed_slots: rows given back since the last step.
         block_updates: additions to block tables.
         blocks_to_wipe: blocks to fill with zeros before anything else: what they hold is not a number.
+        num_decodes: rows of one token.
+        num_tokens: ``T``.
+        max_query_len: most tokens of a row.
+        is_fresh: whether every row of several tokens begins its sequence, so that none has to look into the cache.
     """
 
     step_id: int
@@ -79,11 +84,19 @@ class Step:
     freed_slots: list[int] = field(default_factory=list)
     block_updates: list[BlockUpdate] = field(default_factory=list)
     blocks_to_wipe: list[int] = field(default_factory=list)
+    num_decodes: int = field(init=False)
+    num_tokens: int = field(init=False)
+    max_query_len: int = field(init=False)
+    is_fresh: bool = field(init=False)
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in the whole step."""
-        return int(self.num_new.sum())
+    def __post_init__(self) -> None:
+        num_rows = len(self.num_new)
+        self.num_decodes = int(np.count_nonzero(self.num_new == 1))
+        if self.num_decodes == num_rows:
+            self.num_tokens, self.max_query_len, self.is_fresh = num_rows, 1, True
+        else:
+            self.num_tokens, self.max_query_len = int(self.num_new.sum()), int(self.num_new.max())
+            self.is_fresh = not self.num_computed[self.num_decodes :].any()
 
 
 @dataclass(slots=True)
@@ -108,10 +121,10 @@ class StepResult:
     """Tokens of one step.
 
     Attributes:
-        token_ids: one per row of the step; meaningful where the row samples, :data:`NAN_TOKEN`
-            where the logits were not numbers.
+        token_ids: one per row of the step, an array of integers or a list; meaningful where the row samples,
+            :data:`NAN_TOKEN` where the logits were not numbers.
         logprobs: row index → log-probabilities, for rows that asked.
     """
 
-    token_ids: list[int]
+    token_ids: NDArray[np.integer] | list[int]
     logprobs: dict[int, RowLogprobs] = field(default_factory=dict)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from octavo.cache import RequestCache
 from octavo.records import EngineRequest, RequestTimes, TokenLogprobs
 
@@ -17,20 +20,18 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """State of one sequence. The scheduler owns it; everything in it is known on the host.
+    """State of one sequence, except for what changes with every token: while it runs, that stands in its row.
 
     Attributes:
         source: the request as it came.
         order: its place in the order of arrival.
         cache: its share of the cache.
-        token_ids: prompt and generated tokens.
+        token_ids: ``[N]`` int32, prompt and generated tokens as of the last time that it waited.
+        stop_token_ids, eos_token_ids: tokens that end the text.
+        max_len: tokens at which it ends.
         status: waiting, running or finished.
-        slot: row in device state while running, else −1.
-        num_computed: tokens in the cache, those of steps under way included.
-        num_pending: sampled tokens of steps under way, not yet known here.
-        num_steps_under_way: steps under way that this request is part of.
+        num_steps_under_way: while it waits after a preemption, steps under way that it was part of.
         num_cached: prompt tokens that the prefix cache served at the first admission; −1 before it.
-        stop_token_ids: tokens that end the text.
         num_logprobs_done: prompt positions whose log-probabilities have arrived.
         prompt_logprobs: those, until they are sent.
     """
@@ -38,14 +39,11 @@ class Request:
     source: EngineRequest
     order: int
     cache: RequestCache
-    token_ids: list[int]
+    token_ids: NDArray[np.int32]
     stop_token_ids: frozenset[int]
     eos_token_ids: frozenset[int]
     max_len: int
     status: Status = Status.WAITING
-    slot: int = -1
-    num_computed: int = 0
-    num_pending: int = 0
     num_steps_under_way: int = 0
     num_cached: int = -1
     num_logprobs_done: int = 1
@@ -58,33 +56,34 @@ class Request:
         return self.source.request_id
 
     @property
+    def slot(self) -> int:
+        """Row in device state while running, else −1."""
+        return self.cache.slot
+
+    @property
     def num_prompt(self) -> int:
         """Length of the prompt in tokens."""
         return len(self.source.prompt_token_ids)
 
     @property
-    def num_output(self) -> int:
-        """Generated tokens that are known."""
-        return len(self.token_ids) - self.num_prompt
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the sequence, those under way included."""
-        return len(self.token_ids) + self.num_pending
+    def min_len(self) -> int:
+        """Tokens from which on an end or stop token ends the text."""
+        return self.num_prompt + self.source.params.min_tokens
 
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether log-probabilities of prompt positions are still to come."""
         return self.source.params.prompt_logprobs is not None and self.num_logprobs_done < self.num_prompt
 
-    def finish_reason_after(self, token_id: int) -> tuple[str | None, int | None]:
-        """Whether the token just appended ends the text: finish reason and stop token (None for end of sequence)."""
-        params = self.source.params
-        if self.num_output >= params.min_tokens:
+    def finish_reason_after(self, token_id: int, num_tokens: int) -> tuple[str | None, int | None]:
+        """Whether the last of ``num_tokens`` tokens ends the text: finish reason, and stop token unless that is an end
+        of sequence.
+        """
+        if num_tokens >= self.min_len:
             if token_id in self.eos_token_ids:
                 return "stop", None
             if token_id in self.stop_token_ids:
                 return "stop", token_id
-        if len(self.token_ids) >= self.max_len:
+        if num_tokens >= self.max_len:
             return "length", None
         return None, None

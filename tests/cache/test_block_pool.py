@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from octavo.cache import NULL_BLOCK, BlockPool, PrefixKey
+from octavo.cache import NULL_BLOCK, BlockPool, prefix_key
 
-KEYS = [PrefixKey(bytes([value]), group) for value in range(4) for group in range(2)]
+KEYS = [prefix_key(bytes([value]), group) for value in range(4) for group in range(2)]
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -21,9 +21,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.num_blocks = num_blocks
         self.free = list(range(1, num_blocks))
         self.held: Counter[int] = Counter()
-        self.contents: dict[PrefixKey, int] = {}
+        self.contents: dict[bytes, int] = {}
 
-    def key_of(self, block: int) -> PrefixKey | None:
+    def key_of(self, block: int) -> bytes | None:
         return next((key for key, cached in self.contents.items() if cached == block), None)
 
     @rule(data=st.data())
@@ -52,7 +52,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.free.insert(0 if self.key_of(block) is None else len(self.free), block)
 
     @rule(key=st.sampled_from(KEYS))
-    def hit(self, key: PrefixKey) -> None:
+    def hit(self, key: bytes) -> None:
         block = self.pool.lookup(key)
         assert block == self.contents.get(key)
         if block is not None:
@@ -62,7 +62,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.free.remove(block)
 
     @rule(data=st.data(), key=st.sampled_from(KEYS))
-    def publish(self, data: st.DataObject, key: PrefixKey) -> None:
+    def publish(self, data: st.DataObject, key: bytes) -> None:
         if not self.held:
             return
         block = data.draw(st.sampled_from(sorted(self.held)))
@@ -107,7 +107,7 @@ def test_blocks_without_contents_are_reused_first_then_the_least_recently_freed(
     pool = BlockPool(6)
     first, second, third, plain = pool.allocate(4)
     for number, block in enumerate((first, second, third)):
-        pool.publish(block, PrefixKey(bytes([number]), 0))
+        pool.publish(block, prefix_key(bytes([number]), 0))
     pool.release([second])
     pool.release([first, third])
     pool.release([plain])
@@ -118,20 +118,20 @@ def test_blocks_without_contents_are_reused_first_then_the_least_recently_freed(
 def test_a_hit_saves_a_free_block_from_reuse() -> None:
     pool = BlockPool(3)
     old, new = pool.allocate(2)
-    pool.publish(old, PrefixKey(b"old", 0))
-    pool.publish(new, PrefixKey(b"new", 0))
+    pool.publish(old, prefix_key(b"old", 0))
+    pool.publish(new, prefix_key(b"new", 0))
     pool.release([old])
     pool.release([new])
     pool.share([old])
     assert pool.allocate(1) == [new]
-    assert pool.lookup(PrefixKey(b"old", 0)) == old
-    assert pool.lookup(PrefixKey(b"new", 0)) is None
+    assert pool.lookup(prefix_key(b"old", 0)) == old
+    assert pool.lookup(prefix_key(b"new", 0)) is None
 
 
 def test_equal_contents_of_two_groups_are_two_entries() -> None:
     pool = BlockPool(3)
     one, other = pool.allocate(2)
-    pool.publish(one, PrefixKey(b"same", 0))
-    pool.publish(other, PrefixKey(b"same", 1))
-    assert pool.lookup(PrefixKey(b"same", 0)) == one
-    assert pool.lookup(PrefixKey(b"same", 1)) == other
+    pool.publish(one, prefix_key(b"same", 0))
+    pool.publish(other, prefix_key(b"same", 1))
+    assert pool.lookup(prefix_key(b"same", 0)) == one
+    assert pool.lookup(prefix_key(b"same", 1)) == other

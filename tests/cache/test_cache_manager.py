@@ -110,7 +110,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.manager.drop_unseen(sequence.cache, sequence.num_computed)
         wanted = self.manager.num_blocks_wanted(sequence.cache, end)
         free = self.manager.pool.num_free
-        added = self.manager.grow(sequence.cache, end)
+        added = self.manager.grow([sequence.cache], [sequence.num_computed], [end])
         if added is None:
             assert wanted > free == self.manager.pool.num_free
             assert [len(table) for table in sequence.cache.tables] == [len(table) for table in before]
@@ -189,7 +189,7 @@ TestManagerMachine.settings = settings(max_examples=120, stateful_step_count=30,
 def test_a_window_returns_blocks_as_it_moves_on() -> None:
     manager = CacheManager(10, 2, [CacheGroup((0,), 3)], max_chunk=8)
     cache = manager.new_request(None)
-    manager.grow(cache, 8)
+    manager.grow([cache], [0], [8])
     manager.drop_unseen(cache, 6)
     # The query at position 6 sees positions 4 to 6.
     assert [block == NULL_BLOCK for block in cache.tables[0]] == [True, True, False, False]

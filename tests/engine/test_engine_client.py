@@ -11,7 +11,7 @@ import zmq.asyncio
 from octavo.engine import messages
 from octavo.engine.client import EngineClient
 from octavo.errors import EngineDeadError
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams
+from octavo.records import EngineInfo, EngineRequest, EngineStats, SamplingParams, StepOutputs
 
 INFO = EngineInfo(128, 1000, 50, 16, 8, True)
 REQUEST = EngineRequest("r", [1], SamplingParams())
@@ -40,7 +40,7 @@ class Engine:
         return messages.decode_to_engine(await asyncio.wait_for(self.socket.recv(), 20))
 
     async def bring(self, token_id: int, generation: int | None = None) -> None:
-        outputs = [EngineOutput("r", [token_id])]
+        outputs = StepOutputs(["r"], [token_id])
         await self.say(messages.Batch(generation or self.generation, outputs, EngineStats()))
 
     def die(self) -> None:
@@ -62,11 +62,10 @@ class Frontend:
             on_failed=lambda error, is_setting: self.failures.append((error, is_setting)),
         )
 
-    def _take(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
-        for output in outputs:
-            if output.new_token_ids == [13]:
-                raise RuntimeError("a bug on the way to the user")
-            self.tokens += output.new_token_ids
+    def _take(self, outputs: StepOutputs, stats: EngineStats) -> None:
+        if 13 in outputs.token_ids:
+            raise RuntimeError("a bug on the way to the user")
+        self.tokens += outputs.token_ids
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from octavo.engine import messages
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, RequestTimes, SamplingParams
+from octavo.records import (
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    RequestTimes,
+    SamplingParams,
+    StepOutputs,
+)
 from octavo.records.engine import TokenLogprobs
 
 TOKENS = st.lists(st.integers(0, 1 << 31), max_size=8)
@@ -56,17 +64,21 @@ def test_other_messages_to_the_engine(message: messages.ToEngine) -> None:
         messages.Failed(1, "A sentence.", True),
         messages.Batch(
             2,
-            [
-                EngineOutput(
-                    "r",
-                    [1, 2],
-                    finish_reason="stop",
-                    stop_reason=2,
-                    logprobs=[TokenLogprobs([1, 5], [-0.5, float("-inf")], 2)],
-                    num_cached_tokens=16,
-                    times=RequestTimes(1.0, 2.0),
-                )
-            ],
+            StepOutputs(
+                ["q", "s"],
+                [7, 0],
+                [
+                    EngineOutput(
+                        "r",
+                        [1, 2],
+                        finish_reason="stop",
+                        stop_reason=2,
+                        logprobs=[TokenLogprobs([1, 5], [-0.5, float("-inf")], 2)],
+                        num_cached_tokens=16,
+                        times=RequestTimes(1.0, 2.0),
+                    )
+                ],
+            ),
             EngineStats(num_running=1, cache_usage=0.25),
         ),
         messages.Reply(9, False),

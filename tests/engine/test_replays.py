@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.engine.replay import Replays
-from octavo.records import EngineOutput, EngineRequest, SamplingParams
+from octavo.records import EngineOutput, EngineRequest, SamplingParams, StepOutputs
 
 
 def request(name: str) -> EngineRequest:
@@ -15,8 +15,8 @@ def ids(requests: list[EngineRequest]) -> list[str]:
     return [request.request_id for request in requests]
 
 
-def tokens(name: str, count: int) -> list[EngineOutput]:
-    return [EngineOutput(name, [1])] * count
+def tokens(name: str, count: int) -> StepOutputs:
+    return StepOutputs([name] * count, [1] * count)
 
 
 def test_a_first_death_replays_all_at_once() -> None:
@@ -38,7 +38,7 @@ def test_suspects_go_one_by_one() -> None:
     assert replays.take(tokens("new", 50)) == []
     assert replays.take(tokens("a", 3)) == []
     assert ids(replays.take(tokens("a", 1))) == ["b"]
-    assert ids(replays.take([EngineOutput("b", [1], finish_reason="stop")])) == ["c"]
+    assert ids(replays.take(StepOutputs(others=[EngineOutput("b", [1], finish_reason="stop")]))) == ["c"]
     assert replays.take(tokens("c", 4)) == []
 
 
@@ -86,7 +86,7 @@ def test_only_the_guilty_one_fails(count: int, guilty: int, fatal_length: int, d
                 del length[name]
             running = set(ids(now)) & set(length)
             continue
-        outputs = [EngineOutput(name, [1]) for name in running]
+        outputs = StepOutputs(list(running), [1] * len(running))
         for name in running:
             length[name] += 1
         running |= set(ids(replays.take(outputs)))

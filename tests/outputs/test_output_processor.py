@@ -13,6 +13,7 @@ from octavo.records import (
     RequestOutputKind,
     RequestTimes,
     SamplingParams,
+    StepOutputs,
     TokenLogprobs,
 )
 
@@ -36,12 +37,22 @@ def ids_of(text):
     return TOKENIZER.encode(text, add_special_tokens=False)
 
 
+def step(outputs):
+    """Outputs as the engine sends them: what is a token and nothing else, in columns."""
+    plain = [output for output in outputs if output == EngineOutput(output.request_id, output.new_token_ids[:1])]
+    return StepOutputs(
+        [output.request_id for output in plain if output.new_token_ids],
+        [output.new_token_ids[0] for output in plain if output.new_token_ids],
+        [output for output in outputs if output not in plain],
+    )
+
+
 def run(processor, pushes, request_id="r", finish="length"):
     """Feed lists of tokens, the last with a finish reason; returns outputs and aborts."""
     outputs, aborts = [], []
     for index, push in enumerate(pushes):
         reason = finish if index == len(pushes) - 1 else None
-        processed = processor.process([EngineOutput(request_id, list(push), finish_reason=reason)])
+        processed = processor.process(step([EngineOutput(request_id, list(push), finish_reason=reason)]))
         outputs += processed.outputs
         aborts += processed.aborts
     return outputs, aborts
@@ -72,8 +83,8 @@ def test_cumulative_outputs_do_not_change_afterwards():
     processor = OutputProcessor(TOKENIZER)
     processor.add(prepared(logprobs=0))
     row = TokenLogprobs([1], [-1.0], 1)
-    first = processor.process([EngineOutput("r", ids_of("a"), logprobs=[row])]).outputs[0].outputs[0]
-    processor.process([EngineOutput("r", ids_of("b"), logprobs=[row])])
+    first = processor.process(step([EngineOutput("r", ids_of("a"), logprobs=[row])])).outputs[0].outputs[0]
+    processor.process(step([EngineOutput("r", ids_of("b"), logprobs=[row])]))
     assert (first.text, first.token_ids, len(first.logprobs)) == ("a", ids_of("a"), 1)
 
 
@@ -93,7 +104,7 @@ def test_a_stop_string_cuts_the_text_and_aborts_in_the_engine(kind, include):
     assert taken == token_ids[: len(taken)]
     assert "x j" in TOKENIZER.decode(taken) and "x j" not in TOKENIZER.decode(taken[:-1])
     assert outputs[-1].finished and processor.num_unfinished == 0
-    assert processor.process([EngineOutput("r", [5])]).outputs == []
+    assert processor.process(step([EngineOutput("r", [5])])).outputs == []
 
 
 def test_a_stop_string_in_the_engines_last_tokens_needs_no_abort():
@@ -119,9 +130,9 @@ def test_a_stop_token_is_kept_as_token_but_not_as_text(kind, include):
     stop_token = ids_of("<think>")[0]
     processor.add(prepared(output_kind=kind, stop_token_ids=[stop_token], include_stop_str_in_output=include))
     token_ids = [*ids_of(" fox"), stop_token]
-    processor.process([EngineOutput("r", token_ids[:-1])])
+    processor.process(step([EngineOutput("r", token_ids[:-1])]))
     output = EngineOutput("r", token_ids[-1:], finish_reason="stop", stop_reason=stop_token)
-    completion = processor.process([output]).outputs[0].outputs[0]
+    completion = processor.process(step([output])).outputs[0].outputs[0]
     assert completion.token_ids == token_ids
     assert completion.text == (" fox<think>" if include else " fox")
     assert (completion.finish_reason, completion.stop_reason) == ("stop", stop_token)
@@ -141,7 +152,7 @@ def test_without_detokenizing_there_are_only_tokens():
     assert (outputs[0].outputs[0].text, outputs[0].outputs[0].token_ids) == ("", ids_of("fox"))
     processor = OutputProcessor(None)
     processor.add(prepared("b", logprobs=0))
-    outputs = processor.process([EngineOutput("b", [7], logprobs=[TokenLogprobs([7], [-1.0], 3)])]).outputs
+    outputs = processor.process(step([EngineOutput("b", [7], logprobs=[TokenLogprobs([7], [-1.0], 3)])])).outputs
     assert outputs[0].outputs[0].logprobs == [{7: Logprob(-1.0, 3, None)}]
 
 
@@ -150,19 +161,9 @@ def test_logprobs_have_the_sampled_token_first_and_ranks():
     processor.add(prepared(logprobs=2, prompt_logprobs=1))
     a, b, c = ids_of("a")[0], ids_of("b")[0], ids_of("c")[0]
     prompt_rows = [TokenLogprobs([b, a], [-2.0, -1.0], 2)] * (len(TOKENIZER.encode("The")) - 1)
-    assert processor.process([EngineOutput("r", prompt_logprobs=prompt_rows, num_cached_tokens=3)]).outputs == []
-    outputs = processor.process(
-        [
-            EngineOutput(
-                "r",
-                [c, a],
-                logprobs=[
-                    TokenLogprobs([c, a, b], [-3.0, -1.0, -2.0], 9),
-                    TokenLogprobs([a, a, b], [-0.5, -0.5, -4.0], 1),
-                ],
-            )
-        ]
-    ).outputs
+    assert processor.process(step([EngineOutput("r", prompt_logprobs=prompt_rows, num_cached_tokens=3)])).outputs == []
+    rows = [TokenLogprobs([c, a, b], [-3.0, -1.0, -2.0], 9), TokenLogprobs([a, a, b], [-0.5, -0.5, -4.0], 1)]
+    outputs = processor.process(step([EngineOutput("r", [c, a], logprobs=rows)])).outputs
     completion = outputs[0].outputs[0]
     assert completion.logprobs == [
         {c: Logprob(-3.0, 9, "c"), a: Logprob(-1.0, 1, "a"), b: Logprob(-2.0, 2, "b")},
@@ -186,7 +187,7 @@ def test_the_first_prompt_token_has_no_logprobs_even_if_it_is_alone():
 def test_prompt_logprobs_are_streamed_once():
     processor = OutputProcessor(TOKENIZER)
     processor.add(prepared(output_kind=DELTA, prompt_logprobs=0))
-    processor.process([EngineOutput("r", prompt_logprobs=[TokenLogprobs([5], [-1.0], 1)])])
+    processor.process(step([EngineOutput("r", prompt_logprobs=[TokenLogprobs([5], [-1.0], 1)])]))
     outputs, _ = run(processor, [[6], [7]])
     assert [output.prompt_logprobs is not None for output in outputs] == [True, False]
 
@@ -195,9 +196,9 @@ def test_n_completions_are_merged_by_kind():
     for kind in RequestOutputKind:
         processor = OutputProcessor(TOKENIZER)
         processor.add(prepared(n=2, output_kind=kind))
-        first = processor.process([EngineOutput("1_r", ids_of("b")), EngineOutput("0_r", ids_of("a"))]).outputs
-        second = processor.process([EngineOutput("1_r", ids_of("d"), finish_reason="length")]).outputs
-        third = processor.process([EngineOutput("0_r", ids_of("c"), finish_reason="length")]).outputs
+        first = processor.process(step([EngineOutput("1_r", ids_of("b")), EngineOutput("0_r", ids_of("a"))])).outputs
+        second = processor.process(step([EngineOutput("1_r", ids_of("d"), finish_reason="length")])).outputs
+        third = processor.process(step([EngineOutput("0_r", ids_of("c"), finish_reason="length")])).outputs
         shown = [
             [[(completion.index, completion.text) for completion in output.outputs] for output in outputs]
             for outputs in (first, second, third)
@@ -217,14 +218,16 @@ def test_n_completions_are_merged_by_kind():
 def test_an_aborted_request_is_forgotten():
     processor = OutputProcessor(TOKENIZER)
     processor.add(prepared(n=2))
-    processor.process([EngineOutput("0_r", ids_of("a"), finish_reason="length"), EngineOutput("1_r", ids_of("b"))])
+    processor.process(
+        step([EngineOutput("0_r", ids_of("a"), finish_reason="length"), EngineOutput("1_r", ids_of("b"))])
+    )
     last = processor.abort_output("r")
     assert last.finished
     assert [(c.text, c.finish_reason) for c in last.outputs] == [("a", "length"), ("b", "abort")]
     assert processor.abort("r") == ["1_r"]
     assert processor.abort("r") == []
     assert processor.abort_output("r") is None
-    assert processor.process([EngineOutput("1_r", [5])]).outputs == []
+    assert processor.process(step([EngineOutput("1_r", [5])])).outputs == []
     assert processor.replays() == []
 
 
@@ -232,7 +235,7 @@ def test_errors_reach_their_request_only():
     processor = OutputProcessor(TOKENIZER)
     processor.add(prepared("a"))
     processor.add(prepared("b"))
-    outputs = processor.process([EngineOutput("a", finish_reason="error", error="It broke.")]).outputs
+    outputs = processor.process(step([EngineOutput("a", finish_reason="error", error="It broke.")])).outputs
     assert [(o.request_id, o.finished, o.error, o.outputs[0].finish_reason) for o in outputs] == [
         ("a", True, "It broke.", "error")
     ]
@@ -245,10 +248,12 @@ def test_errors_reach_their_request_only():
 def test_metrics_follow_the_engine():
     processor = OutputProcessor(TOKENIZER)
     processor.add(prepared())
-    processor.process([EngineOutput("r", [5], times=RequestTimes(101.0, 102.0, 103.0))])
+    processor.process(step([EngineOutput("r", [5], times=RequestTimes(101.0, 102.0, 103.0))]))
     # An engine that was restarted counts from anew; the user's first token stays the first.
     times = RequestTimes(201.0, 202.0, 203.0, 204.0, 1)
-    metrics = processor.process([EngineOutput("r", [5, 6], finish_reason="length", times=times)]).outputs[0].metrics
+    metrics = (
+        processor.process(step([EngineOutput("r", [5, 6], finish_reason="length", times=times)])).outputs[0].metrics
+    )
     assert (metrics.queued_ts, metrics.scheduled_ts, metrics.first_token_ts, metrics.last_token_ts) == (
         101,
         102,
@@ -263,12 +268,12 @@ def test_replays_go_on_where_the_tokens_ended():
     processor.add(prepared("a", n=2, prompt_logprobs=1))
     processor.add(prepared("b", prompt_logprobs=1))
     rows = [TokenLogprobs([5, 6], [-1.0, -2.0], 1)]
-    processor.process([EngineOutput("0_a", [11], prompt_logprobs=rows), EngineOutput("1_a", [12])])
+    processor.process(step([EngineOutput("0_a", [11], prompt_logprobs=rows), EngineOutput("1_a", [12])]))
     leader, follower, other = processor.replays()
     assert (leader.output_token_ids, leader.params.prompt_logprobs, leader.leader_id) == ([11], None, None)
     assert (follower.output_token_ids, follower.leader_id) == ([12], "0_a")
     assert (other.output_token_ids, other.params.prompt_logprobs) == ([], 1)
-    processor.process([EngineOutput("0_a", [13], finish_reason="length")])
+    processor.process(step([EngineOutput("0_a", [13], finish_reason="length")]))
     assert [(replay.request_id, replay.leader_id) for replay in processor.replays()] == [("1_a", None), ("b", None)]
 
 
@@ -292,7 +297,7 @@ def test_any_cut_of_the_tokens_gives_the_same_result(data, kind):
             position += cut
             rows = [TokenLogprobs([token_id], [-float(token_id)], 1) for token_id in new]
             reason = "length" if position >= len(token_ids) else None
-            outputs += processor.process([EngineOutput("r", new, finish_reason=reason, logprobs=rows)]).outputs
+            outputs += processor.process(step([EngineOutput("r", new, finish_reason=reason, logprobs=rows)])).outputs
             if position >= len(token_ids):
                 break
         assert outputs[-1].finished

@@ -106,7 +106,7 @@ class Harness:
         """Hand back the oldest step's results, if any step is under way."""
         if not self.results:
             return []
-        outputs = self.scheduler.update(self.results.popleft())
+        outputs = list(self.scheduler.update(self.results.popleft()))
         self._take(outputs)
         self.check()
         return outputs
@@ -134,7 +134,7 @@ class Harness:
         for request in self.scheduler.requests.values():
             if request.status is Status.WAITING and newcomers and not request.num_steps_under_way:
                 leader = self.scheduler.requests.get(request.source.leader_id or "")
-                waits = leader is not None and leader.num_computed < leader.num_prompt
+                waits = leader is not None and self.scheduler._running.num_computed(leader) < leader.num_prompt
                 assert waits or self._rank(request) > max(newcomers)
 
     def _rank(self, request: Request) -> tuple[int, int]:
@@ -194,7 +194,7 @@ class Harness:
 
     def _check_everything_is_back(self) -> None:
         assert self.scheduler.cache.pool.num_free == self.plan.num_blocks - 1
-        assert sorted(self.scheduler._free_slots) == list(range(self.plan.max_num_seqs))
+        assert sorted(self.scheduler._running.rows.free_slots) == list(range(self.plan.max_num_seqs))
         assert set(self.finished) == set(self.sources)
         for request_id, received in self.received.items():
             sampled = self.device.sampled.get(request_id, [])

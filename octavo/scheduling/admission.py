@@ -1,0 +1,166 @@
+"""How requests come in: what can be taken at all, and who of those that wait may run."""
+
+import time
+from array import array
+from collections.abc import Mapping
+
+import numpy as np
+
+from octavo.cache import CacheManager, PrefixHasher, RequestCache
+from octavo.errors import InvalidRequestError
+from octavo.records import EngineRequest, EngineStats, Plan
+from octavo.scheduling.queue import WaitingQueue
+from octavo.scheduling.request import Request, Status
+from octavo.scheduling.rows import Part
+from octavo.scheduling.running import Running
+
+
+class Admission:
+    """The way from arrival to a slot.
+
+    Args:
+        requests: all that are alive, by id.
+        stats: where prefix queries and hits are counted.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        cache: CacheManager,
+        running: Running,
+        waiting: WaitingQueue,
+        requests: Mapping[str, Request],
+        stats: EngineStats,
+    ) -> None:
+        self._plan = plan
+        self._cache = cache
+        self._running = running
+        self._waiting = waiting
+        self._requests = requests
+        self._stats = stats
+        self._num_arrived = 0
+
+    def receive(self, source: EngineRequest) -> Request:
+        """Queue a request.
+
+        Raises:
+            InvalidRequestError: its id is in use, its prompt does not leave room, or it can never fit the cache.
+        """
+        if source.request_id in self._requests:
+            raise InvalidRequestError(f"The request id {source.request_id!r} is already in use.", "request_id")
+        max_len = self._max_len(source)
+        if not self._cache.fits(max_len):
+            raise InvalidRequestError(
+                f"The request may grow to {max_len} tokens, more than the cache's {self._plan.num_blocks - 1} blocks "
+                f"of {self._plan.block_size} tokens hold; lower max_tokens or give the engine more cache memory."
+            )
+        params = source.params
+        request = Request(
+            source=source,
+            order=self._num_arrived,
+            cache=self._new_cache(source),
+            token_ids=np.array(array("i", source.prompt_token_ids + source.output_token_ids), np.int32),
+            stop_token_ids=frozenset(params.stop_token_ids or ()),
+            eos_token_ids=frozenset(() if params.ignore_eos else source.eos_token_ids),
+            max_len=max_len,
+        )
+        request.times.queued = time.time()
+        self._num_arrived += 1
+        self._waiting.push(request)
+        return request
+
+    def admit(self, budget: int) -> list[Part]:
+        """Let waiting requests run, in order, while slots, blocks and the budget of tokens last."""
+        parts: list[Part] = []
+        held_back: list[Request] = []
+        while budget > 0 and self._running.rows.free_slots:
+            request = self._waiting.pop()
+            if request is None:
+                break
+            if request.num_steps_under_way or self._waits_for_leader(request):
+                held_back.append(request)
+                continue
+            part = self._try(request, budget)
+            if part is None:
+                held_back.append(request)
+                break
+            parts.append(part)
+            budget -= int(part.num_new[0])
+        for request in held_back:
+            self._waiting.push(request)
+        return parts
+
+    def _try(self, request: Request, budget: int) -> Part | None:
+        """Let a request run as far as the budget goes; None if it does not fit yet."""
+        cache, num_tokens = request.cache, len(request.token_ids)
+        found, blocks = 0, [list[int]() for _ in cache.tables]
+        if self._may_read_prefix(request):
+            found, blocks = self._cache.find_prefix(cache, request.token_ids)
+        remaining = num_tokens - found
+        num_new = min(remaining, budget)
+        if num_new < remaining and not self._plan.enable_chunked_prefill and budget < self._plan.max_num_batched_tokens:
+            return None
+        self._cache.adopt_prefix(cache, blocks)
+        wanted = self._cache.num_blocks_wanted(cache, found + num_new)
+        # Each running request may soon want a block in every group: admitting into the last ones would thrash.
+        reserve = len(self._running.rows) * len(self._plan.groups)
+        if wanted + reserve > self._cache.pool.num_free:
+            self._cache.free(cache)
+            return None
+        request.status = Status.RUNNING
+        self._note_admission(request, found)
+        return self._running.enter(request, found, num_new)
+
+    def _note_admission(self, request: Request, num_found: int) -> None:
+        if request.num_cached >= 0:
+            return
+        request.num_cached = min(num_found, request.num_prompt)
+        request.times.scheduled = time.time()
+        if request.cache.hasher is not None:
+            self._stats.prefix_queries += request.num_prompt
+            self._stats.prefix_hits += request.num_cached
+
+    def _may_read_prefix(self, request: Request) -> bool:
+        """Prompt log-probabilities need the prompt computed; a user may also ask for that."""
+        return not (request.source.params.skip_reading_prefix_cache or request.wants_prompt_logprobs)
+
+    def _waits_for_leader(self, request: Request) -> bool:
+        """Whether another request is about to compute the same prompt."""
+        leader_id = request.source.leader_id
+        if leader_id is None or leader_id == request.request_id:
+            return False
+        leader = self._requests.get(leader_id)
+        return leader is not None and self._running.num_computed(leader) < leader.num_prompt
+
+    def _new_cache(self, source: EngineRequest) -> RequestCache:
+        """Without prefix caching, only completions of one prompt find each other's blocks."""
+        extra = [source.cache_salt] if source.cache_salt else []
+        if not self._plan.enable_prefix_caching:
+            if source.leader_id is None:
+                return self._cache.new_request(None)
+            extra.append(f"leader {source.leader_id}")
+        return self._cache.new_request(PrefixHasher(self._plan.block_size, extra))
+
+    def _max_len(self, source: EngineRequest) -> int:
+        """Tokens at which a request ends.
+
+        Raises:
+            InvalidRequestError: it has no room for a token.
+        """
+        longest = self._plan.max_model_len
+        num_prompt = len(source.prompt_token_ids)
+        if num_prompt == 0:
+            raise InvalidRequestError("The prompt is empty.", "prompt")
+        if num_prompt >= longest:
+            raise InvalidRequestError(
+                f"The prompt has {num_prompt} tokens; the engine takes at most {longest}, prompt and answer together.",
+                "prompt",
+            )
+        if not self._plan.enable_chunked_prefill and num_prompt > self._plan.max_num_batched_tokens:
+            raise InvalidRequestError(
+                f"The prompt has {num_prompt} tokens; without chunked prefill at most "
+                f"{self._plan.max_num_batched_tokens} fit a step.",
+                "prompt",
+            )
+        max_tokens = source.params.max_tokens
+        return longest if max_tokens is None else min(longest, num_prompt + max_tokens)

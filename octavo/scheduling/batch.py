@@ -1,0 +1,54 @@
+"""The rows of a step, while it is put together and while it is under way."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.records import BlockUpdate, NewRow
+from octavo.scheduling.request import Request
+from octavo.scheduling.rows import Counts, Mask, Part, Rows, Slots
+
+
+@dataclass(slots=True)
+class Changes:
+    """What the next step is to say besides its rows; see :class:`~octavo.records.Step`."""
+
+    new_rows: list[NewRow] = field(default_factory=list)
+    freed_slots: list[int] = field(default_factory=list)
+    block_updates: list[BlockUpdate] = field(default_factory=list)
+    blocks_to_wipe: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Who is in a step, in which row; steps that decode the same rows share one.
+
+    Attributes:
+        slots: ``[R]``.
+        step_slots, num_new, samples: as the step says them.
+        tenures: ``[R]`` who had the slots.
+        requests, request_ids: the same in objects.
+    """
+
+    slots: Slots
+    step_slots: Counts
+    num_new: Counts
+    samples: Mask
+    tenures: NDArray[np.int64]
+    requests: list[Request]
+    request_ids: list[str]
+
+    @classmethod
+    def of(cls, part: Part, rows: Rows) -> "Batch":
+        """The batch of rows that were just advanced."""
+        slots = part.slots
+        return cls(
+            slots=slots,
+            step_slots=slots.astype(np.int32),
+            num_new=part.num_new,
+            samples=part.samples,
+            tenures=rows.tenures[slots],
+            requests=rows.requests[slots].tolist(),
+            request_ids=rows.request_ids[slots].tolist(),
+        )

@@ -1,0 +1,181 @@
+"""What changes with every token, of all running requests, in columns.
+
+A step changes hundreds of requests in the same small way: one more token computed, one more known. Kept as attributes
+of objects that would be thousands of Python operations a step; kept as arrays indexed by slot it is a dozen. Python
+looks only at rows to which something happens: a block is full, a token may be the last.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.cache import UNLIMITED
+from octavo.records import NAN_TOKEN
+from octavo.scheduling.request import Request
+
+Slots = NDArray[np.intp]
+Counts = NDArray[np.int32]
+Mask = NDArray[np.bool_]
+
+MAX_STOP_IDS = 8
+"""Stop tokens of a request that are looked for in columns; requests with more are looked at one by one."""
+_NO_TOKEN = -2
+assert _NO_TOKEN != NAN_TOKEN
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Rows of a step, ``R`` of them.
+
+    Attributes:
+        slots: ``[R]``.
+        num_computed: ``[R]`` tokens in the cache before the step.
+        num_new: ``[R]`` tokens to process.
+        samples: ``[R]`` whether the row's last token yields a new one.
+    """
+
+    slots: Slots
+    num_computed: Counts
+    num_new: Counts
+    samples: Mask
+
+    def __getitem__(self, rows: NDArray[np.intp] | Mask) -> "Part":
+        """Some of the rows, or all of them in another order."""
+        return Part(self.slots[rows], self.num_computed[rows], self.num_new[rows], self.samples[rows])
+
+    @classmethod
+    def joined(cls, parts: list["Part"]) -> "Part":
+        """The rows of all of them, in order; at least one is given."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.slots for part in parts]),
+            np.concatenate([part.num_computed for part in parts]),
+            np.concatenate([part.num_new for part in parts]),
+            np.concatenate([part.samples for part in parts]),
+        )
+
+
+class Rows:
+    """Running requests, by slot.
+
+    Attributes:
+        order: ``[R]`` slots of running requests in the order of their admission; another array whenever that changes.
+        requests, request_ids: ``[S]`` objects.
+        tenures: ``[S]`` int64, who has the slot: a number that no other stay of a request in a slot has; 0 is nobody.
+        token_ids: ``[S, L + 1]`` int32, prompt and generated tokens. Pages that no request reaches cost no memory.
+        num_known: ``[S]`` tokens in ``token_ids``.
+        num_tokens: ``[S]`` tokens, those included that steps under way will bring.
+        num_computed: ``[S]`` tokens in the cache, those of steps under way included.
+        max_computed: ``[S]`` tokens that are ever computed: all but the last one that the request may have.
+        blocks_last: ``[S]`` computed tokens up to which the request neither takes a block nor gives one back.
+        last_token: ``[S]`` when the last token came, in seconds since the epoch.
+        needs_care: ``[S]`` whether a new token is more than a token: it is the first, or has log-probabilities.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int) -> None:
+        self.order: Slots = np.empty(0, np.intp)
+        self.requests = np.full(num_slots, None, object)
+        self.request_ids = np.full(num_slots, "", object)
+        self.tenures = np.zeros(num_slots, np.int64)
+        self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
+        self.num_known = np.zeros(num_slots, np.int32)
+        self.num_tokens = np.zeros(num_slots, np.int32)
+        self.num_computed = np.zeros(num_slots, np.int32)
+        self.max_computed = np.zeros(num_slots, np.int32)
+        self.blocks_last = np.zeros(num_slots, np.int32)
+        self.last_token = np.zeros(num_slots, np.float64)
+        self.needs_care = np.zeros(num_slots, np.bool_)
+        self._max_len = np.zeros(num_slots, np.int32)
+        self._min_len = np.zeros(num_slots, np.int32)
+        self._stop_ids = np.full((MAX_STOP_IDS, num_slots), _NO_TOKEN, np.int32)
+        self._num_stop_columns = 0
+        self._free_slots = list(range(num_slots - 1, -1, -1))
+        self._num_tenures = 0
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def free_slots(self) -> list[int]:
+        """Slots that no request has; the last is the next one given out."""
+        return self._free_slots
+
+    def running(self) -> list[Request]:
+        """Running requests in the order of their admission."""
+        return self.requests[self.order].tolist()
+
+    def enter(self, request: Request, num_computed: int) -> int:
+        """Give a request a slot, with so many of its tokens in the cache already; returns the slot."""
+        slot = self._free_slots.pop()
+        num_known = len(request.token_ids)
+        self._num_tenures += 1
+        self.tenures[slot] = self._num_tenures
+        self.requests[slot], self.request_ids[slot] = request, request.request_id
+        self.token_ids[slot, :num_known] = request.token_ids
+        self.num_known[slot] = self.num_tokens[slot] = num_known
+        self.num_computed[slot] = num_computed
+        self.max_computed[slot] = max(request.max_len - 1, num_known)
+        self.blocks_last[slot] = 0
+        self.last_token[slot] = request.times.last_token
+        self.needs_care[slot] = True
+        self._max_len[slot], self._min_len[slot] = request.max_len, request.min_len
+        self._set_stop_ids(slot, request)
+        self.order = np.append(self.order, slot)
+        request.cache.slot = slot
+        return slot
+
+    def leave(self, request: Request) -> int:
+        """Take a request out of its slot, with all that is known of it; returns the slot."""
+        slot = request.slot
+        request.token_ids = self.token_ids[slot, : self.num_known[slot]].copy()
+        request.times.last_token = float(self.last_token[slot])
+        request.cache.slot = -1
+        self.tenures[slot] = 0
+        self.requests[slot] = None
+        self.order = self.order[self.order != slot]
+        self._free_slots.append(slot)
+        return slot
+
+    def num_wanted(self) -> Counts:
+        """``[R]`` tokens of each running request that could be computed next, in ``order``.
+
+        None of a request whose last token is under way.
+        """
+        order = self.order
+        return np.minimum(self.num_tokens[order], self.max_computed[order]) - self.num_computed[order]
+
+    def advance(self, slots: Slots, num_new: Counts) -> Part:
+        """Count tokens as computed: rows become part of a step."""
+        before, num_tokens = self.num_computed[slots], self.num_tokens[slots]
+        after = before + num_new
+        samples = after == num_tokens
+        self.num_computed[slots] = after
+        self.num_tokens[slots] = num_tokens + samples
+        return Part(slots, before, num_new, samples)
+
+    def append(self, slots: Slots, token_ids: Counts, now: float) -> Mask:
+        """Take in the tokens of a step; returns which rows need to be looked at, one by one."""
+        positions = self.num_known[slots]
+        self.token_ids[slots, positions] = token_ids
+        num_known = positions + np.int32(1)
+        self.num_known[slots] = num_known
+        self.last_token[slots] = now
+        may_stop = np.zeros(len(slots), np.bool_)
+        for column in self._stop_ids[: self._num_stop_columns]:
+            may_stop |= token_ids == column[slots]
+        may_stop &= num_known >= self._min_len[slots]
+        return may_stop | (num_known >= self._max_len[slots]) | self.needs_care[slots] | (token_ids == NAN_TOKEN)
+
+    def note_first_token(self, request: Request) -> None:
+        """From now on a token is just a token, unless the request asked for more or has too many stop tokens."""
+        has_many_stops = len(request.stop_token_ids | request.eos_token_ids) > MAX_STOP_IDS
+        self.needs_care[request.slot] = has_many_stops or request.source.params.logprobs is not None
+
+    def _set_stop_ids(self, slot: int, request: Request) -> None:
+        stop_ids = [stop_id for stop_id in request.stop_token_ids | request.eos_token_ids if 0 <= stop_id <= UNLIMITED]
+        del stop_ids[MAX_STOP_IDS:]
+        self._num_stop_columns = max(self._num_stop_columns, len(stop_ids))
+        self._stop_ids[:, slot] = _NO_TOKEN
+        self._stop_ids[: len(stop_ids), slot] = stop_ids

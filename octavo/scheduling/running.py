@@ -1,0 +1,184 @@
+"""Running requests and the blocks that they hold: who goes on, who has to give way."""
+
+import numpy as np
+
+from octavo.cache import CacheManager
+from octavo.records import BlockUpdate, NewRow, Plan
+from octavo.scheduling.batch import Changes
+from octavo.scheduling.queue import WaitingQueue
+from octavo.scheduling.request import Request
+from octavo.scheduling.rows import Counts, Part, Rows, Slots
+
+
+class Running:
+    """The requests that have a slot.
+
+    Attributes:
+        rows: their state.
+        changes: what the next step has to say of it.
+        wipes_blocks: whether blocks are wiped before they are used again.
+    """
+
+    def __init__(self, plan: Plan, cache: CacheManager, waiting: WaitingQueue) -> None:
+        self.rows = Rows(plan.max_num_seqs, plan.max_model_len)
+        self.changes = Changes()
+        self.wipes_blocks = False
+        self._cache = cache
+        self._waiting = waiting
+        self._by_priority = plan.scheduling_policy == "priority"
+
+    def take_changes(self) -> Changes:
+        """The changes since the last call."""
+        changes, self.changes = self.changes, Changes()
+        return changes
+
+    def go_on(self, budget: int) -> tuple[Part, list[Request]]:
+        """Let running requests compute up to ``budget`` tokens, in order.
+
+        Returns:
+            Their part in the step, whose ``slots`` are ``rows.order`` itself if every request decodes one token; and
+            the requests that were preempted for it, whose blocks and slots are free.
+        """
+        slots, num_new = self.rows.order, self.rows.num_wanted()
+        if len(slots) > budget or np.count_nonzero(num_new != 1):
+            slots, num_new = _within(budget, slots, num_new)
+        preempted: list[Request] = []
+        after = self.rows.num_computed[slots] + num_new
+        changing = (after > self.rows.blocks_last[slots]).nonzero()[0]
+        if len(changing) and not self._grow(slots[changing], after[changing]):
+            slots, num_new = self._go_on_one_by_one(budget, preempted)
+        part = self.rows.advance(slots, num_new)
+        if slots is not self.rows.order:
+            for slot in slots[num_new > 1].tolist():
+                self._publish(slot)
+        return part, preempted
+
+    def enter(self, request: Request, num_found: int, num_new: int) -> Part:
+        """Give a request a slot, and blocks for its next tokens after those whose blocks were found in the cache.
+
+        The caller has made sure that there is room.
+        """
+        slot = self.rows.enter(request, num_found)
+        for group, table in enumerate(request.cache.tables):
+            if table:
+                self.changes.block_updates.append(BlockUpdate(group, slot, 0, list(table)))
+        slots, counts = np.array([slot]), np.array([num_new], np.int32)
+        has_grown = self._grow(slots, num_found + counts)
+        assert has_grown, "blocks were counted as free"
+        part = self.rows.advance(slots, counts)
+        self.changes.new_rows.append(_new_row(request))
+        self._publish(slot)
+        return part
+
+    def leave(self, request: Request, *, is_trusted: bool = True) -> None:
+        """Take a request's slot and blocks back; others may find what it leaves in them if that ``is_trusted``."""
+        if is_trusted:
+            self._publish(request.slot)
+        self.changes.freed_slots.append(self.rows.leave(request))
+        self._cache.free(request.cache)
+
+    def num_computed(self, request: Request) -> int:
+        """Tokens of the request in the cache, those of steps under way included; none if it does not run."""
+        return 0 if request.slot < 0 else int(self.rows.num_computed[request.slot])
+
+    def _publish(self, slot: int) -> None:
+        """Let others find the full blocks whose tokens are known; steps run in order, so they are full when read.
+
+        That is done for the chunks of a prompt, which others may be about to share, and before blocks go back to the
+        pool. What a request generates interests nobody before it ends.
+        """
+        rows = self.rows
+        num_tokens = min(int(rows.num_computed[slot]), int(rows.num_known[slot]))
+        self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], num_tokens)
+
+    def _grow(self, slots: Slots, num_tokens: Counts) -> bool:
+        """Make room for so many tokens in all of the rows, or in none if there is not enough."""
+        if self._cache.has_windows:
+            # What goes back to the pool now may still be found.
+            for slot in slots.tolist():
+                self._publish(slot)
+        caches = [request.cache for request in self.rows.requests[slots]]
+        added = self._cache.grow(caches, self.rows.num_computed[slots].tolist(), num_tokens.tolist())
+        if added is None:
+            return False
+        self.changes.block_updates += added
+        if self.wipes_blocks:
+            self.changes.blocks_to_wipe += [block for update in added for block in update.block_ids]
+        self.rows.blocks_last[slots] = [self._cache.num_tokens_before_change(cache) for cache in caches]
+        return True
+
+    def _go_on_one_by_one(self, budget: int, preempted: list[Request]) -> tuple[Slots, Counts]:
+        """The same in want of blocks: whoever comes first gets them, if need be from others."""
+        order = self.rows.order.tolist()
+        wanted = dict(zip(order, self.rows.num_wanted().tolist(), strict=True))
+        chosen: dict[int, int] = {}
+        index = 0
+        while index < len(order) and budget > 0:
+            slot = order[index]
+            num_new = min(wanted[slot], budget)
+            if num_new > 0 and not self._grow_one(slot, num_new):
+                victim = self._choose_victim()
+                if victim is not None:
+                    position = order.index(victim.slot)
+                    del order[position]
+                    index -= position < index
+                    budget += chosen.pop(victim.slot, 0)
+                    preempted.append(victim)
+                    self._preempt(victim)
+                    continue
+                # Alone, a request always fits; what it waits for are results of steps under way.
+                num_new = 0
+            if num_new > 0:
+                chosen[slot] = num_new
+                budget -= num_new
+            index += 1
+        return np.array(list(chosen), np.intp), np.array(list(chosen.values()), np.int32)
+
+    def _grow_one(self, slot: int, num_new: int) -> bool:
+        return self._grow(np.array([slot]), self.rows.num_computed[slot : slot + 1] + np.int32(num_new))
+
+    def _choose_victim(self) -> Request | None:
+        """The running request to preempt: lowest priority first, then least work lost; never the first in order of all.
+
+        Sparing the first in order keeps at least one request going to its end, so none starves.
+        """
+        running = self.rows.running()
+        first = min(running, key=self._waiting.rank)
+        others = [request for request in running if request is not first]
+        if not others:
+            return None
+        return min(
+            others,
+            key=lambda request: (
+                -request.source.priority if self._by_priority else 0,
+                self._cache.num_blocks_lost(request.cache),
+                -request.order,
+            ),
+        )
+
+    def _preempt(self, victim: Request) -> None:
+        updates = self.changes.block_updates
+        updates[:] = [update for update in updates if update.slot != victim.slot]
+        self.leave(victim)
+
+
+def _within(budget: int, slots: Slots, num_new: Counts) -> tuple[Slots, Counts]:
+    """The first rows that fit the budget, the last of them as far as it does; those with nothing to do are left out."""
+    taken_before = np.cumsum(num_new) - num_new
+    num_new = np.clip(budget - taken_before, 0, num_new).astype(np.int32)
+    rows = num_new.nonzero()[0]
+    return slots[rows], num_new[rows]
+
+
+def _new_row(request: Request) -> NewRow:
+    source = request.source
+    return NewRow(
+        slot=request.slot,
+        token_ids=request.token_ids.tolist(),
+        prompt_len=request.num_prompt,
+        params=source.params,
+        seed=source.seed,
+        stop_token_ids=sorted(request.stop_token_ids | request.eos_token_ids),
+        bad_words_token_ids=source.bad_words_token_ids,
+        prompt_logprobs_from=request.num_logprobs_done,
+    )
