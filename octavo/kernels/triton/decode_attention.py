@@ -19,6 +19,9 @@ from octavo.kernels.triton.launch import dependent_launch
 MAX_CHUNKS = 64
 """Most chunks that a row is worth cutting into."""
 
+PROGRAMS_PER_MULTIPROCESSOR = 4
+"""Programs that keep a multiprocessor's memory pipes busy."""
+
 MIN_CHUNK = 128
 """Fewest tokens worth a chunk of their own."""
 
@@ -28,7 +31,7 @@ class DecodeWorkspace:
     """Where programs leave partial results for the one that merges them; launches on one stream share it.
 
     Attributes:
-        splits: chunks of a row that there is place for at the most rows.
+        splits: chunks of a row that there is place for at the most rows; a deterministic launch cuts it into as many.
         peaks, totals: ``[places, H]`` float32: each head's largest score (base 2) and sum of weights in a chunk.
         partials: ``[places, H, D]`` float32: weighted sums of values.
         arrivals: ``[max rows, H]`` int32, programs that have finished a row and key/value head; zero between launches.
@@ -77,12 +80,12 @@ def choose_tile(head_dim: int, dtype: torch.dtype) -> Tile:
 def choose_splits(
     num_rows: int, num_kv_heads: int, max_len: int, num_multiprocessors: int, max_places: int | None = None
 ) -> int:
-    """Chunks to cut a row of ``max_len`` tokens into, so that a launch fills the device.
+    """Programs to share a row and key/value head of at most ``max_len`` tokens, so that a launch fills the device.
 
     Args:
         max_places: chunks that the workspace has place for, over all rows.
     """
-    wanted = 4 * num_multiprocessors // (num_rows * num_kv_heads)
+    wanted = PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors // (num_rows * num_kv_heads)
     if max_places is not None:
         wanted = min(wanted, max_places // num_rows)
     return max(min(wanted, triton.cdiv(max_len, MIN_CHUNK), MAX_CHUNKS), 1)

@@ -80,22 +80,22 @@ def _partners(dims: tl.tensor, ROTARY_DIM: tl.constexpr):
 
 
 @triton.jit
-def _load_weight(weight: tl.tensor, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """A norm's weights, of each dimension and of its partner; None without a norm."""
-    if weight is None:
+def _load_pairs(heads: tl.tensor, mask: tl.tensor, ROTARY_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Each dimension of some heads, and its partner: ``[N, BLOCK_D]`` each, from ``[N, 1]`` pointers; or None."""
+    if heads is None:
         own, partner = None, None
     else:
         dims = tl.arange(0, BLOCK_D)[None, :]
-        own = tl.load(weight + dims, dims < HEAD_DIM, other=0.0)
-        partner = tl.load(weight + _partners(dims, ROTARY_DIM), dims < HEAD_DIM, other=0.0)
+        own = tl.load(heads + dims, mask, other=0.0)
+        partner = tl.load(heads + _partners(dims, ROTARY_DIM), mask, other=0.0)
     return own, partner
 
 
 @triton.jit
 def _norm_and_rotate(
-    heads: tl.tensor,
-    is_head: tl.tensor,
-    own_weight: tl.tensor,
+    x: tl.tensor,
+    partner: tl.tensor,
+    weight: tl.tensor,
     partner_weight: tl.tensor,
     eps: tl.tensor,
     cos: tl.tensor,
@@ -104,23 +104,14 @@ def _norm_and_rotate(
     ROTARY_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Load heads and do what comes before attention; each step is rounded as the separate kernels round it.
-
-    Args:
-        heads: ``[N, 1]`` pointers to each head's first value.
-        cos, sin: ``[1, BLOCK_D]`` float32.
-    """
-    dims = tl.arange(0, BLOCK_D)[None, :]
-    mask = is_head & (dims < HEAD_DIM)
-    x = tl.load(heads + dims, mask, other=0.0)
-    partner = tl.load(heads + _partners(dims, ROTARY_DIM), mask, other=0.0)
-    if own_weight is not None:
+    """What comes before attention for heads ``[N, BLOCK_D]``; each step is rounded as the separate kernels round it."""
+    if weight is not None:
         wide = x.to(tl.float32)
         inverse = tl.rsqrt(tl.sum(wide * wide, axis=1, keep_dims=True) / HEAD_DIM + eps)
         partner = scale_normed(partner.to(tl.float32) * inverse, partner_weight, x.dtype)
-        x = scale_normed(wide * inverse, own_weight, x.dtype)
-    rotated = (x.to(tl.float32) * cos + partner.to(tl.float32) * sin).to(x.dtype)
-    return tl.where(dims < ROTARY_DIM, rotated, x)
+        x = scale_normed(wide * inverse, weight, x.dtype)
+    rotated = x.to(tl.float32) * cos.to(tl.float32) + partner.to(tl.float32) * sin.to(tl.float32)
+    return tl.where(tl.arange(0, BLOCK_D)[None, :] < ROTARY_DIM, rotated.to(x.dtype), x)
 
 
 @triton.jit(do_not_specialize=["table_stride", "max_chunks", "window"])
@@ -173,29 +164,31 @@ def _fused_decode_kernel(
     first_head = head * GROUP
     dims = tl.arange(0, BLOCK_D)[None, :]
     in_head, in_rotary = dims < HEAD_DIM, dims < ROTARY_DIM
-    q_weight, q_partner_weight = _load_weight(q_norm, HEAD_DIM, ROTARY_DIM, BLOCK_D)
-    k_weight, k_partner_weight = _load_weight(k_norm, HEAD_DIM, ROTARY_DIM, BLOCK_D)
+    q_weight, q_partner_weight = _load_pairs(q_norm, in_head, ROTARY_DIM, BLOCK_D)
+    k_weight, k_partner_weight = _load_pairs(k_norm, in_head, ROTARY_DIM, BLOCK_D)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     num_decoding = tl.load(counts + 1)
     slot = tl.load(slots + row).to(tl.int64)
     seq_len = tl.load(seq_lens + row)
+    row_cos = tl.load(cos + row * cos_stride + dims, in_rotary, other=0.0)
+    row_sin = tl.load(sin + row * sin_stride + dims, in_rotary, other=0.0)
+    heads = tl.arange(0, BLOCK_G)[:, None]
+    row_queries = qkv + row * qkv_stride + (first_head + heads) * HEAD_DIM
+    row_key = qkv + row * qkv_stride + (NUM_HEADS + head) * HEAD_DIM
+    queries, query_partners = _load_pairs(row_queries, in_head & (heads < GROUP), ROTARY_DIM, BLOCK_D)
+    key, key_partner = _load_pairs(row_key, in_head, ROTARY_DIM, BLOCK_D)
+    value = tl.load(row_key + NUM_HEADS // GROUP * HEAD_DIM + dims, in_head, other=0.0)
     if row >= num_decoding:
         return
     table = block_tables + slot * table_stride
     cached_len = seq_len - 1
     block = tl.load(table + cached_len // BLOCK_SIZE).to(tl.int64)
 
-    row_cos = tl.load(cos + row * cos_stride + dims, in_rotary, other=0.0).to(tl.float32)
-    row_sin = tl.load(sin + row * sin_stride + dims, in_rotary, other=0.0).to(tl.float32)
-    heads = tl.arange(0, BLOCK_G)[:, None]
-    row_queries = qkv + row * qkv_stride + first_head * HEAD_DIM
-    row_key = qkv + row * qkv_stride + (NUM_HEADS + head) * HEAD_DIM
-    value = tl.load(row_key + NUM_HEADS // GROUP * HEAD_DIM + dims, in_head, other=0.0)
     queries = _norm_and_rotate(
-        row_queries + heads * HEAD_DIM,
-        heads < GROUP,
+        queries,
+        query_partners,
         q_weight,
         q_partner_weight,
         eps,
@@ -206,8 +199,8 @@ def _fused_decode_kernel(
         BLOCK_D,
     )
     key = _norm_and_rotate(
-        row_key + tl.zeros((1, 1), tl.int32),
-        tl.full((1, 1), True, tl.int1),
+        key,
+        key_partner,
         k_weight,
         k_partner_weight,
         eps,

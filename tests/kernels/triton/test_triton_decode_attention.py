@@ -189,7 +189,7 @@ def test_a_poisoned_row_stays_alone(device):
 
 
 def test_more_chunks_than_one_merge_reads_at_once(device):
-    case = Case([40 * 128 + 3], 8, 1, 16, device, has_sinks=True, block_size=64)
+    case = Case([40 * 128 + 3], 64, 1, 16, device, has_sinks=True, block_size=64)
     case.check(case.run(41, splits=41, tile=Tile(128, 4, 2)))
 
 
@@ -198,7 +198,7 @@ def test_deterministic_chunks_do_not_depend_on_the_launch(device):
     outputs = [case.run(num_splits, splits=5, deterministic=True) for num_splits in (1, 2, 5)]
     case.check(outputs[0])
     for first, second in itertools.pairwise(outputs):
-        assert torch.equal(first, second) or (first[~first.isnan()] == second[~second.isnan()]).all()
+        assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize(
