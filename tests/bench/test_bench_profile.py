@@ -61,6 +61,7 @@ def test_operators_are_counted_without_what_they_call() -> None:
         ("_qk_rope_store_kernel", "rotation"),
         ("_prepare_inputs_kernel", "inputs"),
         ("Memcpy HtoD (Pageable -> Device)", "inputs"),
+        ("_survey_kernel", "sampling"),
         ("something_else", "other"),
     ],
 )
