@@ -15,7 +15,7 @@ _HOST_CATEGORIES = ("cpu_op",)
 # In order: the first that fits names the group.
 _GROUPS = {
     "attention": r"attention|attend|flash|fmha|sdpa|_decode_kernel|prefill|aten::bmm",
-    "sampling": r"sampl|argmax|arg_max|top_?k|top_?p|sort|softmax|penal|logprob|radix|draw|uniform|survey|filter_kernel|_finish_kernel",
+    "sampling": r"sampl|survey|filter_kernel|_finish_kernel|arg_?max|top_?[kp]|sort|softmax|penal|logprob|draw|uniform",
     "inputs": r"prepare_inputs|append_tokens|memcpy|memset|_to_copy|aten::copy_|gather_kernel",
     "products": r"linear|gemm|gemv|nvjet|cutlass|matmul|splitk|cublas|::mm$|addmm",
     "norms": r"norm",
