@@ -5,6 +5,8 @@ program of a row to end then finishes it: greedy rows take the first of the larg
 masses. Rows with top-k, top-p or min-p are left to the second launch.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -15,13 +17,28 @@ from octavo.kernels.triton.sampling_filters import MAX_CANDIDATES, MAX_LISTED, f
 from octavo.records import NAN_TOKEN
 from octavo.records.sampling_params import GREEDY_TEMPERATURE
 
-_TILE_GROUPS = 16
-_SURVEY_WARPS = 8
-_SURVEY_STAGES = 1
-_FILTER_WARPS = 16
-_PROGRAMS_PER_MULTIPROCESSOR = 32
 _NAN_TOKEN = tl.constexpr(NAN_TOKEN)
 _GREEDY_TEMPERATURE = tl.constexpr(GREEDY_TEMPERATURE)
+
+
+class Layout(NamedTuple):
+    """How the launches divide their work.
+
+    Attributes:
+        tile_groups: groups of tokens that a program of the first launch reads at once.
+        survey_warps, survey_stages: its warps, and how far it reads ahead.
+        programs_per_multiprocessor: how many programs a multiprocessor gets at least; few rows get more.
+        filter_warps: of the second launch's programs.
+    """
+
+    tile_groups: int = 16
+    survey_warps: int = 8
+    survey_stages: int = 1
+    programs_per_multiprocessor: int = 32
+    filter_warps: int = 16
+
+
+_LAYOUT = Layout()
 
 
 class SamplingWorkspace:
@@ -61,6 +78,7 @@ def sample(
     workspace: SamplingWorkspace,
     *,
     num_rows: int,
+    layout: Layout = _LAYOUT,
 ) -> None:
     """Draw one token per row, as :class:`octavo.sampling.sampler.Sampler` does for these parameters.
 
@@ -76,14 +94,15 @@ def sample(
         top_k, stream_key, prompt_len: ``[S]`` int64, by slot, of one stride.
         tokens: out, ``[≥R]`` int64; −1 where the largest logit of a row is not a finite number.
         num_rows: upper bound R of the rows.
+        layout: a row's token depends on it by rounding only, and not on the number of programs.
     """
     vocab_size = logits.shape[1]
     num_groups = triton.cdiv(vocab_size, GROUP)
     assert logits.stride(1) == 1 and workspace.maxima.shape[1] == num_groups
     assert temperature.stride() == top_p.stride() == min_p.stride()
     assert top_k.stride() == stream_key.stride() == prompt_len.stride()
-    num_tiles = triton.cdiv(num_groups, _TILE_GROUPS)
-    programs_wanted = num_multiprocessors(logits.device) * _PROGRAMS_PER_MULTIPROCESSOR
+    num_tiles = triton.cdiv(num_groups, layout.tile_groups)
+    programs_wanted = num_multiprocessors(logits.device) * layout.programs_per_multiprocessor
     tiles_per_program = max(1, num_rows * num_tiles // programs_wanted)
     parameters = (temperature, top_p, min_p, top_k, stream_key, prompt_len)
     sizes = (vocab_size, num_groups, logits.stride(0), temperature.stride(0), top_k.stride(0))
@@ -101,11 +120,11 @@ def sample(
         workspace.is_open,
         *sizes,
         tiles_per_program,
-        TILE_GROUPS=_TILE_GROUPS,
-        STAGES=_SURVEY_STAGES,
+        TILE_GROUPS=layout.tile_groups,
+        STAGES=layout.survey_stages,
         GROUPS=padded_groups,
         GROUP=GROUP,
-        num_warps=_SURVEY_WARPS,
+        num_warps=layout.survey_warps,
         **dependent_launch(logits.device),
     )
     filter_kernel[(num_rows,)](
@@ -125,7 +144,7 @@ def sample(
         GROUPS=padded_groups,
         GROUP=GROUP,
         SHIFT=key_shift(logits.dtype),
-        num_warps=_FILTER_WARPS,
+        num_warps=layout.filter_warps,
         **dependent_launch(logits.device),
     )
 

@@ -18,6 +18,7 @@ _NUM_SOUGHT = 128
 _LISTED_TILE = 32
 _CANDIDATE_TILE = 1024
 _ROW_TILE = 8192
+_ROW_STAGES = 3
 
 _MAX_LISTED = tl.constexpr(MAX_LISTED)
 _MAX_CANDIDATES = tl.constexpr(MAX_CANDIDATES)
@@ -25,6 +26,7 @@ _SOUGHT = tl.constexpr(_NUM_SOUGHT)
 _LISTED = tl.constexpr(_LISTED_TILE)
 _FEW = tl.constexpr(_CANDIDATE_TILE)
 _MANY = tl.constexpr(_ROW_TILE)
+_STAGES = tl.constexpr(_ROW_STAGES)
 
 
 def key_shift(dtype: torch.dtype) -> int:
@@ -56,10 +58,10 @@ def _weights(x, best, scale, IS_MASS: tl.constexpr):
 
 
 @triton.jit
-def _mass_from(source, num, least, best, scale, TILE: tl.constexpr):
+def _mass_from(source, num, least, best, scale, TILE: tl.constexpr, STAGES: tl.constexpr):
     """The weights of the logits from ``least`` on, as a float64."""
     total = tl.zeros([TILE], tl.float32)
-    for start in range(0, num, TILE):
+    for start in tl.range(0, num, TILE, num_stages=STAGES):
         places = start + tl.arange(0, TILE)
         x = tl.load(source + places, places < num, other=-float("inf")).to(tl.float32)
         total += tl.where(x >= least, _weights(x, best, scale, True), 0.0)
@@ -67,7 +69,18 @@ def _mass_from(source, num, least, best, scale, TILE: tl.constexpr):
 
 
 @triton.jit
-def _search(source, num, target, least, best, scale, IS_MASS: tl.constexpr, SHIFT: tl.constexpr, TILE: tl.constexpr):
+def _search(
+    source,
+    num,
+    target,
+    least,
+    best,
+    scale,
+    IS_MASS: tl.constexpr,
+    SHIFT: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """The largest value above ``least`` from which on logits count for ``target``, or ``least`` if there is none.
 
     Two bits of the value are found in each pass over ``source``, which holds ``num`` logits, none above ``best``.
@@ -80,7 +93,7 @@ def _search(source, num, target, least, best, scale, IS_MASS: tl.constexpr, SHIF
         from_first = tl.zeros([TILE], tl.float32)
         from_second = tl.zeros([TILE], tl.float32)
         from_third = tl.zeros([TILE], tl.float32)
-        for start in range(0, num, TILE):
+        for start in tl.range(0, num, TILE, num_stages=STAGES):
             places = start + tl.arange(0, TILE)
             x = tl.load(source + places, places < num, other=-float("inf")).to(tl.float32)
             weights = _weights(x, best, scale, IS_MASS)
@@ -98,16 +111,32 @@ def _search(source, num, target, least, best, scale, IS_MASS: tl.constexpr, SHIF
 
 
 @triton.jit
-def _least_kept(source, num, k, has_k, p, has_p, mass, least, best, scale, SHIFT: tl.constexpr, TILE: tl.constexpr):
-    """The least logit that top-k and then top-p keep; ``mass`` is that of all from ``least`` on, 0 if not known."""
+def _least_kept(
+    source,
+    num,
+    k,
+    has_k,
+    p,
+    has_p,
+    mass,
+    least,
+    floor,
+    best,
+    scale,
+    SHIFT: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """The least logit that top-k and then top-p keep, which is ``least`` or above.
+
+    ``mass`` is that of all logits from ``least`` on, 0 if not known; from ``floor`` on there is enough for top-p.
+    """
     if has_k:
-        least = _search(source, num, k.to(tl.float64), least, best, scale, False, SHIFT, TILE)
+        least = _search(source, num, k.to(tl.float64), least, best, scale, False, SHIFT, TILE, STAGES)
     if has_p:
         if mass == 0:
-            mass = _mass_from(source, num, least, best, scale, TILE)
-        # What lies below the floor, were it everything, would be no more than half of what top-p leaves out.
-        floor = best - (tl.log2((num / (1 - p)).to(tl.float32)) + 1) / scale
-        least = _search(source, num, p * mass, tl.maximum(least, floor), best, scale, True, SHIFT, TILE)
+            mass = _mass_from(source, num, least, best, scale, TILE, STAGES)
+        least = _search(source, num, p * mass, tl.maximum(least, floor), best, scale, True, SHIFT, TILE, STAGES)
     return least
 
 
@@ -124,7 +153,7 @@ def _gather(
     tl.debug_barrier()
     num_listed = tl.sum(has_some.to(tl.int32), 0)
     num = tl.zeros([], tl.int32)
-    for start in range(0, num_listed, _LISTED):
+    for start in tl.range(0, num_listed, _LISTED, num_stages=_STAGES):
         members = start + tl.arange(0, _LISTED)
         groups = tl.load(listed + members, members < num_listed, other=0)
         columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
@@ -146,7 +175,7 @@ def _weigh_groups(
     logits, maxima, masses, num_groups, vocab_size, scale, least, TILE_GROUPS: tl.constexpr, GROUP: tl.constexpr
 ):
     """Sum the weights of each group anew, of the logits from ``least`` on."""
-    for start in range(0, num_groups, TILE_GROUPS):
+    for start in tl.range(0, num_groups, TILE_GROUPS, num_stages=_STAGES):
         groups = start + tl.arange(0, TILE_GROUPS)
         columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
         x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
@@ -227,7 +256,7 @@ def filter_kernel(
         can_cut = k <= tl.minimum(_SOUGHT, 3 * num_groups // 4)
     cut = least
     if can_cut & (is_whole == 0):
-        cut = _search(maxima, num_groups, num_sought.to(tl.float64), least, best, scale, False, SHIFT, GROUPS)
+        cut = _search(maxima, num_groups, num_sought.to(tl.float64), least, best, scale, False, SHIFT, GROUPS, 1)
     num_listed = tl.sum((peaks >= cut).to(tl.int32), 0)
     is_few = (can_cut | is_whole) & (num_listed <= _MAX_LISTED)
     num = tl.zeros([], tl.int32)
@@ -236,18 +265,22 @@ def filter_kernel(
         is_few = num <= _MAX_CANDIDATES
     mass = tl.sum(sums.to(tl.float64) * tl.exp2((peaks - best) * scale).to(tl.float64), 0)
     if is_few & ((has_k | is_whole) == 0):
-        is_few = _mass_from(candidates, num, cut, best, scale, _FEW) >= p * mass
+        is_few = _mass_from(candidates, num, cut, best, scale, _FEW, 1) >= p * mass
     mass = tl.where(has_k | has_min_p, 0.0, mass)
 
     if is_few:
-        least = _least_kept(candidates, num, k, has_k, p, has_p, mass, least, best, scale, SHIFT, _FEW)
+        least = _least_kept(candidates, num, k, has_k, p, has_p, mass, cut, cut, best, scale, SHIFT, _FEW, 1)
         places = tl.arange(0, _MAX_CANDIDATES)
         x = tl.load(candidates + places, places < num, other=-float("inf"))
         weights = tl.where(x >= least, tl.exp2((x - best) * scale), 0.0).to(tl.float64)
         place, _ = first_above(weights, share, places, _MAX_CANDIDATES)
         token = tl.load(candidate_ids + place)
     else:
-        least = _least_kept(logits, vocab_size, k, has_k, p, has_p, mass, least, best, scale, SHIFT, _MANY)
+        # What lies below the floor, were it everything, would be no more than half of what top-p leaves out.
+        floor = best - (tl.log2((vocab_size / (1 - p)).to(tl.float32)) + 1) / scale
+        least = _least_kept(
+            logits, vocab_size, k, has_k, p, has_p, mass, least, floor, best, scale, SHIFT, _MANY, _STAGES
+        )
         _weigh_groups(logits, maxima, masses, num_groups, vocab_size, scale, least, _MANY // GROUP, GROUP)
         token = draw(logits, maxima, masses, num_groups, vocab_size, best, scale, share, least, GROUPS, GROUP)
     tl.store(tokens + row, token.to(tl.int64))

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from octavo.kernels.triton import sampling
-from octavo.kernels.triton.sampling import SamplingWorkspace, sample
+from octavo.kernels.triton.sampling import Layout, SamplingWorkspace, sample
 from octavo.records import NAN_TOKEN, NewRow, SamplingParams
 from octavo.sampling import Sampler
 from octavo.sampling.random import stream_key
@@ -24,6 +23,7 @@ def draw(
     lengths: torch.Tensor | None = None,
     num_real: int | None = None,
     workspace: SamplingWorkspace | None = None,
+    layout: Layout | None = None,
 ) -> torch.Tensor:
     """Sample rows whose slots are strewn over larger tables, the rest of which is nonsense."""
     num_rows, vocab_size = logits.shape
@@ -48,6 +48,7 @@ def draw(
         tokens,
         workspace or SamplingWorkspace(num_rows, vocab_size, device),
         num_rows=num_rows,
+        layout=layout or Layout(),
     )
     assert tokens[-1] == POISON
     return tokens[:-1].cpu()
@@ -184,13 +185,20 @@ def test_a_workspace_serves_one_call_after_another(device: torch.device) -> None
         assert tokens.tolist() == expected(logits, params).tolist()
 
 
-def test_a_row_does_not_depend_on_how_the_work_is_shared(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_does_not_depend_on_how_the_work_is_shared(device: torch.device) -> None:
     params = [SamplingParams(**kind) for kind in KINDS]
     logits = logits_of(len(params), 12_000, 6).bfloat16()
-    alone = draw(device, logits, params)
-    monkeypatch.setattr(sampling, "num_multiprocessors", lambda _: 1)
-    monkeypatch.setattr(sampling, "_PROGRAMS_PER_MULTIPROCESSOR", 1)
-    assert draw(device, logits, params).tolist() == alone.tolist()
+    tokens = draw(device, logits, params)
+    # Copies of the rows, so many that a program reads several tiles of each.
+    copies = 300 if device.type == "cuda" else 1
+    together = draw(
+        device,
+        logits.repeat(copies, 1),
+        params * copies,
+        seeds=list(range(len(params))) * copies,
+        layout=Layout(programs_per_multiprocessor=1),
+    )
+    assert together.tolist() == tokens.tolist() * copies
 
 
 def test_rows_may_lie_apart(device: torch.device) -> None:
