@@ -1,17 +1,18 @@
 """The engine: takes requests, runs steps, gives tokens."""
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 
 from octavo.config import EngineConfig
-from octavo.execution.executor import Executor, InProcessExecutor, PendingStep
+from octavo.execution.executor import Executor, InProcessExecutor
+from octavo.execution.results import PendingStep
 from octavo.hub import find_model
-from octavo.planning import make_plan
+from octavo.planning import fit_cache, make_plan
 from octavo.platforms import select_platform
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, StepOutputs
 from octavo.scheduling import Scheduler
+from octavo.telemetry.phases import PhaseTimer
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +25,19 @@ class EngineCore:
     """
 
     def __init__(self, settings: EngineConfig) -> None:
-        start = time.perf_counter()
-        source, config = find_model(settings)
-        platform = select_platform(settings.device.device)
-        self.plan: Plan = make_plan(settings, config, platform)
-        for decision in self.plan.decisions:
+        phases = PhaseTimer(logger)
+        with phases.phase("configuration"):
+            source, config = find_model(settings)
+            platform = select_platform(settings.device.device)
+            plan = make_plan(settings, config, platform)
+        for decision in plan.decisions:
             logger.debug("%s = %s: %s", decision.name, decision.value, decision.reason)
-        executor = InProcessExecutor(settings, source, config, self.plan, platform)
+        executor = InProcessExecutor(settings, source, config, plan, platform, phases)
         self.executor: Executor = executor
+        with phases.phase("memory") as phase:
+            self.plan: Plan = fit_cache(plan, settings, platform)
+            phase.words = f"cache for {self.plan.cache_tokens} tokens"
+        executor.start(self.plan)
         self.scheduler = Scheduler(self.plan)
         self._pending: deque[PendingStep] = deque()
         self.info = EngineInfo(
@@ -42,15 +48,7 @@ class EngineCore:
             max_num_seqs=self.plan.max_num_seqs,
             supports_prefix_caching=self.plan.enable_prefix_caching,
         )
-        logger.info(
-            "%s on %s: weights in %.1f s, ready in %.1f s; cache for %d tokens, sequences up to %d",
-            source.name,
-            platform.describe(),
-            executor.load_report.seconds,
-            time.perf_counter() - start,
-            self.plan.cache_tokens,
-            self.plan.max_model_len,
-        )
+        phases.ready(f"{source.name} on {platform.describe()}, sequences up to {self.plan.max_model_len} tokens")
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.

@@ -21,11 +21,7 @@ from octavo.sampling.sampler import Samples
 
 
 class DeviceRunner(ModelRunner):
-    """Queues steps: a captured graph where one fits, single launches elsewhere.
-
-    Args:
-        enforce_eager: capture nothing.
-    """
+    """Queues steps: a captured graph where one fits, single launches elsewhere."""
 
     def __init__(
         self,
@@ -36,8 +32,6 @@ class DeviceRunner(ModelRunner):
         device: torch.device,
         backend: AttentionBackend,
         processors: Sequence[LogitsProcessor] = (),
-        *,
-        enforce_eager: bool = False,
     ) -> None:
         super().__init__(model, config, plan, dtype, device, backend, processors)
         self.inputs = InputBuffers(plan, device)
@@ -45,19 +39,26 @@ class DeviceRunner(ModelRunner):
         self._logits_buffer = torch.zeros(plan.max_num_seqs, config.vocab_size, dtype=dtype, device=device)
         self.device_sampler = DeviceSampler(self.sampler.parameters, self.inputs.sampled)
         self._graphs = StepGraphs(self._forward_shape, self._sample_and_append)
-        self._warm_up(enforce_eager)
+        self._shapes = ladder(plan.max_num_seqs, plan.max_num_batched_tokens)
 
     @torch.inference_mode()
-    def _warm_up(self, enforce_eager: bool) -> None:
-        """Compile what steps need and capture the graphs. The state holds no rows, so nothing is computed or stored."""
-        shapes = ladder(self.plan.max_num_seqs, self.plan.max_num_batched_tokens)
-        for shape in shapes:
+    def warm_up(self) -> None:
+        """Compile and load what steps need. The state holds no rows, so nothing is computed or stored."""
+        for shape in self._shapes:
             self._sample_and_append(self._forward_shape(shape)[1])
-        fresh = StepShape(1, min(64, self.plan.max_num_batched_tokens), 64, False, True, True)
-        self._forward_shape(fresh)
-        if not enforce_eager:
-            self._graphs.capture(shapes)
-        torch.cuda.synchronize(self.device)
+        self._forward_shape(StepShape(1, min(64, self.plan.max_num_batched_tokens), 64, False, True, True))
+        self._wait()
+
+    @torch.inference_mode()
+    def capture(self) -> int:
+        """Capture the steps worth capturing, after :meth:`warm_up`; returns their number."""
+        self._graphs.capture(self._shapes)
+        self._wait()
+        return len(self._shapes)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _run(self, step: Step) -> SampledStep:
         shape = shape_of(step)

@@ -18,6 +18,7 @@ from octavo.platforms import Platform
 from octavo.quantization.scheme import PlainScheme
 from octavo.records import Plan, Step
 from octavo.sampling.processors import load_processors
+from octavo.telemetry.phases import PhaseTimer
 
 
 class Executor(ABC):
@@ -33,35 +34,56 @@ class Executor(ABC):
 
 
 class InProcessExecutor(Executor):
-    """One device, in the caller's process.
+    """One device, in the caller's process: loads the model at once, runs steps after :meth:`start`.
 
     Attributes:
         load_report: bytes and seconds that loading took.
     """
 
     def __init__(
-        self, settings: EngineConfig, source: ModelSource, config: ModelConfig, plan: Plan, platform: Platform
+        self,
+        settings: EngineConfig,
+        source: ModelSource,
+        config: ModelConfig,
+        plan: Plan,
+        platform: Platform,
+        phases: PhaseTimer,
     ) -> None:
         # Twice: while layers rearrange their weights, a copy lies beside the original.
         platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"))
-        device, dtype = platform.device, getattr(torch, plan.dtype)
-        load_kernels(device)
-        model, self.load_report = _load(settings, source, config, plan, dtype, device)
-        processors = load_processors(settings.model.logits_processors or [], settings, device)
-        backend = attention_backend(
-            device, plan.max_num_seqs, plan.max_model_len, deterministic=settings.device.deterministic
-        )
-        self._runner: ModelRunner | None
-        if device.type == "cuda":
-            from octavo.execution.device_runner import DeviceRunner
+        self._settings = settings
+        self._config = config
+        self._device = platform.device
+        self._phases = phases
+        self._runner: ModelRunner | None = None
+        load_kernels(self._device)
+        dtype = getattr(torch, plan.dtype)
+        self._model, self.load_report = _load(settings, source, config, plan, dtype, self._device, phases)
 
-            eager = settings.model.enforce_eager
-            self._runner = DeviceRunner(model, config, plan, dtype, device, backend, processors, enforce_eager=eager)
-        else:
-            self._runner = ModelRunner(model, config, plan, dtype, device, backend, processors)
+    def start(self, plan: Plan) -> None:
+        """Make the cache and everything else that steps need.
+
+        Args:
+            plan: as at construction, but with the cache that fits beside the loaded model.
+        """
+        device, deterministic = self._device, self._settings.device.deterministic
+        processors = load_processors(self._settings.model.logits_processors or [], self._settings, device)
+        backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
+        arguments = (self._model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
+        if device.type == "cpu":
+            self._runner = ModelRunner(*arguments)
+            return
+        from octavo.execution.device_runner import DeviceRunner
+
+        self._runner = runner = DeviceRunner(*arguments)
+        with self._phases.phase("kernels"):
+            runner.warm_up()
+        if not self._settings.model.enforce_eager:
+            with self._phases.phase("graphs") as phase:
+                phase.words = f"{runner.capture()} step sizes"
 
     def submit(self, step: Step) -> PendingStep:
-        assert self._runner is not None, "the executor is shut down"
+        assert self._runner is not None, "the executor is not started, or shut down"
         return self._runner.execute(step)
 
     def shutdown(self) -> None:
@@ -75,6 +97,7 @@ def _load(
     plan: Plan,
     dtype: torch.dtype,
     device: torch.device,
+    phases: PhaseTimer,
 ) -> tuple[CausalLM, LoadReport]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -91,5 +114,6 @@ def _load(
         load_format=settings.load.load_format,
         seed=settings.model.seed,
         show_progress=settings.load.use_tqdm_on_load,
+        phases=phases,
     )
     return model, report
