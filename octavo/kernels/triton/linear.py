@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,19 +144,23 @@ class SmallBatchLinear:
             same key, so that the dictionaries of a whole model, merged, hold each once.
         """
         found: dict[Hashable, Callable[[], None]] = {}
-        for smaller, num_rows in itertools.pairwise((0, *ROW_CLASSES)):
-            plan = self.plan(num_rows, is_gated=activation != "none")
-            if plan is None or smaller >= max_rows:
-                continue
+        for num_rows, plan in self._plans_up_to(max_rows, activation):
             constants = (plan.block_m, plan.block_n, plan.block_k, plan.mode, plan.num_stages, plan.num_warps)
             kind = (self.weight.dtype, self.bias is None, plan.use_descriptors, self._is_even(plan), activation)
             found.setdefault((constants, kind), functools.partial(self._compile, num_rows, plan, activation))
         return found
 
     def warmup(self, max_rows: int, activation: str = "none") -> None:
-        """Compile and load what batches of up to ``max_rows`` rows use."""
-        for compile_kernel in self.variants(max_rows, activation).values():
-            compile_kernel()
+        """Compile, load and run once what batches of up to ``max_rows`` rows use, as must be before a capture."""
+        for num_rows, plan in self._plans_up_to(max_rows, activation):
+            self.launch(self.weight.new_zeros(num_rows, self.weight.shape[1]), plan, activation)
+
+    def _plans_up_to(self, max_rows: int, activation: str) -> Iterator[tuple[int, Plan]]:
+        """A number of rows of each class that ``max_rows`` rows reach, with its plan."""
+        for smaller, num_rows in itertools.pairwise((0, *ROW_CLASSES)):
+            plan = self.plan(num_rows, is_gated=activation != "none")
+            if plan is not None and smaller < max_rows:
+                yield num_rows, plan
 
     def _by_library(self, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         if out is None:
@@ -186,11 +190,8 @@ class SmallBatchLinear:
                 TensorDescriptor.from_tensor(x, [plan.block_m, plan.block_k]),
                 TensorDescriptor.from_tensor(self.weight, [plan.block_n, plan.block_k]),
             )
-        space = None
-        if plan.mode == "split":
-            space = self._space = reserve_workspace(
-                x.device, *plan.workspace(num_rows, num_channels, is_gated=is_gated), at_hand=self._space
-            )
+        needed = plan.workspace(num_rows, num_channels, is_gated=is_gated)
+        space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
         row_bytes = plan.block_n * (2 if is_gated else 1) * self.weight.element_size()
         args = [
             x,
@@ -198,8 +199,8 @@ class SmallBatchLinear:
             *tiles,
             self.bias,
             y,
-            None if space is None else space.partials,
-            None if space is None else space.arrivals,
+            space.partials,
+            space.arrivals,
             num_rows,
             num_channels,
             num_features,

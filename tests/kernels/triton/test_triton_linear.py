@@ -167,6 +167,14 @@ def test_variants_are_few_and_shared(device: torch.device) -> None:
     assert len(make_linear(device, DTYPES[0], 128, 256, with_bias=False).variants(8, "silu")) == 1
 
 
+def test_warmup_runs_every_plan_once(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    linear = make_linear(device, DTYPES[0], 64, 128, with_bias=False)
+    launched = []
+    monkeypatch.setattr(linear, "launch", lambda x, plan, activation: launched.append((len(x), plan, activation)))
+    linear.warmup(20, "silu")
+    assert launched == [(num_rows, linear.plan(num_rows, is_gated=True), "silu") for num_rows in (16, 32)]
+
+
 def test_workspace_grows_and_old_ones_stay_with_their_holders(device: torch.device) -> None:
     small = reserve_workspace(device, 10, 10)
     large = reserve_workspace(device, small.partials.numel() + 1, small.arrivals.numel() + 1)
