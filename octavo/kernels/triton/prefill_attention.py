@@ -4,6 +4,7 @@ import torch
 import triton
 
 from octavo.kernels.triton.launch import num_multiprocessors
+from octavo.kernels.triton.prefill_hopper import can_hopper_prefill, hopper_config, hopper_prefill
 from octavo.kernels.triton.prefill_portable import TileConfig, portable_prefill
 
 
@@ -47,14 +48,21 @@ def prefill_attention(
     """
     keys, values = (kv_cache[0], kv_cache[1]) if k is None or v is None else (k, v)
     num_heads, num_kv_heads = q.shape[1], keys.shape[1]
+    if max_query_len > _SMALL_TILE and can_hopper_prefill(q, keys):
+        hopper_prefill(
+            q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
+            num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
+            config=hopper_config(q.shape[2]),
+        )  # fmt: skip
+        return
     group = triton.next_power_of_2(num_heads // num_kv_heads)
     pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE else 1
     num_programs = (num_tokens // 128 + num_rows) * num_heads
-    is_small = pack > 1 or max_query_len <= _SMALL_TILE or num_programs < num_multiprocessors(q.device)
+    is_small = max_query_len <= _SMALL_TILE or num_programs < num_multiprocessors(q.device)
     portable_prefill(
         q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
         num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
-        pack=pack, config=_tile_config(q.dtype, triton.next_power_of_2(q.shape[2]), is_small),
+        pack=pack, config=portable_config(q.dtype, q.shape[2], is_small),
     )  # fmt: skip
 
 
@@ -62,9 +70,10 @@ _SMALL_TILE = 64
 """Query rows of a tile where chunks are short or few."""
 
 
-def _tile_config(dtype: torch.dtype, head_dim: int, is_small: bool) -> TileConfig:
+def portable_config(dtype: torch.dtype, head_dim: int, is_small: bool) -> TileConfig:
+    """Tiles that registers and shared memory hold, small ones where chunks are short or few."""
     if dtype == torch.float32:
-        return TileConfig(_SMALL_TILE, 32, 8 if head_dim > 128 else 4, 2)
+        return TileConfig(16 if head_dim > 128 else 32, 32, 8, 2)
     if is_small:
         return TileConfig(_SMALL_TILE, 32 if head_dim > 128 else 64, 4, 3)
     return TileConfig(128, 64, 8, 2 if head_dim > 128 else 3)

@@ -1,0 +1,111 @@
+"""Launches prefill attention written for Hopper's tensor memory accelerator and asynchronous products."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.prefill_hopper_kernel import hopper_kernel
+
+LOG2_E = 1.4426950408889634
+HALF_TILE = 64
+"""Queries that a group of four warps computes."""
+PAGE_COLUMNS = 64
+"""Values of a head that one copy of a page fetches: as many as a swizzled row of shared memory holds."""
+_ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class HopperConfig:
+    """Keys of a block, blocks in flight, whether the two groups of warps take turns, one program a multiprocessor."""
+
+    block_n: int
+    num_stages: int
+    takes_turns: bool
+    is_persistent: bool
+
+
+def hopper_config(head_dim: int) -> HopperConfig:
+    """What fits shared memory and was measured to be fastest."""
+    return HopperConfig(64 if head_dim > 128 else 128, 2, True, True)
+
+
+def can_hopper_prefill(q: torch.Tensor, keys: torch.Tensor) -> bool:
+    """Whether the kernel can serve these queries, over contiguous or paged keys (4 dimensions)."""
+    head_dim = q.shape[2]
+    if IS_INTERPRETED or q.dtype not in _ELEMENTS or head_dim not in {64, 128, 256} or not _is_hopper(q.device):
+        return False
+    if keys.dim() == 4:
+        are_rows = keys.stride(2) == head_dim and all(stride % head_dim == 0 for stride in keys.stride()[:2])
+        return are_rows and keys.shape[2] in {8, 16, 32, 64}
+    return all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 for x in (q, keys))
+
+
+def hopper_prefill(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    block_tables: torch.Tensor,
+    slots: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    counts: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    num_tokens: int,
+    num_rows: int,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+    config: HopperConfig,
+) -> None:
+    """Launch the kernel; arguments as of ``prefill_attention``.
+
+    Args:
+        k, v: ``[T, Hkv, D]`` contiguous keys, or the cache's halves ``[blocks, Hkv, block_size, D]``.
+    """
+    num_heads, head_dim = q.shape[1:]
+    num_kv_heads = k.shape[1]
+    is_paged = k.dim() == 4
+    if is_paged:
+        box = (k.shape[2], PAGE_COLUMNS)
+        num_values = head_dim + sum((k.shape[i] - 1) * k.stride(i) for i in range(3))
+        key_shape, key_stride = (num_values // head_dim, head_dim), head_dim
+    else:
+        box = (config.block_n, head_dim)
+        key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
+    num_programs = (num_tokens // (2 * HALF_TILE) + num_rows) * num_heads
+    if config.is_persistent:
+        num_programs = min(num_programs, num_multiprocessors(q.device))
+    hopper_kernel[(num_programs,)](
+        _descriptor(q, (q.shape[0], num_heads * head_dim), q.stride(0), (HALF_TILE, head_dim)),
+        _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box),
+        out, query_starts, seq_lens, counts, slots, block_tables, sinks,
+        out.stride(0), block_tables.stride(0),
+        k.stride(0) // head_dim if is_paged else 0, k.stride(1) // head_dim if is_paged else 0,
+        scale * LOG2_E if softcap is None else scale / softcap,
+        0.0 if softcap is None else softcap * LOG2_E,
+        window or 0,
+        GROUP=num_heads // num_kv_heads, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
+        STAGES=config.num_stages, PAGED=is_paged, CAP=softcap is not None, WINDOW=window is not None,
+        SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4, **dependent_launch(q.device),
+    )  # fmt: skip
+
+
+def _descriptor(x: torch.Tensor, shape: tuple[int, int], stride: int, box: tuple[int, int]) -> TensorDescriptor:
+    """A tensor as a matrix of rows, fetched in boxes."""
+    return TensorDescriptor(x, list(shape), [stride, 1], list(box), _layout(x.dtype, box))
+
+
+@functools.cache
+def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for(list(box), _ELEMENTS[dtype])
+
+
+@functools.cache
+def _is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
