@@ -1,0 +1,99 @@
+"""The runner that keeps everything on the device, with its kernels: the same tokens as the plain runner's."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
+
+from octavo.execution.device_runner import DeviceRunner
+from octavo.execution.graphs import decode_sizes, ladder
+from octavo.hub.model_config import LayerType, ModelConfig
+from octavo.kernels.triton.attention import TritonAttention
+from octavo.models.base import CausalLM
+from octavo.records import EngineRequest, SamplingParams
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="runs where Triton's interpreter is on: without a GPU; tests/gpu does it with one"
+)
+
+DEVICE = torch.device("cpu")
+LAYERS: tuple[LayerType, ...] = ("full_attention", "sliding_attention")
+
+
+class DeviceEngine(TinyEngine):
+    """The same engine over the other runner; graphs are for real devices only."""
+
+    def __init__(self, config: ModelConfig, model: CausalLM, **settings: Any) -> None:
+        super().__init__(config, model, **settings)
+        backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
+        self.runner = DeviceRunner(model, config, self.plan, torch.float32, DEVICE, backend)
+
+
+def make_requests() -> list[EngineRequest]:
+    source = random.Random(2)
+    greedy = {"temperature": 0.0, "max_tokens": 5}
+    wishes: list[dict[str, Any]] = [
+        greedy,
+        greedy | {"presence_penalty": 1.0, "logprobs": 2, "prompt_logprobs": 1},
+        {"temperature": 0.8, "top_k": 9, "max_tokens": 5},
+        {"temperature": 0.8, "top_p": 0.7, "min_p": 0.02, "max_tokens": 4},
+        {"temperature": 1.0, "max_tokens": 4},
+    ]
+    prompts = [[source.randrange(VOCAB) for _ in range(length)] for length in (1, 19, 8, 3, 13)]
+    return [
+        EngineRequest(str(index), prompt, SamplingParams(**wish), seed=index)
+        for index, (prompt, wish) in enumerate(zip(prompts, wishes, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"num_steps_ahead": 1, "max_num_batched_tokens": 9}, id="chunks, a step ahead"),
+        pytest.param({"num_blocks": 24, "enable_prefix_caching": False}, id="preempted"),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
+def test_tokens_and_logprobs_equal_the_plain_runners(architecture: str, settings: dict[str, Any]) -> None:
+    config = tiny_config(architecture, LAYERS, 5)
+    model = tiny_model(config)
+    requests = make_requests()
+    expected = TinyEngine(config, model).run(requests)
+    found = DeviceEngine(config, model, **settings).run(requests)
+    for request_id, outputs in expected.items():
+        assert tokens(found[request_id]) == tokens(outputs), request_id
+        for kind in ("logprobs", "prompt_logprobs"):
+            wanted = [entry for output in outputs for entry in getattr(output, kind) or []]
+            got = [entry for output in found[request_id] for entry in getattr(output, kind) or []]
+            assert [entry.token_ids for entry in got] == [entry.token_ids for entry in wanted]
+            values = [value for entry in wanted for value in entry.logprobs]
+            assert [value for entry in got for value in entry.logprobs] == pytest.approx(values, abs=1e-4)
+
+
+def test_a_request_whose_values_are_not_numbers_ends_alone() -> None:
+    config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
+    poison = VOCAB - 1
+    params = SamplingParams(temperature=0, max_tokens=4)
+    good = [EngineRequest(str(index), [index, 1, 2, 3, index], params) for index in range(2)]
+    clean = TinyEngine(config, tiny_model(config)).run(good)
+    engine = DeviceEngine(config, tiny_model(config, poison), num_blocks=30, num_steps_ahead=1)
+    bad = EngineRequest("bad", [4, 5, poison, 6, 7], params)
+    for _ in range(2):
+        outputs = engine.run([good[0], bad, good[1]])
+        assert outputs["bad"][-1].finish_reason == "error"
+        for request in good:
+            assert tokens(outputs[request.request_id]) == tokens(clean[request.request_id])
+
+
+def test_captured_sizes_cover_every_batch_with_little_padding() -> None:
+    for most in (1, 5, 64, 256, 1000):
+        sizes = decode_sizes(most)
+        assert sizes[-1] == most
+        for batch in range(1, most + 1):
+            fitting = next(size for size in sizes if size >= batch)
+            assert fitting - batch <= max(8, batch / 4)
+    shapes = ladder(256, 2048)
+    assert [shape.num_tokens for shape in shapes] == sorted((shape.num_tokens for shape in shapes), reverse=True)
+    assert all(shape.num_rows <= min(256, shape.num_tokens) for shape in shapes)
