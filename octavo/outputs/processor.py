@@ -1,6 +1,6 @@
 """From the engine's outputs to what users get: text, stop strings, log-probabilities, ``n`` completions in one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo.outputs.completion import Completion
@@ -33,21 +33,6 @@ class ProcessedOutputs:
     aborts: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Route:
-    """Where the tokens of some requests go.
-
-    Attributes:
-        request_ids: the requests.
-        late: index among them, and what appends a token, for completions that nobody sees before the end.
-        shown: index, request and completion of all others.
-    """
-
-    request_ids: Sequence[str]
-    late: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
-    shown: list[tuple[int, "_Request", Completion]] = field(default_factory=list)
-
-
 class OutputProcessor:
     """Keeps the requests in flight of one frontend and turns engine outputs into :class:`RequestOutput`.
 
@@ -59,7 +44,8 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._requests: dict[str, _Request] = {}
         self._completions: dict[str, tuple[_Request, Completion]] = {}
-        self._route = _Route(())
+        # What appends a token to those among the completions that need nothing else done with it.
+        self._late: dict[str, Callable[[int], None]] = {}
 
     @property
     def num_unfinished(self) -> int:
@@ -76,21 +62,27 @@ class OutputProcessor:
         request = _Request(prepared, self._tokenizer)
         self._requests[prepared.request_id] = request
         for completion in request.completions:
-            self._completions[completion.request.request_id] = (request, completion)
+            engine_id = completion.request.request_id
+            self._completions[engine_id] = (request, completion)
+            if completion.text_is_late:
+                self._late[engine_id] = completion.token_ids.append
 
     def process(self, outputs: StepOutputs) -> ProcessedOutputs:
         """Take in what a step brought. Outputs of requests that are gone are passed over."""
         processed = ProcessedOutputs()
         changed: dict[str, _Request] = {}
-        route, token_ids = self._find_route(outputs.request_ids), outputs.token_ids
-        for index, append in route.late:
-            append(token_ids[index])
-        for index, request, completion in route.shown:
-            completion.take_token(token_ids[index])
-            if completion.is_finished:
-                self._end(request, completion)
-                processed.aborts.append(completion.request.request_id)
-            _show(request, completion, processed, changed)
+        find_late = self._late.get
+        for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
+            append = find_late(request_id)
+            if append is not None:
+                append(token_id)
+            elif (known := self._completions.get(request_id)) is not None:
+                request, completion = known
+                completion.take_token(token_id)
+                if completion.is_finished:
+                    self._end(request, completion)
+                    processed.aborts.append(request_id)
+                _show(request, completion, processed, changed)
         for output in outputs.others:
             known = self._completions.get(output.request_id)
             if known is None:
@@ -107,38 +99,12 @@ class OutputProcessor:
                 processed.outputs.append(request.snapshot())
         return processed
 
-    def _find_route(self, request_ids: Sequence[str]) -> _Route:
-        """Steps of the same requests share a route; it is looked up anew when one of them is gone."""
-        if request_ids == self._route.request_ids:
-            return self._route
-        self._route = route = _Route(request_ids)
-        for index, request_id in enumerate(request_ids):
-            known = self._completions.get(request_id)
-            if known is None:
-                continue
-            request, completion = known
-            if completion.text_is_late:
-                route.late.append((index, completion.token_ids.append))
-            else:
-                route.shown.append((index, request, completion))
-        return route
-
-    def _end(self, request: "_Request", completion: Completion) -> None:
-        """Forget a finished completion, and its request with the last one."""
-        self._route = _Route(())
-        del self._completions[completion.request.request_id]
-        request.num_running -= 1
-        if request.is_finished:
-            del self._requests[request.request_id]
-
     def abort(self, request_id: str) -> list[str]:
         """Forget a request and return the ids that the engine is to abort; none if it is not in flight."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return []
-        self._route = _Route(())
-        engine_ids = [completion.request.request_id for completion in request.completions]
-        return [engine_id for engine_id in engine_ids if self._completions.pop(engine_id, None) is not None]
+        return [completion.request.request_id for completion in request.completions if self._forget(completion)]
 
     def abort_output(self, request_id: str) -> RequestOutput | None:
         """The last output of a request about to be aborted, its completions ended with ``abort``.
@@ -153,12 +119,25 @@ class OutputProcessor:
         failed = [request.ended("error", error) for request in self._requests.values()]
         self._requests.clear()
         self._completions.clear()
-        self._route = _Route(())
+        self._late.clear()
         return failed
 
     def replays(self) -> list[EngineRequest]:
         """What to send to a new engine so that every unfinished completion goes on where it was."""
         return [completion.replay(request.leader_id) for request, completion in self._completions.values()]
+
+    def _forget(self, completion: Completion) -> bool:
+        """Expect nothing more for a completion; returns whether anything was expected."""
+        engine_id = completion.request.request_id
+        self._late.pop(engine_id, None)
+        return self._completions.pop(engine_id, None) is not None
+
+    def _end(self, request: "_Request", completion: Completion) -> None:
+        """Forget a finished completion, and its request with the last one."""
+        self._forget(completion)
+        request.num_running -= 1
+        if request.is_finished:
+            del self._requests[request.request_id]
 
 
 class _Request:

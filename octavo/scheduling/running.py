@@ -164,10 +164,14 @@ class Running:
 
 def _within(budget: int, slots: Slots, num_new: Counts) -> tuple[Slots, Counts]:
     """The first rows that fit the budget, the last of them as far as it does; those with nothing to do are left out."""
-    taken_before = np.cumsum(num_new) - num_new
-    num_new = np.clip(budget - taken_before, 0, num_new).astype(np.int32)
     rows = num_new.nonzero()[0]
-    return slots[rows], num_new[rows]
+    slots, num_new = slots[rows], num_new[rows]
+    total = np.cumsum(num_new)
+    if len(total) and total[-1] > budget:
+        last = int(np.searchsorted(total, budget))
+        num_new[last] -= total[last] - budget
+        slots, num_new = slots[: last + 1], num_new[: last + 1]
+    return slots, num_new
 
 
 def _new_row(request: Request) -> NewRow:

@@ -134,7 +134,8 @@ class Scheduler:
         # The same array of slots as last time means the same rows, each with one token.
         if batch is None or part.slots is not batch.slots:
             is_chunk = part.num_new > 1
-            if is_chunk.any():
+            num_chunks = np.count_nonzero(is_chunk)
+            if not is_chunk[len(is_chunk) - num_chunks :].all():
                 part = part[np.argsort(is_chunk, kind="stable")]
             self._last_batch = batch = Batch.of(part, self._rows)
         self._under_way.append(batch)

@@ -311,3 +311,37 @@ def test_any_cut_of_the_tokens_gives_the_same_result(data, kind):
 
     cuts = data.draw(st.lists(st.integers(1, 5), min_size=len(token_ids), max_size=len(token_ids)))
     assert result(cuts) == result([1] * len(token_ids))
+
+
+@given(st.data(), st.sampled_from(list(RequestOutputKind)))
+@settings(max_examples=100, deadline=None)
+def test_tokens_in_columns_give_what_tokens_one_by_one_give(data, kind):
+    streams = data.draw(
+        st.lists(st.lists(st.integers(0, TOKENIZER.vocab_size - 1), min_size=1, max_size=8), max_size=4)
+    )
+    kinds = [data.draw(st.sampled_from([kind, FINAL_ONLY])) for _ in streams]
+    text = "".join(map(TOKENIZER.decode, streams))
+    stops = [text[i : i + 2] for i in data.draw(st.lists(st.integers(0, max(0, len(text) - 2)), max_size=1))]
+    gone = data.draw(st.sets(st.integers(0, 3)))
+
+    def results(wrap):
+        processor = OutputProcessor(TOKENIZER)
+        for number, output_kind in enumerate(kinds):
+            processor.add(prepared(str(number), output_kind=output_kind, stop=[stop for stop in stops if stop]))
+        shown, aborts = [], []
+        for position in range(max(map(len, streams), default=0)):
+            if position == 2:
+                for number in gone:
+                    processor.abort(str(number))
+            outputs = [
+                EngineOutput(str(number), [stream[position]], "length" if position == len(stream) - 1 else None)
+                for number, stream in enumerate(streams)
+                if position < len(stream)
+            ]
+            processed = processor.process(wrap(outputs))
+            aborts.append(sorted(processed.aborts))
+            shown.append(sorted(processed.outputs, key=lambda output: output.request_id))
+        assert processor.num_unfinished == 0 or stops or gone
+        return shown, aborts
+
+    assert results(step) == results(lambda outputs: StepOutputs(others=outputs))

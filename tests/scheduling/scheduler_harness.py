@@ -4,6 +4,7 @@ import random
 from collections import deque
 from collections.abc import Hashable, Iterable
 
+import numpy as np
 from simulated_device import SimulatedDevice
 
 from octavo.errors import InvalidRequestError
@@ -106,7 +107,10 @@ class Harness:
         """Hand back the oldest step's results, if any step is under way."""
         if not self.results:
             return []
-        outputs = list(self.scheduler.update(self.results.popleft()))
+        result = self.results.popleft()
+        if self.random.random() < 0.5:
+            result.token_ids = np.array(result.token_ids, self.random.choice([np.int32, np.int64]))
+        outputs = list(self.scheduler.update(result))
         self._take(outputs)
         self.check()
         return outputs

@@ -146,6 +146,10 @@ class SimulatedDevice:
         assert min(num_new) >= 1
         assert sum(num_new) == step.num_tokens <= self.plan.max_num_batched_tokens
         assert sorted(num_new, key=lambda count: count > 1) == num_new, "rows of one token come first"
+        assert step.num_decodes == num_new.count(1)
+        assert step.max_query_len == max(num_new)
+        chunks = [first for first, count in zip(step.num_computed.tolist(), num_new, strict=True) if count > 1]
+        assert step.is_fresh == (not any(chunks))
         for slot, computed, count, samples in zip(
             slots, step.num_computed.tolist(), num_new, step.samples.tolist(), strict=True
         ):

@@ -134,6 +134,25 @@ class TestSteps:
         assert harness.received["a"] == [END]
         assert harness.finished == {"a": "stop"}
 
+    def test_steps_of_the_same_rows_share_what_they_say_of_them(self) -> None:
+        harness = quiet(make_plan(max_num_seqs=3))
+        for name in "abc":
+            harness.add(request(name, [1] * 3, max_tokens=9))
+        harness.step()
+        first, second = harness.schedule(), None
+        ids = harness.scheduler.update(harness.results.popleft()).request_ids
+        for _ in range(3):
+            second = harness.schedule()
+            assert first is not None and second is not None
+            assert second.slots is first.slots and second.num_new is first.num_new and second.samples is first.samples
+            assert second.num_computed.tolist() == [count + 1 for count in first.num_computed.tolist()]
+            outputs = harness.scheduler.update(harness.results.popleft())
+            assert outputs.request_ids is ids and len(outputs.token_ids) == 3 and not outputs.others
+            first = second
+        harness.scheduler.abort(["b"])
+        third = harness.schedule()
+        assert third is not None and third.slots.tolist() == [0, 2]
+
 
 class TestEnds:
     @pytest.mark.parametrize(("token", "stop_reason"), [(END, None), (STOP, STOP)])

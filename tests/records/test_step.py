@@ -1,0 +1,27 @@
+"""What a step says of its own shape."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.records import EngineOutput, Step, StepOutputs
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(2, 9)), max_size=4), st.integers(0, 4))
+def test_the_shape_of_a_step(chunks: list[tuple[int, int]], num_decodes: int) -> None:
+    rows = [(7, 1)] * num_decodes + chunks
+    if not rows:
+        return
+    computed, num_new = (np.array(column, np.int32) for column in zip(*rows, strict=True))
+    step = Step(1, np.arange(len(rows), dtype=np.int32), computed, num_new, num_new > 0)
+    assert step.num_tokens == num_new.sum()
+    assert step.num_decodes == num_decodes
+    assert step.max_query_len == num_new.max()
+    assert step.is_fresh == all(first == 0 for first, _ in chunks)
+
+
+def test_outputs_one_by_one() -> None:
+    last = EngineOutput("c", [3], finish_reason="stop")
+    outputs = StepOutputs(["a", "b"], [1, 2], [last])
+    assert list(outputs) == [EngineOutput("a", [1]), EngineOutput("b", [2]), last]
+    assert outputs and StepOutputs(others=[last]) and not StepOutputs()
