@@ -20,17 +20,16 @@ _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 @dataclass(frozen=True, slots=True)
 class HopperConfig:
-    """Keys of a block, blocks in flight, whether the two groups of warps take turns, one program a multiprocessor."""
+    """Keys of a block, blocks in flight, whether the two groups of warps take turns."""
 
     block_n: int
     num_stages: int
     takes_turns: bool
-    is_persistent: bool
 
 
 def hopper_config(head_dim: int) -> HopperConfig:
     """What fits shared memory and was measured to be fastest."""
-    return HopperConfig(64 if head_dim > 128 else 128, 2, True, True)
+    return HopperConfig(64 if head_dim > 128 else 128, 2, True)
 
 
 def can_hopper_prefill(q: torch.Tensor, keys: torch.Tensor) -> bool:
@@ -63,7 +62,7 @@ def hopper_prefill(
     sinks: torch.Tensor | None,
     config: HopperConfig,
 ) -> None:
-    """Launch the kernel; arguments as of ``prefill_attention``.
+    """Launch the kernel; arguments as of ``prefill_attention``. Launches must not run at the same time.
 
     Args:
         k, v: ``[T, Hkv, D]`` contiguous keys, or the cache's halves ``[blocks, Hkv, block_size, D]``.
@@ -78,13 +77,11 @@ def hopper_prefill(
     else:
         box = (config.block_n, head_dim)
         key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
-    num_programs = (num_tokens // (2 * HALF_TILE) + num_rows) * num_heads
-    if config.is_persistent:
-        num_programs = min(num_programs, num_multiprocessors(q.device))
-    hopper_kernel[(num_programs,)](
+    num_tiles = num_tokens // (2 * HALF_TILE) + num_rows
+    hopper_kernel[(min(num_tiles * num_heads, num_multiprocessors(q.device)),)](
         _descriptor(q, (q.shape[0], num_heads * head_dim), q.stride(0), (HALF_TILE, head_dim)),
         _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box),
-        out, query_starts, seq_lens, counts, slots, block_tables, sinks,
+        out, query_starts, seq_lens, counts, slots, block_tables, sinks, _queue(q.device),
         out.stride(0), block_tables.stride(0),
         k.stride(0) // head_dim if is_paged else 0, k.stride(1) // head_dim if is_paged else 0,
         scale * LOG2_E if softcap is None else scale / softcap,
@@ -104,6 +101,12 @@ def _descriptor(x: torch.Tensor, shape: tuple[int, int], stride: int, box: tuple
 @functools.cache
 def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for(list(box), _ELEMENTS[dtype])
+
+
+@functools.cache
+def _queue(device: torch.device) -> torch.Tensor:
+    """The launches' work queue, which each leaves empty."""
+    return torch.zeros(2, dtype=torch.int32, device=device)
 
 
 @functools.cache

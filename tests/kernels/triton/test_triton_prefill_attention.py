@@ -191,6 +191,25 @@ def test_half_precision(device: torch.device, dtype: torch.dtype) -> None:
     check(make_case(device, [(18, 18), (5, 5)], dtype=dtype, head_dim=64), fresh=True)
 
 
+@pytest.mark.skipif(IS_INTERPRETED, reason="long chunks are for devices")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("window", [None, 100])
+def test_long_chunks(device: torch.device, dtype: torch.dtype, head_dim: int, window: int | None) -> None:
+    fresh = [(1, 1), (300, 300), (128, 128), (1, 1), (129, 129), (517, 517)]
+    for num_decode in (0, 1):
+        case = make_case(device, fresh, num_decode=num_decode, head_dim=head_dim, window=window, dtype=dtype)
+        check(case, fresh=True)
+        check(case, fresh=True, softcap=2.0, has_sinks=True)
+    for block_size in (8, 16, 32, 64):
+        chunks = [(1, 70), (300, 377), (128, 256), (65, 1000), (200, 200)]
+        case = make_case(
+            device, chunks, num_decode=1, head_dim=head_dim, block_size=block_size, window=window, dtype=dtype
+        )
+        check(case)
+        check(case, softcap=2.0, has_sinks=True)
+
+
 def test_many_rows(device: torch.device) -> None:
     case = make_case(device, [(1 + row % 3, 1 + row % 3) for row in range(131)], heads=(1, 1))
     out = torch.full_like(case.q, 7.0, memory_format=torch.contiguous_format)
