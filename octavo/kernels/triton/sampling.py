@@ -26,14 +26,13 @@ class Layout(NamedTuple):
 
     Attributes:
         tile_groups: groups of tokens that a program of the first launch reads at once.
-        survey_warps, survey_stages: its warps, and how far it reads ahead.
+        survey_warps: its warps.
         programs_per_multiprocessor: how many programs a multiprocessor gets at least; few rows get more.
         filter_warps: of the second launch's programs.
     """
 
-    tile_groups: int = 16
+    tile_groups: int = 8
     survey_warps: int = 8
-    survey_stages: int = 1
     programs_per_multiprocessor: int = 32
     filter_warps: int = 16
 
@@ -121,7 +120,6 @@ def sample(
         *sizes,
         tiles_per_program,
         TILE_GROUPS=layout.tile_groups,
-        STAGES=layout.survey_stages,
         GROUPS=padded_groups,
         GROUP=GROUP,
         num_warps=layout.survey_warps,
@@ -173,34 +171,42 @@ def _survey_kernel(
     int_stride,
     tiles_per_program,
     TILE_GROUPS: tl.constexpr,
-    STAGES: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
     row = tl.program_id(1)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    if row >= tl.load(counts):
-        return
-    slot = tl.load(slots + row).to(tl.int64)
-    t = tl.load(temperature + slot * float_stride)
-    k = tl.load(top_k + slot * int_stride)
-    is_random = (t >= _GREEDY_TEMPERATURE) & (k != 1)
-    scale = log2_scale(tl.maximum(t, _GREEDY_TEMPERATURE))
+    first = tl.program_id(0) * tiles_per_program * TILE_GROUPS
+    last = tl.minimum(first + tiles_per_program * TILE_GROUPS, num_groups)
     logits += row.to(tl.int64) * logits_stride
     maxima += row.to(tl.int64) * num_groups
     masses += row.to(tl.int64) * num_groups
+    offsets = tl.arange(0, TILE_GROUPS)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    # Logits are on their way before it is known what they are for: only volatile loads stay before the branch.
+    columns = first * GROUP + offsets
+    coming = tl.load(logits + columns, columns < vocab_size, other=-float("inf"), volatile=True)
+    slot = tl.load(slots + row, volatile=True).to(tl.int64)
+    num_real = tl.load(counts)
+    if row >= num_real:
+        return
+    t = tl.load(temperature + slot * float_stride)
+    p = tl.load(top_p + slot * float_stride)
+    share_of_best = tl.load(min_p + slot * float_stride)
+    k = tl.load(top_k + slot * int_stride)
+    is_random = (t >= _GREEDY_TEMPERATURE) & (k != 1)
+    scale = log2_scale(tl.maximum(t, _GREEDY_TEMPERATURE))
 
-    first = tl.program_id(0) * tiles_per_program * TILE_GROUPS
-    last = tl.minimum(first + tiles_per_program * TILE_GROUPS, num_groups)
-    for start in tl.range(first, last, TILE_GROUPS, num_stages=STAGES):
-        groups = start + tl.arange(0, TILE_GROUPS)
-        columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
+    for start in range(first, last, TILE_GROUPS):
+        x = coming.to(tl.float32)
+        columns = (start + TILE_GROUPS) * GROUP + offsets
+        is_ahead = (columns < vocab_size) & (columns < last * GROUP)
+        coming = tl.load(logits + columns, is_ahead, other=-float("inf"))
         # Maxima pass over what is not a number; an infinity spoils the row just as well.
         x = tl.where(x == x, x, float("inf"))  # noqa: PLR0124
         peaks = tl.max(x, axis=1)
+        groups = start + tl.arange(0, TILE_GROUPS)
         tl.store(maxima + groups, peaks, groups < num_groups)
         if is_random:
             origin = tl.where(peaks > -float("inf"), peaks, 0.0)
@@ -214,12 +220,14 @@ def _survey_kernel(
         return
     tl.store(arrivals + row, 0)
     groups = tl.arange(0, GROUPS)
-    peaks = tl.load(maxima + groups, groups < num_groups, other=-float("inf"), cache_modifier=".cg")
+    is_group = groups < num_groups
+    peaks = tl.load(maxima + groups, is_group, other=-float("inf"), cache_modifier=".cg")
+    sums = tl.load(masses + groups, is_group, other=0.0, cache_modifier=".cg")
+    counter = tl.load(lengths + row).to(tl.int64) - tl.load(prompt_len + slot * int_stride)
+    share = uniform(tl.load(stream_key + slot * int_stride), counter)
     best = tl.max(peaks, 0)
     is_sound = tl.abs(best) < float("inf")
-    is_filtered = (k > 0) & (k < vocab_size)
-    is_filtered |= tl.load(top_p + slot * float_stride) < 1
-    is_filtered |= tl.load(min_p + slot * float_stride) > 0
+    is_filtered = ((k > 0) & (k < vocab_size)) | (p < 1) | (share_of_best > 0)
     is_left_open = is_sound & is_random & is_filtered
     tl.store(is_open + row, is_left_open.to(tl.int32))
     if is_left_open:
@@ -227,15 +235,10 @@ def _survey_kernel(
     token = tl.full([], _NAN_TOKEN, tl.int32)
     if is_sound:
         if is_random:
-            counter = tl.load(lengths + row).to(tl.int64) - tl.load(prompt_len + slot * int_stride)
-            share = uniform(tl.load(stream_key + slot * int_stride), counter)
-            token = draw(
-                logits, maxima, masses, num_groups, vocab_size, best, scale, share, -float("inf"), GROUPS, GROUP
-            )
+            token = draw(logits, peaks, sums, vocab_size, best, scale, share, -float("inf"), GROUPS, GROUP)
         else:
             group = tl.min(tl.where(peaks == best, groups, GROUPS - 1), 0)
-            offsets = tl.arange(0, GROUP)
-            columns = group * GROUP + offsets
-            x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
-            token = group * GROUP + tl.min(tl.where(x == best, offsets, GROUP - 1), 0)
+            ids = group * GROUP + tl.arange(0, GROUP)
+            last_read = tl.load(logits + ids, ids < vocab_size, other=-float("inf")).to(tl.float32)
+            token = tl.min(tl.where(last_read == best, ids, vocab_size - 1), 0)
     tl.store(tokens + row, token.to(tl.int64))

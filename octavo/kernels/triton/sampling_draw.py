@@ -22,8 +22,8 @@ def uniform(key, counter):
 
 @triton.jit
 def log2_scale(temperature):
-    """What a difference of logits is multiplied by to be a power of two of weights; float64 → float32."""
-    return (1.4426950408889634 / temperature).to(tl.float32)
+    """What a difference of logits is multiplied by to be a power of two of weights, float32."""
+    return tl.div_rn(1.4426950408889634, temperature.to(tl.float32))
 
 
 @triton.jit
@@ -45,24 +45,12 @@ def first_above(weights, share, places, NUM: tl.constexpr):
 
 
 @triton.jit
-def draw(
-    logits,
-    maxima,
-    masses,
-    num_groups,
-    vocab_size,
-    best,
-    scale,
-    share,
-    least,
-    GROUPS: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+def draw(logits, peaks, sums, vocab_size, best, scale, share, least, GROUPS: tl.constexpr, GROUP: tl.constexpr):
     """The token at which a row's running sum of weights first exceeds a share of the whole (inverse CDF).
 
     Args:
-        logits, maxima, masses: pointers to the row's logits and to the groups' largest logits and sums of weights
-            relative to them.
+        logits: pointer to the row's logits.
+        peaks, sums: ``[GROUPS]`` float32, the groups' largest logits, and their sums of weights relative to them.
         best: the row's largest logit.
         scale: see :func:`log2_scale`.
         least: logits below it weigh nothing.
@@ -71,8 +59,6 @@ def draw(
         int32.
     """
     groups = tl.arange(0, GROUPS)
-    peaks = tl.load(maxima + groups, groups < num_groups, other=-float("inf"), cache_modifier=".cg")
-    sums = tl.load(masses + groups, groups < num_groups, other=0.0, cache_modifier=".cg")
     factors = tl.exp2((peaks - best) * scale).to(tl.float64)
     group, rest = first_above(sums.to(tl.float64) * factors, share, groups, GROUPS)
 

@@ -26,6 +26,7 @@ _SOUGHT = tl.constexpr(_NUM_SOUGHT)
 _LISTED = tl.constexpr(_LISTED_TILE)
 _FEW = tl.constexpr(_CANDIDATE_TILE)
 _MANY = tl.constexpr(_ROW_TILE)
+_LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 _STAGES = tl.constexpr(_ROW_STAGES)
 
 
@@ -79,34 +80,26 @@ def _search(
     IS_MASS: tl.constexpr,
     SHIFT: tl.constexpr,
     TILE: tl.constexpr,
+    PROBES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The largest value above ``least`` from which on logits count for ``target``, or ``least`` if there is none.
+    """The largest value from which on logits count for ``target``; ``least`` if that holds for none above it.
 
-    Two bits of the value are found in each pass over ``source``, which holds ``num`` logits, none above ``best``.
+    Each pass over ``source``, which holds ``num`` logits, none above ``best``, tries several values at once.
     """
     bottom = _key(least, SHIFT)
     low, high = bottom, _key(best, SHIFT) + 1
     while high - low > 1:
-        step = (high - low + 3) // 4
-        first, second, third = low + step, low + 2 * step, low + 3 * step
-        from_first = tl.zeros([TILE], tl.float32)
-        from_second = tl.zeros([TILE], tl.float32)
-        from_third = tl.zeros([TILE], tl.float32)
+        step = (high - low + PROBES) // (PROBES + 1)
+        values = _value(low + step * (1 + tl.arange(0, PROBES)), SHIFT)[:, None]
+        totals = tl.zeros([PROBES, TILE], tl.float32)
         for start in tl.range(0, num, TILE, num_stages=STAGES):
             places = start + tl.arange(0, TILE)
-            x = tl.load(source + places, places < num, other=-float("inf")).to(tl.float32)
-            weights = _weights(x, best, scale, IS_MASS)
-            from_first += tl.where(x >= _value(first, SHIFT), weights, 0.0)
-            from_second += tl.where(x >= _value(second, SHIFT), weights, 0.0)
-            from_third += tl.where(x >= _value(third, SHIFT), weights, 0.0)
-        has_first = tl.sum(from_first, 0).to(tl.float64) >= target
-        has_second = tl.sum(from_second, 0).to(tl.float64) >= target
-        has_third = tl.sum(from_third, 0).to(tl.float64) >= target
-        high = tl.minimum(
-            high, tl.where(has_second, tl.where(has_third, high, third), tl.where(has_first, second, first))
-        )
-        low = tl.where(has_second, tl.where(has_third, third, second), tl.where(has_first, first, low))
+            x = tl.load(source + places, places < num, other=-float("inf")).to(tl.float32)[None, :]
+            totals += tl.where(x >= values, _weights(x, best, scale, IS_MASS), 0.0)
+        num_reached = tl.sum((tl.sum(totals, axis=1) >= target).to(tl.int64), 0)
+        low += step * num_reached
+        high = tl.minimum(high, low + step)
     return tl.where(low == bottom, least, _value(low, SHIFT))
 
 
@@ -125,6 +118,7 @@ def _least_kept(
     scale,
     SHIFT: tl.constexpr,
     TILE: tl.constexpr,
+    PROBES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """The least logit that top-k and then top-p keep, which is ``least`` or above.
@@ -132,11 +126,11 @@ def _least_kept(
     ``mass`` is that of all logits from ``least`` on, 0 if not known; from ``floor`` on there is enough for top-p.
     """
     if has_k:
-        least = _search(source, num, k.to(tl.float64), least, best, scale, False, SHIFT, TILE, STAGES)
+        least = _search(source, num, k, least, best, scale, False, SHIFT, TILE, PROBES, STAGES)
     if has_p:
         if mass == 0:
             mass = _mass_from(source, num, least, best, scale, TILE, STAGES)
-        least = _search(source, num, p * mass, tl.maximum(least, floor), best, scale, True, SHIFT, TILE, STAGES)
+        least = _search(source, num, p * mass, tl.maximum(least, floor), best, scale, True, SHIFT, TILE, PROBES, STAGES)
     return least
 
 
@@ -144,7 +138,7 @@ def _least_kept(
 def _gather(
     logits, peaks, cut, listed, candidates, candidate_ids, vocab_size, GROUPS: tl.constexpr, GROUP: tl.constexpr
 ):
-    """Write down the finite logits from ``cut`` on and their ids, in the order of ids; returns how many there are.
+    """Write down the logits from ``cut`` on and their ids, in the order of ids; returns how many there are.
 
     Those past the room for them are only counted. The groups that hold them must not be too many for the list.
     """
@@ -153,28 +147,39 @@ def _gather(
     tl.debug_barrier()
     num_listed = tl.sum(has_some.to(tl.int32), 0)
     num = tl.zeros([], tl.int32)
-    for start in tl.range(0, num_listed, _LISTED, num_stages=_STAGES):
+    for start in range(0, num_listed, _LISTED):
         members = start + tl.arange(0, _LISTED)
-        groups = tl.load(listed + members, members < num_listed, other=0)
+        groups = tl.load(listed + members, members < num_listed, other=GROUPS)
         columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        mask = (members < num_listed)[:, None] & (columns < vocab_size)
-        x = tl.load(logits + columns, mask, other=-float("inf")).to(tl.float32)
-        x = tl.reshape(x, [_LISTED * GROUP])
-        is_kept = (x >= cut) & (x > -float("inf"))
-        places = num + tl.cumsum(is_kept.to(tl.int32), 0) - 1
-        has_room = is_kept & (places < _MAX_CANDIDATES)
-        tl.store(candidates + places, x, has_room)
-        tl.store(candidate_ids + places, tl.reshape(columns, [_LISTED * GROUP]), has_room)
-        num += tl.sum(is_kept.to(tl.int32), 0)
+        x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
+        is_kept = (x >= cut).to(tl.int32)
+        sizes = tl.sum(is_kept, axis=1)
+        starts = num + tl.cumsum(sizes, 0) - sizes
+        places = starts[:, None] + tl.cumsum(is_kept, axis=1) - 1
+        tl.store(candidate_ids + places, columns, (is_kept != 0) & (places < _MAX_CANDIDATES))
+        num += tl.sum(sizes, 0)
+    tl.debug_barrier()
+    places = tl.arange(0, _MAX_CANDIDATES)
+    ids = tl.load(candidate_ids + places, places < num, other=0)
+    tl.store(candidates + places, tl.load(logits + ids, places < num, other=0.0).to(tl.float32), places < num)
     tl.debug_barrier()
     return num
 
 
 @triton.jit
 def _weigh_groups(
-    logits, maxima, masses, num_groups, vocab_size, scale, least, TILE_GROUPS: tl.constexpr, GROUP: tl.constexpr
+    logits,
+    maxima,
+    masses,
+    num_groups,
+    vocab_size,
+    scale,
+    least,
+    TILE_GROUPS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """Sum the weights of each group anew, of the logits from ``least`` on."""
+    """Sum the weights of each group anew, of the logits from ``least`` on; ``masses`` are overwritten."""
     for start in tl.range(0, num_groups, TILE_GROUPS, num_stages=_STAGES):
         groups = start + tl.arange(0, TILE_GROUPS)
         columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
@@ -184,6 +189,8 @@ def _weigh_groups(
         weights = tl.where(x >= least, tl.exp2((x - origin[:, None]) * scale), 0.0)
         tl.store(masses + groups, tl.sum(weights, axis=1), groups < num_groups)
     tl.debug_barrier()
+    all_groups = tl.arange(0, GROUPS)
+    return tl.load(masses + all_groups, all_groups < num_groups, other=0.0)
 
 
 @triton.jit
@@ -220,15 +227,18 @@ def filter_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if (row >= tl.load(counts)) | (tl.load(is_open + row) == 0):
+    # All at once: only volatile loads stay before the branch.
+    slot = tl.load(slots + row, volatile=True).to(tl.int64)
+    length = tl.load(lengths + row, volatile=True).to(tl.int64)
+    num_real, is_left_open = tl.load(counts), tl.load(is_open + row)
+    if (row >= num_real) | (is_left_open == 0):
         return
-    slot = tl.load(slots + row).to(tl.int64)
-    scale = log2_scale(tl.load(temperature + slot * float_stride))
+    t = tl.load(temperature + slot * float_stride)
     p = tl.load(top_p + slot * float_stride)
     share_of_best = tl.load(min_p + slot * float_stride)
     k = tl.load(top_k + slot * int_stride)
-    counter = tl.load(lengths + row).to(tl.int64) - tl.load(prompt_len + slot * int_stride)
-    share = uniform(tl.load(stream_key + slot * int_stride), counter)
+    key = tl.load(stream_key + slot * int_stride)
+    num_prompt = tl.load(prompt_len + slot * int_stride)
     row = row.to(tl.int64)
     logits += row * logits_stride
     maxima += row * num_groups
@@ -240,6 +250,7 @@ def filter_kernel(
     groups = tl.arange(0, GROUPS)
     peaks = tl.load(maxima + groups, groups < num_groups, other=-float("inf"))
     sums = tl.load(masses + groups, groups < num_groups, other=0.0)
+    scale, share = log2_scale(t), uniform(key, length - num_prompt)
     best = tl.max(peaks, 0)
     has_k, has_p, has_min_p = (k > 0) & (k < vocab_size), p < 1, share_of_best > 0
     least = tl.full([], -float("inf"), tl.float32)
@@ -256,7 +267,10 @@ def filter_kernel(
         can_cut = k <= tl.minimum(_SOUGHT, 3 * num_groups // 4)
     cut = least
     if can_cut & (is_whole == 0):
-        cut = _search(maxima, num_groups, num_sought.to(tl.float64), least, best, scale, False, SHIFT, GROUPS, 1)
+        lowest = tl.maximum(least, tl.min(tl.where(groups < num_groups, peaks, best), 0))
+        cut = _search(maxima, num_groups, num_sought, lowest, best, scale, False, SHIFT, GROUPS, 8, 1)
+    # What is not finite is no candidate.
+    cut = tl.maximum(cut, _LOWEST)
     num_listed = tl.sum((peaks >= cut).to(tl.int32), 0)
     is_few = (can_cut | is_whole) & (num_listed <= _MAX_LISTED)
     num = tl.zeros([], tl.int32)
@@ -269,7 +283,7 @@ def filter_kernel(
     mass = tl.where(has_k | has_min_p, 0.0, mass)
 
     if is_few:
-        least = _least_kept(candidates, num, k, has_k, p, has_p, mass, cut, cut, best, scale, SHIFT, _FEW, 1)
+        least = _least_kept(candidates, num, k, has_k, p, has_p, mass, cut, cut, best, scale, SHIFT, _FEW, 8, 1)
         places = tl.arange(0, _MAX_CANDIDATES)
         x = tl.load(candidates + places, places < num, other=-float("inf"))
         weights = tl.where(x >= least, tl.exp2((x - best) * scale), 0.0).to(tl.float64)
@@ -279,8 +293,10 @@ def filter_kernel(
         # What lies below the floor, were it everything, would be no more than half of what top-p leaves out.
         floor = best - (tl.log2((vocab_size / (1 - p)).to(tl.float32)) + 1) / scale
         least = _least_kept(
-            logits, vocab_size, k, has_k, p, has_p, mass, least, floor, best, scale, SHIFT, _MANY, _STAGES
+            logits, vocab_size, k, has_k, p, has_p, mass, least, floor, best, scale, SHIFT, _MANY, 2, _STAGES
         )
-        _weigh_groups(logits, maxima, masses, num_groups, vocab_size, scale, least, _MANY // GROUP, GROUP)
-        token = draw(logits, maxima, masses, num_groups, vocab_size, best, scale, share, least, GROUPS, GROUP)
+        sums = _weigh_groups(
+            logits, maxima, masses, num_groups, vocab_size, scale, least, _MANY // GROUP, GROUPS, GROUP
+        )
+        token = draw(logits, peaks, sums, vocab_size, best, scale, share, least, GROUPS, GROUP)
     tl.store(tokens + row, token.to(tl.int64))
