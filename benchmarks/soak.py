@@ -10,7 +10,9 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -47,6 +49,8 @@ class Soak:
         self._source = random.Random(0)
         self.records: list[Record] = []
         self.memory: list[tuple[float, int]] = []
+        self.device_memory: list[tuple[float, int]] = []
+        self._has_gpu = shutil.which("nvidia-smi") is not None
 
     async def run(self, num_in_flight: int) -> None:
         """Send requests for as long as asked, then wait for the last ones."""
@@ -70,7 +74,10 @@ class Soak:
 
     async def _watch(self, start: float) -> None:
         while True:
-            self.memory.append((time.perf_counter() - start, resident_bytes(self._process)))
+            at = time.perf_counter() - start
+            self.memory.append((at, resident_bytes(self._process)))
+            if self._has_gpu:
+                self.device_memory.append((at, await asyncio.to_thread(device_bytes)))
             await asyncio.sleep(SAMPLE_SECONDS)
 
 
@@ -114,19 +121,29 @@ async def soak(given: argparse.Namespace) -> dict[str, Any]:
         "requests": result.as_json(),
         "errors": result.errors,
         "memory_growth": growth,
+        "device_mib_over_seconds": [(round(at, 1), num_bytes >> 20) for at, num_bytes in run.device_memory],
         "resident_mib_over_seconds": [(round(at, 1), num_bytes >> 20) for at, num_bytes in run.memory],
         "gauges_at_end": gauges,
         "checks": {
             "no request failed": result.failed == 0 and result.completed > 0,
             "memory is flat after warm-up": growth <= MAX_GROWTH,
+            "device memory is flat after warm-up": memory_growth(run.device_memory, duration) <= MAX_GROWTH,
             "no request and no block is left": len(gauges) == len(IDLE_GAUGES) and not any(gauges.values()),
             "answers are as before": answer_before == answer_after,
         },
     }
 
 
+def device_bytes() -> int:
+    """Memory in use on the first GPU, by whomever."""
+    command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 20
+
+
 def memory_growth(samples: Sequence[tuple[float, int]], duration: float) -> float:
-    """By what share resident memory grew from just after the warm-up to the end."""
+    """By what share memory grew from just after the warm-up to the end; 0 without samples."""
+    if not samples:
+        return 0.0
     steady = [num_bytes for at, num_bytes in samples if at >= WARM_UP_SHARE * duration]
     fifth = max(1, len(steady) // 5)
     first, last = statistics.median(steady[:fifth]), statistics.median(steady[-fifth:])

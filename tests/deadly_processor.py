@@ -10,7 +10,7 @@ from octavo.sampling import AdapterLogitsProcessor
 
 
 class Deadly(AdapterLogitsProcessor):
-    """Ends the process when a request that asks for it has so many tokens."""
+    """Ends the process, or spoils the device, when a request that asks for it has so many tokens."""
 
     def is_argmax_invariant(self) -> bool:
         return True
@@ -18,13 +18,17 @@ class Deadly(AdapterLogitsProcessor):
     def new_req_logits_processor(
         self, params: SamplingParams
     ) -> Callable[[list[int], torch.Tensor], torch.Tensor] | None:
-        fatal_length = (params.extra_args or {}).get("die_after")
+        wishes = params.extra_args or {}
+        fatal_length = wishes.get("die_after", wishes.get("fault_after"))
         if fatal_length is None:
             return None
 
         def process(output_token_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-            if len(output_token_ids) >= fatal_length:
+            if len(output_token_ids) < fatal_length:
+                return logits
+            if "die_after" in wishes:
                 os._exit(66)
-            return logits
+            # The device notices the index only when it gets there; from then on every call to it fails.
+            return logits[torch.full_like(logits, len(logits) + 1, dtype=torch.int64)]
 
         return process

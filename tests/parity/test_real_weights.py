@@ -89,7 +89,7 @@ def _read_with_octavo(path: Path) -> Reading:
     llm = LLM(
         str(path),
         dtype="float32",
-        device="cpu",
+        device="auto",
         max_model_len=1024,
         max_num_seqs=4,
         max_num_batched_tokens=256,
