@@ -11,6 +11,7 @@ from octavo.execution.results import SampledStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import AttentionBackend, AttentionInputs, StepShape
+from octavo.kernels.triton.compile import compile_together
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
 from octavo.platforms.transfer import HostCopies, to_device
@@ -18,6 +19,8 @@ from octavo.records import Plan, Step
 from octavo.sampling.device_sampler import DeviceSampler
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.sampler import Samples
+
+_MEDIUM_STEP = 2048
 
 
 class DeviceRunner(ModelRunner):
@@ -43,11 +46,18 @@ class DeviceRunner(ModelRunner):
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile and load what steps need. The state holds no rows, so nothing is computed or stored."""
-        for shape in self._shapes:
-            self._sample_and_append(self._forward_shape(shape)[1])
-        self._forward_shape(StepShape(1, min(64, self.plan.max_num_batched_tokens), 64, False, True, True))
+        """Compile what steps need and run every kind of step once, the largest too, so that no request has to wait.
+
+        The state holds no rows, so nothing is stored.
+        """
+        with compile_together(self.device):
+            self._run_all_shapes()
+        self._run_all_shapes()
         self._wait()
+
+    def _run_all_shapes(self) -> None:
+        for shape in (*_eager_shapes(self.plan), *self._shapes):
+            self._sample_and_append(self._forward_shape(shape)[1])
 
     @torch.inference_mode()
     def capture(self) -> int:
@@ -128,3 +138,12 @@ class DeviceRunner(ModelRunner):
         self.inputs.sampled[rows] = samples.token_ids
         self.inputs.append(self.state, num_rows)
         return samples
+
+
+def _eager_shapes(plan: Plan) -> list[StepShape]:
+    """Steps with long chunks, the largest first: kernels choose their tiles by size and kind."""
+    most = plan.max_num_batched_tokens
+    sizes = ((most, False), (min(most, _MEDIUM_STEP), True))
+    return [
+        StepShape(min(plan.max_num_seqs, tokens), tokens, tokens, True, True, is_fresh) for tokens, is_fresh in sizes
+    ]

@@ -1,0 +1,53 @@
+"""Compiling many kernels at once, before the first of them runs."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import triton
+from triton.runtime.jit import JITFunction
+
+from octavo.kernels.triton.launch import IS_INTERPRETED
+
+_NUM_THREADS = 12
+
+
+@contextmanager
+def compile_together(device: torch.device) -> Iterator[None]:
+    """Launches inside are not carried out: their kernels are compiled, in parallel, and loaded when this is left.
+
+    Most of a compilation runs without Python's lock. Kernels found in Triton's cache on disk are only loaded.
+    """
+    if IS_INTERPRETED:
+        yield
+        return
+    launch = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        return launch(self, *args, grid=grid, warmup=True, **options)
+
+    def use_device() -> None:
+        torch.cuda.set_device(device)
+
+    with ThreadPoolExecutor(_NUM_THREADS, initializer=use_device) as pool, _Ahead(pool):
+        JITFunction.run = compile_only
+        try:
+            yield
+        finally:
+            JITFunction.run = launch
+
+
+class _Ahead(triton.AsyncCompileMode):
+    def submit(self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], None]) -> Any:
+        def compile_and_load() -> Any:
+            kernel = compile_fn()
+            # The property builds the launcher and loads the kernel onto the device.
+            _ = kernel.run
+            return kernel
+
+        future = super().submit(key, compile_and_load, finalize_fn)
+        # Until the kernel is there, launches find what stands for it, instead of working out anew what to compile.
+        finalize_fn(future)
+        return future
