@@ -14,6 +14,7 @@ from octavo.kernels.linear import GATES
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_plan import ROW_CLASSES, Plan, choose_plan
+from octavo.kernels.triton.linear_vector import MAX_FEATURES, SMALL_WEIGHT, vector_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class SmallBatchLinear:
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., K] → [..., N]``, into the contiguous ``out`` if it is given."""
         rows = x.reshape(-1, x.shape[-1])
+        if self._is_vector(len(rows)):
+            return self._multiply_vector(rows, "none", out).view(*x.shape[:-1], self.weight.shape[0])
         plan = self.plan(len(rows), is_gated=False)
         if plan is None:
             return self._by_library(x, out)
@@ -106,6 +109,8 @@ class SmallBatchLinear:
             activation: "silu" or "gelu_tanh".
         """
         rows = x.reshape(-1, x.shape[-1])
+        if self._is_vector(len(rows)):
+            return self._multiply_vector(rows, activation, None).view(*x.shape[:-1], self.weight.shape[0] // 2)
         plan = self.plan(len(rows), is_gated=True)
         if plan is None:
             return GATES[activation](F.linear(x, self.weight, self.bias))
@@ -161,6 +166,18 @@ class SmallBatchLinear:
             plan = self.plan(num_rows, is_gated=activation != "none")
             if plan is not None and smaller < max_rows:
                 yield num_rows, plan
+
+    def _is_vector(self, num_rows: int) -> bool:
+        """Whether so few rows are best multiplied without tensor cores; small weights leave time for a second row."""
+        if not self._uses_kernel or self.deterministic or self.weight.shape[1] > MAX_FEATURES:
+            return False
+        return num_rows == 1 or (num_rows == 2 and self.weight.numel() <= SMALL_WEIGHT)
+
+    def _multiply_vector(self, rows: torch.Tensor, activation: str, out: torch.Tensor | None) -> torch.Tensor:
+        num_channels = self.weight.shape[0] // (1 if activation == "none" else 2)
+        y = rows.new_empty(len(rows), num_channels) if out is None else out
+        vector_linear(rows, self.weight, self.bias, y, activation)
+        return y
 
     def _by_library(self, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         if out is None:

@@ -3,8 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+FEW_ROWS = 16
+"""The vendor's library is as fast for more rows."""
+
+WIDE_CHANNELS = 1 << 16
+WIDE_ROWS = 32
+"""The same for products as wide as a vocabulary."""
+
 MAX_ROWS = 256
-"""Larger batches are compute-bound and better served by the vendor's library."""
+"""Larger batches are compute-bound."""
 
 SHARED_ORDER_ROWS = 64
 """Up to this many rows the parts of a sum, and so the bits of a row, are the same for every batch."""
@@ -64,7 +71,7 @@ def choose_plan(
         num_channels: outputs a row; with a gate, of which two products are made.
         is_deterministic: cut sums the same way for every number of rows.
     """
-    if num_rows > MAX_ROWS and not is_deterministic:
+    if not is_deterministic and num_rows > (WIDE_ROWS if num_channels >= WIDE_CHANNELS else FEW_ROWS):
         return None
     block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64 if num_rows <= 64 else 128
     is_small = num_rows <= SHARED_ORDER_ROWS
@@ -80,12 +87,15 @@ def choose_plan(
     mode = "split" if num_parts > 1 else "one"
     if is_small:
         block_k = 64 if is_gated else 128
-        return Plan(block_m, block_n, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=65536)
+        return Plan(block_m, block_n, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=16384)
     return Plan(block_m, block_n, 64, num_parts, mode, 4, 8, use_descriptors=True, prefetch_bytes=65536)
 
 
 def _parts(num_channels: int, num_features: int, block_n: int, num_sms: int) -> int:
-    """As many parts as give each multiprocessor two programs, of at least two units each."""
+    """As many parts, a power of two, as give every multiprocessor a program or two, of at least two units each."""
     num_tiles = -(-num_channels // block_n)
-    most = max(1, num_features // (2 * PART_UNIT))
-    return min(max(1, round(2 * num_sms / num_tiles)), most, MAX_PARTS)
+    most = min(max(1, num_features // (2 * PART_UNIT)), MAX_PARTS)
+    num_parts = 1
+    while num_parts * num_tiles < 1.4 * num_sms and 2 * num_parts <= most:
+        num_parts *= 2
+    return num_parts

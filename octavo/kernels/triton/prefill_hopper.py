@@ -1,14 +1,23 @@
-"""Launches prefill attention written for Hopper's tensor memory accelerator and asynchronous products."""
+"""Prefill attention on Hopper: warps that load, warps that compute (arXiv:2407.08608).
+
+A tile of 128 queries is computed by two groups of four warps, 64 queries each, while one more warp finds tiles and
+keeps the tensor memory accelerator busy with keys and values. Each group has a product under way while it takes
+exponentials, and the two groups take turns at issuing products, so that one multiplies while the other does not.
+Programs stay for tile after tile, so that the next one's keys arrive while the last one's results leave.
+"""
 
 import functools
 from dataclasses import dataclass
 
 import torch
+from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
-from octavo.kernels.triton.prefill_hopper_kernel import hopper_kernel
+from octavo.kernels.triton.prefill_hopper_consume import consume
+from octavo.kernels.triton.prefill_hopper_produce import produce
 
 LOG2_E = 1.4426950408889634
 HALF_TILE = 64
@@ -28,7 +37,7 @@ class HopperConfig:
 
 
 def hopper_config(head_dim: int) -> HopperConfig:
-    """What fits shared memory and was measured to be fastest."""
+    """Two blocks of keys and values in flight, as large as shared memory and registers allow."""
     return HopperConfig(64 if head_dim > 128 else 128, 2, True)
 
 
@@ -37,10 +46,12 @@ def can_hopper_prefill(q: torch.Tensor, keys: torch.Tensor) -> bool:
     head_dim = q.shape[2]
     if IS_INTERPRETED or q.dtype not in _ELEMENTS or head_dim not in {64, 128, 256} or not _is_hopper(q.device):
         return False
+    if not all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 for x in (q, keys)):
+        return False
     if keys.dim() == 4:
         are_rows = keys.stride(2) == head_dim and all(stride % head_dim == 0 for stride in keys.stride()[:2])
         return are_rows and keys.shape[2] in {8, 16, 32, 64}
-    return all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 for x in (q, keys))
+    return True
 
 
 def hopper_prefill(
@@ -78,7 +89,7 @@ def hopper_prefill(
         box = (config.block_n, head_dim)
         key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
     num_tiles = num_tokens // (2 * HALF_TILE) + num_rows
-    hopper_kernel[(min(num_tiles * num_heads, num_multiprocessors(q.device)),)](
+    _hopper_kernel[(min(num_tiles * num_heads, num_multiprocessors(q.device)),)](
         _descriptor(q, (q.shape[0], num_heads * head_dim), q.stride(0), (HALF_TILE, head_dim)),
         _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box),
         out, query_starts, seq_lens, counts, slots, block_tables, sinks, _queue(q.device),
@@ -90,6 +101,84 @@ def hopper_prefill(
         GROUP=num_heads // num_kv_heads, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
         STAGES=config.num_stages, PAGED=is_paged, CAP=softcap is not None, WINDOW=window is not None,
         SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4, **dependent_launch(q.device),
+    )  # fmt: skip
+
+
+@gluon.jit
+def _hopper_kernel(
+    q_desc,  # [T, H · D], blocks of 64 tokens and a head
+    k_desc,  # [T, Hkv · D], blocks of BLOCK_N tokens and a head; or the cache's keys as rows, blocks of a page
+    v_desc,
+    out_ptr,  # [T, H, D]
+    starts_ptr,  # [R + 1]
+    lens_ptr,  # [R]
+    counts_ptr,
+    slots_ptr,  # [R]
+    tables_ptr,  # [S, M]
+    sinks_ptr,  # [H]
+    queue_ptr,  # [2] zeros: items handed out, programs that want no more
+    out_stride,
+    table_stride,
+    block_rows,  # rows of the cache from block to block
+    head_rows,  # and from head to head
+    scale,  # of scores to base-2 logits; to the cap's argument where there is a cap
+    softcap,  # in base-2 logits
+    window,
+    GROUP: gl.constexpr,
+    NUM_KV_HEADS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    D: gl.constexpr,
+    STAGES: gl.constexpr,
+    PAGED: gl.constexpr,
+    CAP: gl.constexpr,
+    WINDOW: gl.constexpr,
+    SINKS: gl.constexpr,
+    TAKE_TURNS: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """All heads' tiles of all rows' chunks, shared out among the programs."""
+    dtype: gl.constexpr = q_desc.dtype
+    kv_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], dtype)
+    q_smem = gl.allocate_shared_memory(dtype, [2, q_desc.block_shape[0], D], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], kv_layout)
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], kv_layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    notes = gl.allocate_shared_memory(gl.int32, [2 * 5, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    notes_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    notes_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=1)
+        mbarrier.init(notes_full.index(i), count=1)
+        mbarrier.init(notes_empty.index(i), count=2)
+        mbarrier.init(turns.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=1)
+        mbarrier.init(k_empty.index(i), count=2)
+        mbarrier.init(v_full.index(i), count=1)
+        mbarrier.init(v_empty.index(i), count=2)
+    fence_async_shared()
+    rings = ((q_smem, q_full, q_empty), (k_smem, k_full, k_empty), (v_smem, v_full, v_empty))
+    board = (notes, notes_full, notes_empty)
+    batch = (starts_ptr, lens_ptr, counts_ptr)
+    pages = (slots_ptr, tables_ptr, table_stride, block_rows, head_rows)
+    gl.warp_specialize(
+        [
+            (consume, (0, rings, board, turns, out_ptr, out_stride, sinks_ptr, scale, softcap, window,
+                        BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
+            (consume, (1, rings, board, turns, out_ptr, out_stride, sinks_ptr, scale, softcap, window,
+                        BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
+            (produce, ((q_desc, k_desc, v_desc), rings, board, batch, pages, queue_ptr, window,
+                        GROUP, NUM_KV_HEADS, BLOCK_N, D, STAGES, PAGED, WINDOW, PDL)),
+        ],
+        [4, 1],
+        [232, 40] if PAGED else [240, 24],
     )  # fmt: skip
 
 

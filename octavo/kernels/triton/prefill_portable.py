@@ -215,7 +215,7 @@ def _prefill_kernel(
     )  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    acc = acc / row_sum[:, None]
+    acc = acc / tl.where(is_real, row_sum, 1.0)[:, None]
     out_at = out_ptr + (at * out_stride + heads * D)[:, None] + columns[None, :]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=mask)
 

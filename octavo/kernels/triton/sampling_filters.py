@@ -291,7 +291,7 @@ def filter_kernel(
         token = tl.load(candidate_ids + place)
     else:
         # What lies below the floor, were it everything, would be no more than half of what top-p leaves out.
-        floor = best - (tl.log2((vocab_size / (1 - p)).to(tl.float32)) + 1) / scale
+        floor = best - (tl.log2((vocab_size / tl.maximum(1 - p, 1e-20)).to(tl.float32)) + 1) / scale
         least = _least_kept(
             logits, vocab_size, k, has_k, p, has_p, mass, least, floor, best, scale, SHIFT, _MANY, 2, _STAGES
         )

@@ -1,0 +1,114 @@
+"""The warp that finds tiles and keeps the tensor memory accelerator busy (see ``prefill_hopper``)."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.language.extra.cuda import gdc_wait
+
+from octavo.kernels.triton.prefill_hopper_tiles import count_tiles, find_tile, key_range, post_tile
+
+# Renamed after Triton 3.6.
+_async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+
+@gluon.jit
+def _reserve(ring, step, num_bytes: gl.constexpr, STAGES: gl.constexpr):
+    """Wait until a place in the ring is free, and announce what will come: the place and the barrier that will tell."""
+    slots, full, empty = ring
+    stage = step % STAGES
+    mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
+    mbarrier.expect(full.index(stage), num_bytes)
+    return slots.index(stage), full.index(stage)
+
+
+@gluon.jit
+def _load(descriptor, row, column, ring, step, STAGES: gl.constexpr):
+    """Fetch a block of contiguous tokens."""
+    block, full = _reserve(ring, step, descriptor.block_type.nbytes, STAGES)
+    _async_load(descriptor, [row, column], full, block)
+
+
+@gluon.jit
+def _load_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr):
+    """Fetch a block of tokens page by page: ``rows`` are where each page's tokens of this head begin."""
+    page: gl.constexpr = descriptor.block_shape[0]
+    width: gl.constexpr = descriptor.block_shape[1]
+    block, full = _reserve(ring, step, descriptor.block_type.nbytes * (BLOCK_N // page) * (D // width), STAGES)
+    for i in gl.static_range(BLOCK_N // page):
+        for j in gl.static_range(D // width):
+            part = block.slice(i * page, page, dim=0).slice(j * width, width, dim=1)
+            _async_load(descriptor, [rows[i], j * width], full, part)
+
+
+@gluon.jit
+def produce(
+    descriptors,
+    rings,
+    board,
+    batch,
+    pages,
+    queue_ptr,
+    window,
+    GROUP: gl.constexpr,
+    NUM_KV_HEADS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    D: gl.constexpr,
+    STAGES: gl.constexpr,
+    PAGED: gl.constexpr,
+    WINDOW: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    q_desc, k_desc, v_desc = descriptors
+    q_ring, k_ring, v_ring = rings
+    starts_ptr, lens_ptr, counts_ptr = batch
+    slots_ptr, tables_ptr, table_stride, block_rows, head_rows = pages
+    half: gl.constexpr = q_desc.block_shape[0]
+    if PDL:
+        gdc_wait()
+    num_decode, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, 2 * half)
+    num_items = num_tiles * GROUP * NUM_KV_HEADS
+    num_done = 0
+    step = 0
+    index = gl.program_id(0)
+    while index < num_items:
+        # Asked for long before it is needed.
+        next_index = gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
+        row, start, length, first_query, kv_head, head = find_tile(
+            index, starts_ptr, num_decode, num_rows, num_tiles, GROUP, 2 * half
+        )
+        if first_query < length:
+            seq_len = gl.load(lens_ptr + row) if PAGED else length
+            first_position = seq_len - length + first_query
+            post_tile(board, num_done, start, length, seq_len, first_query, head)
+            _load(q_desc, start + first_query, head * D, q_ring, 2 * num_done, 2)
+            _load(q_desc, start + first_query + half, head * D, q_ring, 2 * num_done + 1, 2)
+            num_done += 1
+            first_key, end_key, first_block, block = key_range(
+                first_position, seq_len, window, WINDOW, 2 * half, BLOCK_N
+            )
+            if PAGED:
+                page: gl.constexpr = k_desc.block_shape[0]
+                table_ptr = tables_ptr + gl.load(slots_ptr + row).to(gl.int64) * table_stride
+            while block >= first_block:
+                if PAGED:
+                    # Pages that no query sees have no place in the table: fetch others in their stead.
+                    rows = ()
+                    for i in gl.static_range(BLOCK_N // page):
+                        number = gl.maximum(block * (BLOCK_N // page) + i, first_key // page)
+                        number = gl.minimum(number, (end_key - 1) // page)
+                        first_row = gl.load(table_ptr + number) * block_rows + kv_head * head_rows
+                        rows = rows + (first_row,)  # type: ignore[assignment]  # noqa: RUF005
+                    _load_pages(k_desc, rows, k_ring, step, BLOCK_N, D, STAGES)
+                    _load_pages(v_desc, rows, v_ring, step, BLOCK_N, D, STAGES)
+                else:
+                    at = start + block * BLOCK_N
+                    _load(k_desc, at, kv_head * D, k_ring, step, STAGES)
+                    _load(v_desc, at, kv_head * D, v_ring, step, STAGES)
+                block -= 1
+                step += 1
+        index = next_index
+    post_tile(board, num_done, 0, 0, 0, 0, 0)
+    # Who asks last leaves the queue as it was found.
+    if gl.atomic_add(queue_ptr + 1, 1) == gl.num_programs(0) - 1:
+        gl.store(queue_ptr, 0)
+        gl.store(queue_ptr + 1, 0)
