@@ -19,6 +19,7 @@ from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.meter import RequestMeter
 from octavo.outputs.processor import OutputProcessor
+from octavo.outputs.stream import OutputStream
 from octavo.records import (
     EngineInfo,
     EngineOutput,
@@ -26,6 +27,7 @@ from octavo.records import (
     EngineStats,
     PromptType,
     RequestOutput,
+    RequestOutputKind,
     SamplingParams,
     StepOutputs,
 )
@@ -78,7 +80,7 @@ class AsyncLLM:
         self._meter: RequestMeter | None = None
         self._info: EngineInfo | None = None
         self._outputs = OutputProcessor(None)
-        self._streams: dict[str, asyncio.Queue[RequestOutput | Exception]] = {}
+        self._streams: dict[str, OutputStream] = {}
         self._replays = Replays()
         self._started = asyncio.Event()
         self._error: EngineDeadError | ConfigError | None = None
@@ -212,7 +214,7 @@ class AsyncLLM:
         self._check_admission()
         if self._outputs.has(request_id):
             raise InvalidRequestError(f"The request id {request_id!r} is already in use.", "request_id")
-        stream: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
+        stream = OutputStream(is_delta=prepared.params.output_kind is RequestOutputKind.DELTA)
         self._outputs.add(prepared)
         self._streams[request_id] = stream
         finished = False
@@ -223,13 +225,11 @@ class AsyncLLM:
                 self._replays.enter(prepared.children)
             await self._client.add(prepared.children)
             while not finished:
-                item = await stream.get()
-                if isinstance(item, Exception):
-                    raise item
-                finished = item.finished
-                if item.error is not None:
-                    raise RequestFailedError(item.error)
-                yield item
+                output = await stream.get()
+                finished = output.finished
+                if output.error is not None:
+                    raise RequestFailedError(output.error)
+                yield output
         finally:
             self._streams.pop(request_id, None)
             if not finished:
@@ -241,7 +241,7 @@ class AsyncLLM:
         stream = self._streams.get(request_id)
         if stream is None:
             return
-        stream.put_nowait(RequestFailedError("The request was aborted."))
+        stream.fail(RequestFailedError("The request was aborted."))
         await self._abort_in_engine(request_id)
 
     async def reset_prefix_cache(self) -> bool:
@@ -287,7 +287,7 @@ class AsyncLLM:
         if self._error is None:
             self._error = error
         for stream in self._streams.values():
-            stream.put_nowait(self._error)
+            stream.fail(self._error)
         self._started.set()
 
     def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
@@ -317,7 +317,7 @@ class AsyncLLM:
         for output in processed.outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:
-                stream.put_nowait(output)
+                stream.put(output)
         if processed.aborts and self._client is not None and self._meter is not None:
             self._meter.end(processed.aborts, "stop")
             _run_soon(self._client.abort(processed.aborts))
