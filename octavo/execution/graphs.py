@@ -1,8 +1,9 @@
 """Captured steps: one CUDA graph replay instead of hundreds of launches.
 
 Kernels read lengths on the device and leave padding alone, so a graph made for a size serves every smaller step. There
-is a ladder of graphs for steps in which every row decodes, and a short one for small steps with chunks, which is what a
-first token waits for. Larger steps keep the device busy for longer than launching takes, and run without.
+is a ladder of graphs for steps in which every row decodes, a short one for small steps with chunks, and one for a few
+fresh prompts alone, whose first tokens wait for nothing else. Larger steps keep the device busy for longer than
+launching takes, and run without.
 """
 
 import gc
@@ -16,6 +17,8 @@ import torch
 from octavo.kernels import StepShape
 
 _MIXED_TOKENS = (32, 64, 128, 256, 512, 1024)
+_FIRST_TOKENS = (32, 64, 128, 256, 512)
+_FIRST_ROWS = 4
 
 
 @dataclass(slots=True)
@@ -44,7 +47,12 @@ def ladder(max_num_seqs: int, max_tokens: int) -> list[StepShape]:
         rows = min(max_num_seqs, tokens if tokens <= 64 else tokens // 2)
         if tokens <= max_tokens:
             mixed.append(StepShape(rows, tokens, tokens, True, True, False))
-    return sorted(decodes + mixed, key=lambda shape: -shape.num_tokens)
+    first = [
+        StepShape(min(_FIRST_ROWS, max_num_seqs), tokens, tokens, False, True, True)
+        for tokens in _FIRST_TOKENS
+        if tokens <= max_tokens
+    ]
+    return sorted(decodes + mixed + first, key=lambda shape: -shape.num_tokens)
 
 
 def decode_sizes(max_num_seqs: int) -> list[int]:
@@ -85,16 +93,13 @@ class StepGraphs:
                 (self._mixed if shape.has_chunks else self._decodes).append(captured)
         torch.cuda.current_stream().wait_stream(stream)
         self._decodes.sort(key=lambda step: step.shape.num_rows)
-        self._mixed.sort(key=lambda step: step.shape.num_tokens)
+        self._mixed.sort(key=lambda step: (step.shape.num_tokens, step.shape.num_rows))
 
     def find(self, shape: StepShape) -> CapturedStep | None:
         """The smallest captured step that a step of this exact shape fits into."""
         if not shape.has_chunks:
             return next((step for step in self._decodes if step.shape.num_rows >= shape.num_rows), None)
-        for step in self._mixed:
-            if step.shape.num_tokens >= shape.num_tokens and step.shape.num_rows >= shape.num_rows:
-                return step
-        return None
+        return next((step for step in self._mixed if _fits(shape, step.shape)), None)
 
     def _capture_one(self, shape: StepShape, pool: Any) -> CapturedStep:
         forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -103,6 +108,16 @@ class StepGraphs:
         with _capturing(sample, pool):
             self._sample(logits)
         return CapturedStep(shape, forward, sample, hidden, logits)
+
+
+def _fits(shape: StepShape, captured: StepShape) -> bool:
+    """Whether a step with chunks can run in a captured one."""
+    return (
+        captured.num_tokens >= shape.num_tokens
+        and captured.num_rows >= shape.num_rows
+        and captured.has_decodes >= shape.has_decodes
+        and captured.is_fresh <= shape.is_fresh
+    )
 
 
 @contextmanager

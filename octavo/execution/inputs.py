@@ -78,13 +78,11 @@ class InputBuffers:
 
 def shape_of(step: Step) -> StepShape:
     """A step's exact shape."""
-    is_chunk = step.num_new > 1
-    has_chunks = bool(is_chunk.any())
     return StepShape(
         num_rows=len(step.slots),
         num_tokens=step.num_tokens,
-        max_query_len=int(step.num_new.max()),
-        has_decodes=not bool(is_chunk.all()),
-        has_chunks=has_chunks,
-        is_fresh=has_chunks and not bool(step.num_computed[is_chunk].any()),
+        max_query_len=step.max_query_len,
+        has_decodes=step.num_decodes > 0,
+        has_chunks=step.num_decodes < len(step.slots),
+        is_fresh=step.is_fresh,
     )

@@ -5,6 +5,8 @@ everything that the host has to say about a step, whatever it is about, is one l
 pairs: one packed copy to the device and one scatter. A step that changes nothing sends nothing.
 """
 
+from itertools import chain
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -60,15 +62,14 @@ class BatchState:
         changes: Changes = ([], [])
         for row in step.new_rows:
             self._add_row(changes, row, step)
-        for update in step.block_updates:
-            self._add_blocks(changes, update)
+        if step.block_updates:
+            self._add_blocks(changes, step.block_updates)
         rows = (step.slots, step.num_new, step.samples)
         if not _are_equal(rows, self._last_rows):
             self._put(changes, "row_slots", 0, step.slots)
             self._put(changes, "row_num_new", 0, step.num_new)
             self._put(changes, "row_samples", 0, step.samples.astype(np.int32))
-            num_decodes = int((step.num_new == 1).sum())
-            self._put(changes, "header", 0, np.array([len(step.slots), num_decodes, step.num_tokens], np.int32))
+            self._put(changes, "header", 0, np.array([len(step.slots), step.num_decodes, step.num_tokens], np.int32))
             self._last_rows = rows
         if changes[0]:
             record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
@@ -98,9 +99,14 @@ class BatchState:
         position = int(np.flatnonzero(step.slots == row.slot)[0])
         self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
 
-    def _add_blocks(self, changes: Changes, update: BlockUpdate) -> None:
-        start = (update.group * self._slots + update.slot) * self._num_blocks + update.start
-        self._put(changes, "block_tables", start, np.array(update.block_ids, np.int32))
+    def _add_blocks(self, changes: Changes, updates: list[BlockUpdate]) -> None:
+        """All updates at once: most steps have several, of one block each."""
+        lengths = [len(update.block_ids) for update in updates]
+        starts = [(update.group * self._slots + update.slot) * self._num_blocks + update.start for update in updates]
+        ends = np.cumsum(lengths)
+        within = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        changes[0].append(self._offsets["block_tables"] + np.repeat(starts, lengths) + within)
+        changes[1].append(np.fromiter(chain.from_iterable(u.block_ids for u in updates), np.int32, int(ends[-1])))
 
     def _put(self, changes: Changes, region: str, start: int, values: NDArray[np.int32]) -> None:
         first = self._offsets[region] + start

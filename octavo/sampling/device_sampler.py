@@ -1,6 +1,5 @@
 """Sampling without the host: every row's parameters are read on the device."""
 
-import torch
 from torch import Tensor
 
 from octavo.kernels.triton.sampling import SamplingWorkspace, sample

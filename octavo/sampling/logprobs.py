@@ -72,5 +72,5 @@ def _chunk_logprobs(logprobs: Tensor, chosen: Tensor, num_top: int) -> LogprobTe
         top_values, top_ids = logprobs.sort(dim=-1, descending=True, stable=True)
     else:
         top_values, top_ids = logprobs.topk(num_top, dim=-1)
-    ranks = 1 + logprobs.gt_(values).sum(-1)
+    ranks = 1 + logprobs.gt_(values).sum(-1, dtype=torch.int64)
     return LogprobTensors(torch.cat((chosen, top_ids), 1), torch.cat((values, top_values), 1), ranks)

@@ -97,3 +97,4 @@ def test_captured_sizes_cover_every_batch_with_little_padding() -> None:
     shapes = ladder(256, 2048)
     assert [shape.num_tokens for shape in shapes] == sorted((shape.num_tokens for shape in shapes), reverse=True)
     assert all(shape.num_rows <= min(256, shape.num_tokens) for shape in shapes)
+    assert all(shape.num_tokens <= 100 for shape in ladder(8, 100))

@@ -48,7 +48,7 @@ def prefill_attention(
     """
     keys, values = (kv_cache[0], kv_cache[1]) if k is None or v is None else (k, v)
     num_heads, num_kv_heads = q.shape[1], keys.shape[1]
-    if max_query_len > _SMALL_TILE and can_hopper_prefill(q, keys):
+    if max_query_len > _SHORT_CHUNK and can_hopper_prefill(q, keys):
         hopper_prefill(
             q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
             num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
@@ -58,7 +58,7 @@ def prefill_attention(
     group = triton.next_power_of_2(num_heads // num_kv_heads)
     pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE else 1
     num_programs = (num_tokens // 128 + num_rows) * num_heads
-    is_small = max_query_len <= _SMALL_TILE or num_programs < num_multiprocessors(q.device)
+    is_small = max_query_len <= _SHORT_CHUNK or num_programs < num_multiprocessors(q.device)
     portable_prefill(
         q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
         num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
@@ -68,6 +68,9 @@ def prefill_attention(
 
 _SMALL_TILE = 64
 """Query rows of a tile where chunks are short or few."""
+
+_SHORT_CHUNK = 128
+"""Up to so many queries a row, a kernel that waits for nothing but its loads is the faster one."""
 
 
 def portable_config(dtype: torch.dtype, head_dim: int, is_small: bool) -> TileConfig:
