@@ -1,0 +1,92 @@
+"""Compiles, without a GPU, every kernel that a model's steps launch on one of compute capability 9.0.
+
+    python compile_for_gpu.py CASE
+
+prints the names of the kernels and how often each was compiled. The interpreter finds wrong numbers, this finds what
+the compiler does not take.
+"""
+
+import collections
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "0"
+sys.path.append(str(Path(__file__).parents[2] / "execution"))
+
+import torch
+import triton
+from tiny_engine import MAX_LEN, TinyEngine, tiny_config
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from octavo.execution.device_runner import DeviceRunner
+from octavo.kernels import basic
+from octavo.kernels.triton import launch, linear, prefill_hopper, register  # noqa: F401
+from octavo.kernels.triton.attention import TritonAttention
+from octavo.kernels.triton.linear import SmallBatchLinear
+from octavo.layers.build import Build
+from octavo.layers.weights import finalize
+from octavo.models.registry import build_model
+from octavo.quantization import scheme
+
+CPU = torch.device("cpu")
+CASES: dict[str, tuple[str, torch.dtype, bool]] = {
+    "llama-float32": ("LlamaForCausalLM", torch.float32, False),
+    "qwen3-bfloat16": ("Qwen3ForCausalLM", torch.bfloat16, False),
+    "gemma3-float16-deterministic": ("Gemma3ForCausalLM", torch.float16, True),
+    "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, False),
+}
+
+
+class _Driver:
+    """As much of a driver as compiling asks for."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def main(case: str) -> None:
+    architecture, dtype, deterministic = CASES[case]
+    compiled: collections.Counter[str] = collections.Counter()
+    original = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = original(self, *args, grid=grid, warmup=True, **options)
+        compiled[self.fn.__name__] = len(self.device_caches[0][0])
+        return kernel
+
+    JITFunction.run = compile_only
+    triton.runtime.driver.set_active(_Driver())
+    launch._has_dependent_launch = lambda index: True
+    linear.is_supported = prefill_hopper._is_hopper = lambda device: True
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("octavo.") and hasattr(module, "num_multiprocessors"):
+            module.num_multiprocessors = lambda device: 132
+    windows = ("full_attention", "sliding_attention") if "gemma" in case else ("full_attention",)
+    config = replace(tiny_config(architecture, windows, 5), head_dim=64, hidden_size=64, intermediate_size=96)
+    torch.set_default_dtype(dtype)
+    model = build_model(config, Build(), MAX_LEN)
+    scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
+    finalize(model)
+    for kernel in (basic.rms_norm, basic.add_rms_norm, basic.silu_and_mul, basic.gelu_tanh_and_mul):
+        kernel.implementations["cpu"] = kernel.implementations["cuda"]
+    plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
+    backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)
+    runner = DeviceRunner(model, config, plan, dtype, CPU, backend)
+    with torch.inference_mode():
+        runner._run_all_shapes()
+    for name, count in sorted(compiled.items()):
+        print(name, count)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,25 @@
+"""What models launch compiles for a GPU: on machines without one too."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).with_name("compile_for_gpu.py")
+CASES = ("llama-float32", "qwen3-bfloat16", "gemma3-float16-deterministic", "llama-bfloat16")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU compiles them as it runs the other tests")
+@pytest.mark.parametrize("case", CASES)
+def test_every_kernel_of_a_models_steps_compiles(case: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), case], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = {line.split()[0] for line in done.stdout.splitlines()}
+    assert {"_prepare_inputs_kernel", "_fused_decode_kernel", "_decode_kernel", "_rms_norm_kernel"} <= names
+    assert ("_hopper_kernel" in names) == (case != "llama-float32")
