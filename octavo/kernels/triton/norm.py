@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
+from octavo.kernels.triton.launch import dependent_launch
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -34,17 +34,13 @@ class Tile(NamedTuple):
     num_warps: int
 
 
-def choose_tile(num_rows: int, size: int, num_programs_wanted: int) -> Tile:
-    """A tile for a number of rows of a size.
+def choose_tile(size: int) -> Tile:
+    """A tile for rows of a size; not for a number of rows, which must not change a bit of a row.
 
-    Args:
-        num_programs_wanted: below this many programs, each is made as quick as it can be; above, as thrifty.
+    Measured on an H200: 32 bytes a thread are within a few per cent of the best for one row and for 16,384.
     """
     block = triton.next_power_of_2(size)
-    if num_rows <= num_programs_wanted:
-        # 16 bytes a thread: one load each, and the row is there.
-        return Tile(1, min(max(block // 256, 1), 16))
-    return Tile(max(2048 // block, 1), min(max(block // 512, 4), 16))
+    return Tile(max(1024 // block, 1), min(max(block // 512, 1), 16))
 
 
 @triton.jit
@@ -115,7 +111,7 @@ def launch(
     num_rows = outer * inner
     if num_rows == 0:
         return
-    tile = tile or choose_tile(num_rows, size, 4 * num_multiprocessors(x.device))
+    tile = tile or choose_tile(size)
     residual_strides = (0, 0) if residual is None else residual.stride()[:2]
     _rms_norm_kernel[(triton.cdiv(num_rows, tile.num_rows),)](
         x,

@@ -27,6 +27,7 @@ def prefill_attention(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    deterministic: bool = False,
 ) -> None:
     """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are left out.
 
@@ -45,10 +46,11 @@ def prefill_attention(
         window: tokens that a query sees, itself included; None is all.
         softcap: scores become ``c · tanh(scores / c)``.
         sinks: ``[H]``, a logit that each softmax has in its denominator (arXiv:2309.17453).
+        deterministic: take the same kernel and tiles for every mix of chunks, so that a row's bits are its own.
     """
     keys, values = (kv_cache[0], kv_cache[1]) if k is None or v is None else (k, v)
     num_heads, num_kv_heads = q.shape[1], keys.shape[1]
-    if max_query_len > _SHORT_CHUNK and can_hopper_prefill(q, keys):
+    if (deterministic or max_query_len > _SHORT_CHUNK) and can_hopper_prefill(q, keys):
         hopper_prefill(
             q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
             num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
@@ -56,9 +58,10 @@ def prefill_attention(
         )  # fmt: skip
         return
     group = triton.next_power_of_2(num_heads // num_kv_heads)
-    pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE else 1
+    is_short = max_query_len <= _SHORT_CHUNK and not deterministic
+    pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE and is_short else 1
     num_programs = (num_tokens // 128 + num_rows) * num_heads
-    is_small = max_query_len <= _SHORT_CHUNK or num_programs < num_multiprocessors(q.device)
+    is_small = is_short or deterministic or num_programs < num_multiprocessors(q.device)
     portable_prefill(
         q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
         num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,

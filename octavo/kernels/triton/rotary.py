@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
+from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.norm import scale_normed
 
 
@@ -17,12 +17,11 @@ class Tile(NamedTuple):
     num_warps: int
 
 
-def choose_tile(num_tokens: int, num_heads: int, head_dim: int, num_multiprocessors: int) -> Tile:
-    """A tile for tokens of ``num_heads`` heads, those of keys and values included."""
+def choose_tile(num_heads: int, head_dim: int) -> Tile:
+    """A tile for tokens of ``num_heads`` heads, keys and values included; the same for any number of tokens."""
     head = triton.next_power_of_2(head_dim)
-    values = 1024 if num_tokens * num_heads * head <= 4096 * num_multiprocessors else 2048
-    heads = min(max(values // head, 1), triton.next_power_of_2(num_heads))
-    return Tile(heads, max(heads * head // 512, 1))
+    heads = min(max(2048 // head, 1), triton.next_power_of_2(num_heads))
+    return Tile(heads, max(heads * head // 1024, 1))
 
 
 def qk_rope_store(
@@ -47,7 +46,7 @@ def qk_rope_store(
     if num_tokens == 0:
         return
     assert qkv.is_contiguous() and kv_cache.stride(-1) == 1
-    tile = tile or choose_tile(num_tokens, all_heads, head_dim, num_multiprocessors(qkv.device))
+    tile = tile or choose_tile(all_heads, head_dim)
     part, block, head, token, _ = kv_cache.stride()
     _qk_rope_store_kernel[(num_tokens * triton.cdiv(all_heads, tile.num_heads),)](
         qkv,

@@ -72,10 +72,9 @@ def test_every_tile_gives_the_same(tile: norm.Tile, device: torch.device) -> Non
     close(residual, expected_sum)
 
 
-@pytest.mark.parametrize("num_rows", [1, 100, 20_000])
 @pytest.mark.parametrize("size", [1, 64, 2560, 4096, 16_384])
-def test_tiles_are_legal(num_rows: int, size: int) -> None:
-    tile = norm.choose_tile(num_rows, size, 528)
+def test_tiles_are_legal(size: int) -> None:
+    tile = norm.choose_tile(size)
     assert tile.num_rows & (tile.num_rows - 1) == 0 < tile.num_rows
     assert tile.num_warps in (1, 2, 4, 8, 16)
 

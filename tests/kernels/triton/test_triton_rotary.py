@@ -144,10 +144,9 @@ def test_padding_is_not_stored_even_if_it_is_not_a_number(device: torch.device) 
     assert torch.equal(case.cache, before)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 100, 20_000])
 @pytest.mark.parametrize("num_heads", [3, 15, 48])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
-def test_tiles_are_legal(num_tokens: int, num_heads: int, head_dim: int) -> None:
-    tile = rotary.choose_tile(num_tokens, num_heads, head_dim, 132)
+def test_tiles_are_legal(num_heads: int, head_dim: int) -> None:
+    tile = rotary.choose_tile(num_heads, head_dim)
     assert tile.num_heads & (tile.num_heads - 1) == 0 < tile.num_heads
     assert tile.num_warps in (1, 2, 4, 8, 16)
