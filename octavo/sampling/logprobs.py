@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.kernels.dispatch import kernel
 from octavo.platforms.transfer import HostCopies
 from octavo.records import TokenLogprobs
 
@@ -36,11 +37,7 @@ class LogprobTensors:
         return [TokenLogprobs(ids, values, rank) for ids, values, rank in rows]
 
 
-def raw_logprobs(logits: Tensor) -> Tensor:
-    """Log-softmax in float32: ``[N, V]`` of any float type → ``[N, V]`` float32."""
-    return logits.float().log_softmax(-1)
-
-
+@kernel
 def token_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> LogprobTensors:
     """Log-probability and rank of one token per row, and the likeliest tokens beside it.
 
@@ -55,7 +52,7 @@ def token_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> LogprobTe
     num_top = vocab_size if num_top < 0 else min(num_top, vocab_size)
     rows_per_chunk = max(1, _CHUNK_ELEMENTS // vocab_size)
     chunks = zip(logits.split(rows_per_chunk), token_ids.split(rows_per_chunk), strict=True)
-    found = [_chunk_logprobs(raw_logprobs(chunk), chosen.unsqueeze(1), num_top) for chunk, chosen in chunks]
+    found = [_chunk_logprobs(chunk, chosen.unsqueeze(1), num_top) for chunk, chosen in chunks]
     if len(found) == 1:
         return found[0]
     return LogprobTensors(
@@ -65,8 +62,9 @@ def token_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> LogprobTe
     )
 
 
-def _chunk_logprobs(logprobs: Tensor, chosen: Tensor, num_top: int) -> LogprobTensors:
-    """One chunk's results; ``logprobs`` ``[N, V]`` is overwritten, ``chosen`` is ``[N, 1]``."""
+def _chunk_logprobs(logits: Tensor, chosen: Tensor, num_top: int) -> LogprobTensors:
+    """One chunk's results; ``chosen`` is ``[N, 1]``."""
+    logprobs = logits.float().log_softmax(-1)
     values = logprobs.gather(1, chosen)
     if num_top == logprobs.shape[1]:
         top_values, top_ids = logprobs.sort(dim=-1, descending=True, stable=True)

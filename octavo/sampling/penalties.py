@@ -6,40 +6,50 @@ Nothing is counted along the way, so preemption and replay cannot lose or double
 import torch
 from torch import Tensor
 
+from octavo.kernels.dispatch import kernel
 
+
+@kernel
 def apply_penalties(
     logits: Tensor,
     rows: Tensor,
-    token_ids: Tensor,
+    slots: Tensor,
     lengths: Tensor,
-    prompt_lens: Tensor,
+    token_ids: Tensor,
+    prompt_len: Tensor,
     repetition: Tensor,
     frequency: Tensor,
     presence: Tensor,
+    spare: Tensor,
 ) -> None:
     """Penalise tokens that occurred already, in place: repetition first, then frequency and presence.
 
     Args:
         logits: ``[N, V]`` float32, contiguous.
-        rows: ``[P]`` int64, the rows of ``logits`` to penalise; the rest have ``P`` entries likewise.
-        token_ids: ``[P, L]`` integers, the known tokens of each row; entries from ``lengths`` on are garbage.
-        lengths: ``[P]`` int64.
-        prompt_lens: ``[P]`` int64; frequency and presence count only tokens after the prompt.
-        repetition, frequency, presence: ``[P]`` float, neutral at 1, 0, 0.
+        rows: ``[P]`` int64, the distinct rows of ``logits`` to penalise.
+        slots, lengths: ``[P]`` int64, the slot and the number of known tokens of each.
+        token_ids: ``[S, L]`` int32, known tokens by slot; entries from a request's length on are garbage.
+        prompt_len: ``[S]`` int64, by slot; frequency and presence count only tokens after the prompt.
+        repetition, frequency, presence: ``[S]`` float64, by slot, neutral at 1, 0, 0.
+        spare: ``[≥P, V]`` float32, contiguous, overwritten.
     """
     vocab_size = logits.shape[1]
-    tokens, seen, generated = _occurrences(token_ids.long(), lengths, prompt_lens, vocab_size)
-    counts = torch.zeros(len(rows), vocab_size, dtype=torch.float32, device=logits.device)
+    known = token_ids.index_select(0, slots).long()
+    tokens, seen, generated = _occurrences(known, lengths, prompt_len.index_select(0, slots), vocab_size)
+    counts = spare[: len(rows)].zero_()
     count = counts.scatter_add_(1, tokens, generated).gather(1, tokens)  # [P, L]
+
+    def of_rows(penalty: Tensor) -> Tensor:
+        return penalty.index_select(0, slots).to(logits.dtype).unsqueeze(1)
 
     flat = logits.view(-1)
     places = tokens + rows.unsqueeze(1) * vocab_size
     old = flat[places]
-    factor = repetition.to(logits.dtype).unsqueeze(1)
+    factor = of_rows(repetition)
     # A division by a tiny penalty must not make an infinity, which would count as the model's fault.
     new = torch.where(old > 0, old / factor, old * factor).clamp_(max=torch.finfo(logits.dtype).max)
-    new -= frequency.to(logits.dtype).unsqueeze(1) * count
-    new -= presence.to(logits.dtype).unsqueeze(1) * (count > 0)
+    new -= of_rows(frequency) * count
+    new -= of_rows(presence) * (count > 0)
     flat[places] = torch.where(seen, new, old)
 
 

@@ -156,7 +156,7 @@ class Sampler:
         largest = work.amax(-1)
         is_sound = _is_finite(largest)
         if part.is_edited or self._custom.has_processors:
-            work = self._edit(part, work, rows, token_ids)
+            work = self._edit(part, work, spare, rows, token_ids)
             largest = work.amax(-1)
             is_sound &= _is_finite(largest)
         tokens = torch.empty_like(rows.slots) if part.draws_all else blocks.argmax(work)[1]
@@ -171,27 +171,29 @@ class Sampler:
         work = self._work.new_empty(num_rows, self._vocab_size)
         return work, torch.empty_like(work)
 
-    def _edit(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
+    def _edit(self, part: Part, logits: Tensor, spare: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
         """Everything that may change which token is the likeliest; the result may be ``logits`` itself."""
         if part.edits is not None:
             part.edits.apply(logits, rows.slots, rows.lengths, token_ids)
         if self._custom.has_processors:
             logits = self._custom.apply_before(logits)
         if part.penalised is not None:
-            self._penalise(part.penalised, logits, rows, token_ids)
+            self._penalise(part.penalised, logits, spare, rows, token_ids)
         return logits
 
-    def _penalise(self, subset: Subset, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> None:
-        slots, lengths, p = subset.take(rows.slots), subset.take(rows.lengths), self.parameters
+    def _penalise(self, subset: Subset, logits: Tensor, spare: Tensor, rows: "_Rows", token_ids: Tensor) -> None:
+        p = self.parameters
         apply_penalties(
             logits,
             torch.arange(subset.size, device=logits.device) if subset.index is None else subset.index,
-            token_ids.index_select(0, slots),
-            lengths,
-            p.take(p.prompt_len, slots),
-            p.take(p.repetition, slots),
-            p.take(p.frequency, slots),
-            p.take(p.presence, slots),
+            subset.take(rows.slots),
+            subset.take(rows.lengths),
+            token_ids,
+            p.prompt_len,
+            p.repetition,
+            p.frequency,
+            p.presence,
+            spare,
         )
 
     def _draw(

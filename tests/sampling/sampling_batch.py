@@ -14,9 +14,15 @@ class Batch:
     """A sampler with its token matrix; requests are named by their slot."""
 
     def __init__(
-        self, vocab_size: int, max_num_seqs: int = 16, max_len: int = 64, processors: Sequence[LogitsProcessor] = ()
+        self,
+        vocab_size: int,
+        max_num_seqs: int = 16,
+        max_len: int = 64,
+        processors: Sequence[LogitsProcessor] = (),
+        device: torch.device = CPU,
     ) -> None:
-        self.sampler = Sampler(max_num_seqs, vocab_size, CPU, processors=processors)
+        self.device = device
+        self.sampler = Sampler(max_num_seqs, vocab_size, device, processors=processors)
         # Garbage past the end of a row must not matter: neither valid ids nor invalid ones.
         generator = torch.Generator().manual_seed(0)
         self.token_ids = torch.randint(
@@ -41,13 +47,14 @@ class Batch:
 
     def sample(self, logits: torch.Tensor, slots: Sequence[int]) -> Samples:
         """One step, without appending the tokens."""
+        logits = logits.to(self.device)
         lengths = torch.tensor([self.lengths[slot] for slot in slots], dtype=torch.int64)
         before = logits.clone()
         samples = self.sampler.sample(
             logits,
-            torch.tensor(slots, dtype=torch.int64),
-            lengths,
-            self.token_ids,
+            torch.tensor(slots, dtype=torch.int64, device=self.device),
+            lengths.to(self.device),
+            self.token_ids.to(self.device),
             list(slots),
             max(lengths.tolist(), default=0),
         )

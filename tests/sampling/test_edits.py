@@ -31,11 +31,22 @@ def test_penalties(rows: list, seed: int) -> None:
     rng = np.random.default_rng(seed)
     logits = rng.standard_normal((len(rows) + 2, VOCAB)).astype(np.float32)
     mine = torch.from_numpy(logits.copy())
-    token_ids, lengths = token_matrix([row[0] for row in rows])
+    known, lengths = token_matrix([row[0] for row in rows])
+    slots = torch.from_numpy(rng.permutation(len(rows) + 2)[: len(rows)])
+
+    def by_slot(values: list, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        table = torch.full((len(rows) + 2,), 77, dtype=dtype)
+        table[slots] = torch.tensor(values, dtype=dtype)
+        return table
+
+    token_ids = torch.randint(VOCAB, (len(rows) + 2, MAX_LEN), dtype=torch.int32)
+    token_ids[slots] = known
+    prompt_len = by_slot([len(row[0][0]) for row in rows], torch.int64)
+    penalties = [by_slot([row[i] for row in rows]) for i in (1, 2, 3)]
+    spare = torch.full_like(mine, torch.nan)
     # The first and the last row are not penalised.
-    penalties = [torch.tensor([row[i] for row in rows], dtype=torch.float64) for i in (1, 2, 3)]
-    prompt_lens = torch.tensor([len(row[0][0]) for row in rows])
-    apply_penalties(mine, torch.arange(1, len(rows) + 1), token_ids, lengths, prompt_lens, *penalties)
+    penalised = torch.arange(1, len(rows) + 1)
+    apply_penalties(mine, penalised, slots, lengths, token_ids, prompt_len, *penalties, spare)
     for i, ((prompt, output), repetition, frequency, presence) in enumerate(rows, start=1):
         params = SamplingParams(repetition_penalty=repetition, frequency_penalty=frequency, presence_penalty=presence)
         expected = edited(logits[i].astype(np.float64), params, prompt, output)

@@ -31,42 +31,35 @@ class LogprobsWorkspace:
 def logprobs(
     logits: torch.Tensor,
     tokens: torch.Tensor,
-    slots: torch.Tensor,
-    counts: torch.Tensor,
-    num_logprobs: torch.Tensor,
     listed_ids: torch.Tensor,
     listed_logprobs: torch.Tensor,
     ranks: torch.Tensor,
     workspace: LogprobsWorkspace,
-    *,
-    num_rows: int,
 ) -> None:
     """Log-softmax of the logits at one token per row and at the likeliest, as
     :func:`octavo.sampling.logprobs.token_logprobs` lists them; among equals the lowest id comes first.
 
     Args:
-        logits: ``[≥R, V]`` of any float type, as they came from the model.
-        tokens: ``[≥R]`` int64, the chosen ones; for −1 (a failure) token 0 is looked up.
-        slots: ``[≥R]`` integers.
-        counts: int32; rows from ``counts[0]`` on are skipped.
-        num_logprobs: ``[S]`` integers, by slot: how many of the likeliest to list, at most N and V; rows with a
-            negative number are skipped.
-        listed_ids, listed_logprobs: out, ``[≥R, 1 + N]`` int64 and float32, contiguous: the chosen token, then the
-            likeliest in falling order.
-        ranks: out, ``[≥R]`` int64, 1 + the number of tokens strictly likelier than the chosen one.
-        num_rows: upper bound R of the rows.
+        logits: ``[R, V]`` of any float type, as they came from the model.
+        tokens: ``[R]`` int64, the chosen ones.
+        listed_ids, listed_logprobs: out, ``[R, 1 + n]`` int64 and float32, contiguous: the chosen token, then the
+            ``n`` ≤ V likeliest in falling order.
+        ranks: out, ``[R]`` int64, 1 + the number of tokens strictly likelier than the chosen one.
+        workspace: for at least R rows.
     """
-    vocab_size = logits.shape[1]
+    num_rows, vocab_size = logits.shape
     num_groups = triton.cdiv(vocab_size, GROUP)
-    assert logits.stride(1) == 1 and workspace.maxima.shape[1] == num_groups
+    assert logits.stride(1) == 1 and workspace.maxima.shape[1] == num_groups and num_rows <= len(workspace.maxima)
     assert listed_ids.is_contiguous() and listed_logprobs.is_contiguous()
     num_tiles = triton.cdiv(num_groups, _TILE_GROUPS)
     programs_wanted = num_multiprocessors(logits.device) * _PROGRAMS_PER_MULTIPROCESSOR
     tiles_per_program = max(1, num_rows * num_tiles // programs_wanted)
-    rows = (logits, tokens, slots, counts, num_logprobs, workspace.maxima, workspace.masses, workspace.num_above)
-    sizes = (vocab_size, num_groups, logits.stride(0), num_logprobs.stride(0))
+    scratch = (workspace.maxima, workspace.masses, workspace.num_above)
+    sizes = (vocab_size, num_groups, logits.stride(0))
     _survey_kernel[(triton.cdiv(num_tiles, tiles_per_program), num_rows)](
-        *rows,
+        logits,
+        tokens,
+        *scratch,
         *sizes,
         tiles_per_program,
         TILE_GROUPS=_TILE_GROUPS,
@@ -75,7 +68,9 @@ def logprobs(
         **dependent_launch(logits.device),
     )
     _finish_kernel[(num_rows,)](
-        *rows,
+        logits,
+        tokens,
+        *scratch,
         listed_ids,
         listed_logprobs,
         ranks,
@@ -99,16 +94,12 @@ def _order(x):
 def _survey_kernel(
     logits,
     tokens,
-    slots,
-    counts,
-    num_logprobs,
     maxima,
     masses,
     num_above,
     vocab_size,
     num_groups,
     logits_stride,
-    slot_stride,
     tiles_per_program,
     TILE_GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -117,12 +108,8 @@ def _survey_kernel(
     row = tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    if row >= tl.load(counts):
-        return
-    if tl.load(num_logprobs + tl.load(slots + row).to(tl.int64) * slot_stride) < 0:
-        return
     logits += row.to(tl.int64) * logits_stride
-    chosen = tl.load(logits + tl.maximum(tl.load(tokens + row), 0)).to(tl.float32)
+    chosen = tl.load(logits + tl.load(tokens + row)).to(tl.float32)
     first = tl.program_id(0) * tiles_per_program * TILE_GROUPS
     last = tl.minimum(first + tiles_per_program * TILE_GROUPS, num_groups)
     for start in range(first, last, TILE_GROUPS):
@@ -144,9 +131,6 @@ def _survey_kernel(
 def _finish_kernel(
     logits,
     tokens,
-    slots,
-    counts,
-    num_logprobs,
     maxima,
     masses,
     num_above,
@@ -156,7 +140,6 @@ def _finish_kernel(
     vocab_size,
     num_groups,
     logits_stride,
-    slot_stride,
     width,
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -166,12 +149,6 @@ def _finish_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if row >= tl.load(counts):
-        return
-    num_top = tl.load(num_logprobs + tl.load(slots + row).to(tl.int64) * slot_stride)
-    if num_top < 0:
-        return
-    num_top = tl.minimum(tl.minimum(num_top, width - 1), vocab_size)
     groups = tl.arange(0, GROUPS)
     places = row * num_groups + groups
     peaks = tl.load(maxima + places, groups < num_groups, other=-float("inf"))
@@ -182,7 +159,7 @@ def _finish_kernel(
     logits += row * logits_stride
     listed_ids += row * width
     listed_logprobs += row * width
-    token = tl.maximum(tl.load(tokens + row), 0)
+    token = tl.load(tokens + row)
     tl.store(listed_ids, token)
     tl.store(listed_logprobs, tl.load(logits + token).to(tl.float32) - best - log_mass)
     tl.store(ranks + row, 1 + tl.sum(above, 0).to(tl.int64))
@@ -190,7 +167,7 @@ def _finish_kernel(
     # The largest of a group's logits that are not listed yet; groups past the last have nothing to list.
     left = tl.where(groups < num_groups, _order(peaks), _NOTHING)
     last, last_id = tl.full([], _EVERYTHING, tl.int32), tl.full([], -1, tl.int32)
-    for place in range(1, num_top + 1):
+    for place in range(1, width):
         largest = tl.max(left, 0)
         group = tl.min(tl.where(left == largest, groups, GROUPS - 1), 0)
         ids = group * GROUP + tl.arange(0, GROUP)

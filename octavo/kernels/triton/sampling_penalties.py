@@ -1,4 +1,4 @@
-"""Penalties on tokens that occurred, without a look at the host: counted in a table, which is emptied on the way."""
+"""Penalties on tokens that occurred, at the cost of the tokens that are known and not of the vocabulary."""
 
 import torch
 import triton
@@ -14,8 +14,8 @@ _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 
 def penalise(
     logits: torch.Tensor,
+    rows: torch.Tensor,
     slots: torch.Tensor,
-    counts: torch.Tensor,
     lengths: torch.Tensor,
     token_ids: torch.Tensor,
     prompt_len: torch.Tensor,
@@ -23,49 +23,57 @@ def penalise(
     frequency: torch.Tensor,
     presence: torch.Tensor,
     occurrences: torch.Tensor,
-    *,
-    num_rows: int,
 ) -> None:
     """Penalise tokens that occurred already, in place, as :func:`octavo.sampling.penalties.apply_penalties` does.
 
-    Rows whose penalties are neutral cost next to nothing. A logit that is +∞ or not a number stays so.
+    A logit that is +∞ or not a number stays so.
 
     Args:
-        logits: ``[≥R, V]`` float32.
-        slots: ``[≥R]`` integers.
-        counts: int32; rows from ``counts[0]`` on are skipped.
-        lengths: ``[≥R]`` integers, known tokens of the request.
+        logits: ``[N, V]`` float32.
+        rows: ``[P]`` integers, the distinct rows of ``logits`` to penalise.
+        slots, lengths: ``[P]`` integers, the slot and the number of known tokens of each.
         token_ids: ``[S, L]`` integers, by slot; entries from a request's length on are ignored.
         prompt_len: ``[S]`` int64, by slot; frequency and presence count only tokens after the prompt.
         repetition, frequency, presence: ``[S]`` float64, by slot, of one stride; neutral at 1, 0, 0.
-        occurrences: ``[≥R, V]`` int32, all zero before and after.
-        num_rows: upper bound R of the rows.
+        occurrences: ``[≥P, V]`` int32, contiguous, whatever it holds; overwritten.
     """
     vocab_size, max_len = logits.shape[1], token_ids.shape[1]
     assert logits.dtype == torch.float32 and logits.stride(1) == 1 and occurrences.is_contiguous()
     assert occurrences.shape[1] == vocab_size and token_ids.stride(1) == 1
     assert repetition.stride() == frequency.stride() == presence.stride()
-    grid = (min(triton.cdiv(max_len, _TILE), _MAX_PROGRAMS_PER_ROW), num_rows)
-    rows = (logits, slots, counts, lengths, token_ids, prompt_len, repetition, frequency, presence, occurrences)
-    strides = (logits.stride(0), token_ids.stride(0), prompt_len.stride(0), repetition.stride(0))
-    for is_counting in (True, False):
+    grid = (min(triton.cdiv(max_len, _TILE), _MAX_PROGRAMS_PER_ROW), len(rows))
+    for task in ("clear", "count", "penalise"):
         _penalties_kernel[grid](
-            *rows,
+            logits,
+            rows,
+            slots,
+            lengths,
+            token_ids,
+            prompt_len,
+            repetition,
+            frequency,
+            presence,
+            occurrences,
             vocab_size,
             max_len,
-            *strides,
-            IS_COUNTING=is_counting,
+            logits.stride(0),
+            token_ids.stride(0),
+            prompt_len.stride(0),
+            repetition.stride(0),
+            TASK=task,
             TILE=_TILE,
             num_warps=4,
             **dependent_launch(logits.device),
         )
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["vocab_size", "max_len", "logits_stride", "token_stride", "prompt_stride", "penalty_stride"]
+)
 def _penalties_kernel(
     logits,
+    rows,
     slots,
-    counts,
     lengths,
     token_ids,
     prompt_len,
@@ -79,38 +87,38 @@ def _penalties_kernel(
     token_stride,
     prompt_stride,
     penalty_stride,
-    IS_COUNTING: tl.constexpr,
+    TASK: tl.constexpr,
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Count each token of a row, or penalise it: once, by whoever comes first to its count and takes it away."""
-    row = tl.program_id(1)
+    """Clear the counts of a row's tokens, count them, or penalise each once: by whoever takes its count away first."""
+    place = tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if row >= tl.load(counts):
-        return
-    slot = tl.load(slots + row).to(tl.int64)
+    slot = tl.load(slots + place).to(tl.int64)
+    length = tl.minimum(tl.load(lengths + place), max_len)
+    row = tl.load(rows + place).to(tl.int64)
+    num_prompt = tl.load(prompt_len + slot * prompt_stride)
     factor = tl.load(repetition + slot * penalty_stride).to(tl.float32)
     per_count = tl.load(frequency + slot * penalty_stride).to(tl.float32)
     once = tl.load(presence + slot * penalty_stride).to(tl.float32)
-    if (factor == 1) & (per_count == 0) & (once == 0):
-        return
-    num_prompt = tl.load(prompt_len + slot * prompt_stride)
-    length = tl.minimum(tl.load(lengths + row), max_len)
-    logits += row.to(tl.int64) * logits_stride
-    occurrences += row.to(tl.int64) * vocab_size
+    logits += row * logits_stride
+    token_ids += slot * token_stride
+    occurrences += place.to(tl.int64) * vocab_size
     for start in range(tl.program_id(0) * TILE, length, tl.num_programs(0) * TILE):
         positions = start + tl.arange(0, TILE)
-        tokens = tl.load(token_ids + slot * token_stride + positions, positions < length, other=-1)
+        tokens = tl.load(token_ids + positions, positions < length, other=-1)
         is_known = (tokens >= 0) & (tokens < vocab_size)
-        if IS_COUNTING:
+        zeros, ones = tl.zeros([TILE], tl.int32), tl.full([TILE], 1, tl.int32)
+        if TASK == "clear":
+            tl.store(occurrences + tokens, zeros, is_known)
+        elif TASK == "count":
             is_generated = positions >= num_prompt
-            ones = tl.full([TILE], 1, tl.int32)
             tl.atomic_add(occurrences + tokens, ones, is_known & is_generated, sem="relaxed")
             tl.atomic_or(occurrences + tokens, ones * _IN_PROMPT, is_known & (is_generated == 0), sem="relaxed")
         else:
-            found = tl.atomic_xchg(occurrences + tokens, tl.zeros([TILE], tl.int32), is_known, sem="relaxed")
+            found = tl.atomic_xchg(occurrences + tokens, zeros, is_known, sem="relaxed")
             is_first = is_known & (found != 0)
             count = (found & (_IN_PROMPT - 1)).to(tl.float32)
             old = tl.load(logits + tokens, is_first, other=0.0)
