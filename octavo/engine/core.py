@@ -20,12 +20,15 @@ logger = logging.getLogger(__name__)
 class EngineCore:
     """Scheduler and executor in one loop. Knows token ids, no text; not safe for several threads.
 
+    Args:
+        phases: times the start; may have timed phases before this one's.
+
     Raises:
         OctavoError: the model or a setting is wrong.
     """
 
-    def __init__(self, settings: EngineConfig) -> None:
-        phases = PhaseTimer(logger)
+    def __init__(self, settings: EngineConfig, phases: PhaseTimer | None = None) -> None:
+        phases = phases or PhaseTimer(logger)
         with phases.phase("configuration"):
             source, config = find_model(settings)
             platform = select_platform(settings.device.device)

@@ -20,6 +20,7 @@ from octavo.engine.parent import end_with_parent
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.records import EngineOutput, EngineRequest, StepOutputs
 from octavo.telemetry.logs import configure_logging
+from octavo.telemetry.phases import PhaseTimer, process_age
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,9 @@ class EngineServer:
     def run(self) -> int:
         """Load the model, then serve; returns the exit status."""
         try:
-            self._core = EngineCore(self._settings)
+            phases = PhaseTimer(logger)
+            phases.add("imports", process_age())
+            self._core = EngineCore(self._settings, phases)
         except OctavoError as error:
             return self._report_failure(str(error), is_setting=True)
         except Exception as error:
