@@ -1,0 +1,250 @@
+"""Matrix products of a few rows on tensor cores: ``y = x Wᵀ`` as fast as ``W`` can be read.
+
+A program multiplies a few rows of the weight by all rows of ``x`` over all input features, so no sum crosses programs.
+It fills its ring of weights before it waits for the kernel that computes ``x``: while one kernel computes, the weights
+of the next are on their way. Each warp sums over input features of its own; the sums meet at the end.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.kernels.triton.launch import dependent_launch
+
+MAX_ROWS = 32
+"""With more, programs would read ``x`` for longer than their weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTile:
+    """What a program computes, and how.
+
+    Attributes:
+        num_weights: weight rows, a power of two: from 8, or from 16 with ``weight_first`` or a gate, whose two factors
+            take half of them each.
+        num_columns: input features that a warp multiplies in a round: 32, 64, 128 or 256.
+        num_stages: rounds of weights in flight or in use; all but one before the wait for earlier kernels.
+        num_x_stages: rounds of ``x`` in flight or in use.
+        weight_first: whether the weight is the instruction's operand of 16 rows and ``x`` that of 8.
+        num_warps: warps of a program.
+    """
+
+    num_weights: int
+    num_columns: int
+    num_stages: int
+    num_x_stages: int
+    weight_first: bool
+    num_warps: int
+
+    def block_m(self, num_rows: int) -> int:
+        """Rows of ``x`` that a program makes room for."""
+        return max(8 if self.weight_first else 16, 1 << (num_rows - 1).bit_length())
+
+    def shared_bytes(self, num_rows: int) -> int:
+        """Shared memory of a program, for values of 2 bytes."""
+        num_rows_in_rings = self.num_stages * self.num_weights + self.num_x_stages * self.block_m(num_rows)
+        return 2 * self.num_warps * self.num_columns * num_rows_in_rings
+
+
+def choose_tile(
+    num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
+) -> StreamTile | None:
+    """The tile for a product, or None where it would not be fast; measured on an H200.
+
+    Up to 8 rows the tile, and so the bits of a row, are the same for every number of rows.
+
+    Args:
+        num_channels: outputs a row; with a gate, of which two products are made.
+    """
+    if not 0 < num_rows <= MAX_ROWS:
+        return None
+    # Rings are as deep as lets all programs run at once, else as lets three share a multiprocessor.
+    num_tiles = -(-num_channels * (2 if is_gated else 1) // 16)
+    is_few, is_one_wave, is_many = num_tiles < num_sms, num_tiles <= 2 * num_sms, num_tiles > 8 * num_sms
+    if num_rows <= 8:
+        depth = 9 if is_one_wave else 6
+        tile = StreamTile(16, 64, depth, depth, weight_first=True, num_warps=4)
+    elif is_few and not is_gated:
+        depth, x_depth = (9, 9) if num_rows <= 16 else (7, 5)
+        tile = StreamTile(8, 64, depth, x_depth, weight_first=False, num_warps=4)
+    elif is_many:
+        tile = StreamTile(64, 64, 3, 3, weight_first=False, num_warps=2)
+    elif num_features < 2048 or (num_rows <= 16 and not is_one_wave):
+        depth = 9 if num_rows <= 16 else 6
+        tile = StreamTile(16, 64, depth, depth, weight_first=False, num_warps=2)
+    else:
+        depth = (7 if num_rows <= 16 else 4) if is_one_wave else 3
+        tile = StreamTile(16, 64, depth, depth, weight_first=False, num_warps=4)
+    num_rounds = -(-num_features // (tile.num_warps * tile.num_columns))
+    depth = min(tile.num_stages, num_rounds, max(num_rounds - 1, 3))
+    return dataclasses.replace(tile, num_stages=depth, num_x_stages=min(tile.num_x_stages, depth))
+
+
+def stream_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    activation: str,
+    tile: StreamTile,
+) -> None:
+    """``x Wᵀ + b``, or with an activation the gated product of ``W``'s halves.
+
+    Args:
+        x: ``[M, K]``, bfloat16 or float16, K a multiple of 8; rows contiguous, apart by a multiple of 8, aligned to 16
+            bytes.
+        weight: ``[N, K]`` contiguous, aligned to 16 bytes; a kernel is compiled for each K.
+        out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
+        activation: "none", "silu" or "gelu_tanh".
+    """
+    grid, args, constants = arguments(x, weight, bias, out, activation, tile)
+    stream_kernel[grid](*args, **constants, **dependent_launch(x.device))
+
+
+def arguments(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    activation: str,
+    tile: StreamTile,
+) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
+    """Grid, arguments and constants of :func:`stream_linear`'s launch, also to compile its kernel ahead."""
+    num_rows, num_features = x.shape
+    num_channels = out.shape[1]
+    constants = {
+        "K": num_features,
+        "BLOCK_M": tile.block_m(num_rows),
+        "BLOCK_N": tile.num_weights,
+        "BLOCK_K": tile.num_columns,
+        "STAGES": tile.num_stages,
+        "X_STAGES": tile.num_x_stages,
+        "WEIGHT_FIRST": tile.weight_first,
+        "ACTIVATION": activation,
+        "num_warps": tile.num_warps,
+    }
+    grid = (-(-num_channels // (tile.num_weights // (1 if activation == "none" else 2))),)
+    return grid, (x, weight, bias, out, x.stride(0) // 8, num_rows, num_channels), constants
+
+
+@gluon.jit
+def _places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_K: gl.constexpr):
+    """Row, and column within one round of all warps, of the values that a round copies."""
+    warp = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
+    column = gl.arange(0, BLOCK_K, gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
+    return row, warp * BLOCK_K + column
+
+
+@gluon.jit
+def _copy(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
+    """Copy round ``i`` of an operand to its place in the ring, zeros where there is nothing."""
+    mask = is_row
+    if K % ROUND != 0:
+        mask = mask & (column < K - i * ROUND)
+    async_copy.async_copy_global_to_shared(slot, spots + i * ROUND, mask, cache_modifier=".cg")
+
+
+@gluon.jit(do_not_specialize=["num_rows"])
+def stream_kernel(
+    x,
+    weight,
+    bias,
+    out,
+    x_stride,  # in units of 8 values, so that the compiler sees rows aligned to 16 bytes
+    num_rows,
+    num_channels,
+    K: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr,
+    X_STAGES: gl.constexpr,
+    WEIGHT_FIRST: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    WARPS: gl.constexpr = gl.num_warps()
+    ROUND: gl.constexpr = WARPS * BLOCK_K
+    NUM_ROUNDS: gl.constexpr = (K + ROUND - 1) // ROUND
+    EARLY: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= STAGES else STAGES - 1
+    EARLY_X: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= X_STAGES else X_STAGES - 1
+    GATED: gl.constexpr = ACTIVATION != "none"
+    # With a gate the first half of a program's rows are the gate's, the other half the other factor's.
+    CHANNELS: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    # The warps share out the batch dimension: each sums over its own columns.
+    layout: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    # A thread takes 8 neighbouring columns, 16 bytes, of both operands: the order of columns is free if it is shared.
+    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 8)
+    second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, 8)
+    copy_layout: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 256 // BLOCK_K, BLOCK_K // 8], [WARPS, 1, 1], [2, 1, 0])
+    # Four threads read 64 bytes of a row, their neighbours 64 bytes of the next: these lie in other banks.
+    ring_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, 1 if BLOCK_K == 32 else 2, [2, 1, 0])
+    dtype: gl.constexpr = weight.dtype.element_ty
+    weight_ring = gl.allocate_shared_memory(dtype, [STAGES, WARPS, BLOCK_N, BLOCK_K], ring_layout)
+    x_ring = gl.allocate_shared_memory(dtype, [X_STAGES, WARPS, BLOCK_M, BLOCK_K], ring_layout)
+
+    first_channel = gl.program_id(0) * CHANNELS
+    n, weight_column = _places(copy_layout, WARPS, BLOCK_N, BLOCK_K)
+    channel = first_channel + n % CHANNELS
+    is_weight = (channel < num_channels) & (weight_column >= 0)
+    weight_spots = weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + weight_column)
+    m, x_column = _places(copy_layout, WARPS, BLOCK_M, BLOCK_K)
+    is_x = (m < num_rows) & (x_column >= 0)
+    x_spots = x + (m * (x_stride * 8) + x_column)
+
+    for i in gl.static_range(EARLY):
+        _copy(weight_spots, is_weight, weight_column, weight_ring.index(i), i, K, ROUND)
+        async_copy.commit_group()
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    for i in gl.static_range(EARLY_X):
+        _copy(x_spots, is_x, x_column, x_ring.index(i), i, K, ROUND)
+        async_copy.commit_group()
+
+    sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [WARPS, BLOCK_M, BLOCK_N], gl.float32, layout)
+    for i in range(NUM_ROUNDS):
+        # As many groups of copies were begun after the last that this round needs.
+        async_copy.wait_group((EARLY if EARLY < EARLY_X else EARLY_X) - 1)
+        if EARLY < NUM_ROUNDS and i + EARLY < NUM_ROUNDS:
+            slot = weight_ring.index((i + EARLY) % STAGES)
+            _copy(weight_spots, is_weight, weight_column, slot, i + EARLY, K, ROUND)
+        if EARLY_X < NUM_ROUNDS and i + EARLY_X < NUM_ROUNDS:
+            _copy(x_spots, is_x, x_column, x_ring.index((i + EARLY_X) % X_STAGES), i + EARLY_X, K, ROUND)
+        # One a round, though it may be empty, keeps the count.
+        async_copy.commit_group()
+        weights, values = weight_ring.index(i % STAGES), x_ring.index(i % X_STAGES)
+        if WEIGHT_FIRST:
+            sums = mma_v2(weights.load(first_layout), values.permute((0, 2, 1)).load(second_layout), sums)
+        else:
+            sums = mma_v2(values.load(first_layout), weights.permute((0, 2, 1)).load(second_layout), sums)
+
+    total = gl.sum(sums, 0)
+    if WEIGHT_FIRST:
+        total = total.permute((1, 0))
+    if GATED:
+        total, factor = total.reshape((BLOCK_M, 2, CHANNELS)).permute((0, 2, 1)).split()
+    row = gl.arange(0, BLOCK_M, gl.SliceLayout(1, total.type.layout))[:, None]
+    channel = first_channel + gl.arange(0, CHANNELS, gl.SliceLayout(0, total.type.layout))[None, :]
+    is_channel = channel < num_channels
+    if bias is not None:
+        total += gl.load(bias + channel, is_channel, other=0.0).to(gl.float32)
+    if GATED:
+        if bias is not None:
+            factor += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
+        if ACTIVATION == "silu":
+            slope = total
+        else:
+            gl.static_assert(ACTIVATION == "gelu_tanh")
+            # (1 + tanh(z)) / 2 is sigmoid(2z).
+            slope = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+        total = total / (1.0 + gl.exp(-slope)) * factor
+    spots = out + (row * num_channels + channel)
+    gl.store(spots, total.to(out.dtype.element_ty), (row < num_rows) & is_channel)

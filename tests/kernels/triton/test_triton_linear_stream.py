@@ -1,0 +1,117 @@
+"""Products that stream their weight, held against the plain product in float64.
+
+The kernel is written for tensor cores thread by thread, which Triton's interpreter does not know: a GPU runs it.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+
+from octavo.kernels.linear import GATES
+from octavo.kernels.triton.linear_stream import MAX_ROWS, StreamTile, choose_tile, stream_linear
+
+needs_kernel = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="needs tensor cores"
+)
+
+FEW = StreamTile(16, 64, 4, 4, weight_first=True, num_warps=4)
+TILES = [
+    FEW,
+    dataclasses.replace(FEW, num_weights=32, num_columns=128, num_stages=3, num_x_stages=2, num_warps=1),
+    dataclasses.replace(FEW, num_stages=5, num_x_stages=3, weight_first=False, num_warps=2),
+    dataclasses.replace(FEW, num_weights=32, num_columns=32, weight_first=False, num_warps=8),
+]
+
+
+def random(device: torch.device, seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=2e-2)
+
+
+def multiply(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, tile: StreamTile
+) -> torch.Tensor:
+    num_channels = len(weight) // (1 if activation == "none" else 2)
+    out = x.new_full((len(x), num_channels), float("nan"))
+    stream_linear(x, weight, bias, out, activation, tile)
+    return out
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("dtype", "activation", "with_bias"),
+    [(torch.float16, "none", True), (torch.bfloat16, "silu", False), (torch.float16, "gelu_tanh", True)],
+    ids=str,
+)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize(("num_rows", "num_channels", "num_features"), [(5, 100, 392), (8, 1, 8), (19, 72, 2048)])
+def test_products(
+    device: torch.device,
+    tile: StreamTile,
+    dtype: torch.dtype,
+    activation: str,
+    with_bias: bool,
+    num_rows: int,
+    num_channels: int,
+    num_features: int,
+) -> None:
+    num_weights = num_channels * (1 if activation == "none" else 2)
+    weight = random(device, 1, num_weights, num_features, dtype=dtype) / num_features**0.5
+    bias = random(device, 2, num_weights, dtype=dtype) if with_bias else None
+    x = random(device, 3, num_rows, num_features, dtype=dtype)
+    expected = x.double() @ weight.double().T
+    if bias is not None:
+        expected += bias.double()
+    if activation != "none":
+        expected = GATES[activation](expected)
+    close(multiply(x, weight, bias, activation, tile), expected)
+
+
+@needs_kernel
+def test_rows_apart(device: torch.device) -> None:
+    wide = random(device, 1, 6, 400, dtype=torch.bfloat16)
+    weight = random(device, 2, 40, 200, dtype=torch.bfloat16) / 200**0.5
+    close(multiply(wide[:, :200], weight, None, "none", FEW), wide[:, :200].double() @ weight.double().T)
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_bits_of_a_row_do_not_depend_on_the_others(device: torch.device, activation: str) -> None:
+    weight = random(device, 1, 256, 1024, dtype=torch.bfloat16)
+    x = random(device, 2, 8, 1024, dtype=torch.bfloat16)
+    together = multiply(x, weight, None, activation, FEW)
+    for row in range(8):
+        assert torch.equal(multiply(x[row : row + 1], weight, None, activation, FEW)[0], together[row])
+
+
+SHAPES = [(6144, 4096, False), (12288, 4096, True), (4096, 12288, False), (1024, 2048, False), (3072, 1024, True)]
+
+
+@pytest.mark.parametrize(("num_channels", "num_features", "is_gated"), SHAPES)
+def test_chosen_tiles_fit(num_channels: int, num_features: int, is_gated: bool) -> None:
+    for num_rows in range(1, MAX_ROWS + 2):
+        tile = choose_tile(num_rows, num_channels, num_features, is_gated=is_gated, num_sms=132)
+        assert tile is None or tile.shared_bytes(num_rows) <= 227 * 1024
+    assert choose_tile(8, num_channels, num_features, is_gated=is_gated, num_sms=132) is not None
+    assert choose_tile(MAX_ROWS + 1, num_channels, num_features, is_gated=is_gated, num_sms=132) is None
+
+
+@needs_kernel
+@pytest.mark.parametrize(("num_channels", "num_features", "is_gated"), SHAPES)
+@pytest.mark.parametrize("num_rows", [2, 8, 9, 16, 32])
+def test_chosen_tiles(
+    device: torch.device, num_rows: int, num_channels: int, num_features: int, is_gated: bool
+) -> None:
+    tile = choose_tile(num_rows, num_channels, num_features, is_gated=is_gated, num_sms=132)
+    if tile is None:
+        pytest.skip("the library is faster")
+    num_weights = num_channels * (2 if is_gated else 1)
+    weight = random(device, 1, num_weights, num_features, dtype=torch.bfloat16) / num_features**0.5
+    x = random(device, 2, num_rows, num_features, dtype=torch.bfloat16)
+    expected = (x.float() @ weight.float().T).double()
+    activation = "silu" if is_gated else "none"
+    close(multiply(x, weight, None, activation, tile), GATES["silu"](expected) if is_gated else expected)
