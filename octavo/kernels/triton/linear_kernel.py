@@ -56,8 +56,6 @@ def linear_kernel(
         MODE: "one" part; "split": a program a part; "whole": a program adds all parts, to the same bits as "split".
     """
     GATED: tl.constexpr = ACTIVATION != "none"
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     tile_n = tl.program_id(0)
     tile_m = tl.program_id(2)
     part = tl.program_id(1)
@@ -75,6 +73,7 @@ def linear_kernel(
             if GATED:
                 _prefetch_rows(weight_rows + up_offset + start, columns)
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 
     if MODE == "whole":
         gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)

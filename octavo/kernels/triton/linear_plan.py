@@ -3,21 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-FEW_ROWS = 16
-"""The vendor's library is as fast for more rows."""
-
 WIDE_CHANNELS = 1 << 16
+"""A product as wide as a vocabulary has programs enough, each with a short sum of its own."""
+
 WIDE_ROWS = 32
-"""The same for products as wide as a vocabulary."""
+"""Up to so many rows such a product is faster here than in the vendor's library."""
 
+SMALL_ROWS = 64
 MAX_ROWS = 256
-"""Larger batches are compute-bound."""
-
-SHARED_ORDER_ROWS = 64
-"""Up to this many rows the parts of a sum, and so the bits of a row, are the same for every batch."""
-
-ROW_CLASSES = (16, 32, 64, 128, MAX_ROWS, MAX_ROWS + 1)
-"""Numbers of rows up to which one plan serves; the last stands for all larger ones."""
+"""Rows up to which a program has small tiles, and up to which the parts of a sum have programs of their own."""
 
 PART_UNIT = 128
 """Input features by which parts are cut."""
@@ -65,35 +59,32 @@ class Plan:
 def choose_plan(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, is_deterministic: bool, num_sms: int
 ) -> Plan | None:
-    """The plan for a product, or None where the vendor's library is faster.
+    """The plan for a wide or a deterministic product, or None where the vendor's library is faster.
+
+    The parts of a sum are the same for every number of rows, and so are the bits of a row.
 
     Args:
         num_channels: outputs a row; with a gate, of which two products are made.
-        is_deterministic: cut sums the same way for every number of rows.
+        is_deterministic: leave nothing to the library, whose sums depend on the number of rows.
     """
-    if not is_deterministic and num_rows > (WIDE_ROWS if num_channels >= WIDE_CHANNELS else FEW_ROWS):
+    if not is_deterministic and num_rows > WIDE_ROWS:
         return None
-    block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64 if num_rows <= 64 else 128
-    is_small = num_rows <= SHARED_ORDER_ROWS
-    block_n = 64 if is_small or is_gated else 128
+    block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64 if num_rows <= SMALL_ROWS else 128
+    block_n = 64 if num_rows <= SMALL_ROWS or is_gated else 128
+    num_parts = _parts(num_channels, num_features, num_sms)
     if num_rows > MAX_ROWS:
-        num_parts = _parts(num_channels, num_features, 64, num_sms)
         mode: Literal["one", "split", "whole"] = "whole" if num_parts > 1 else "one"
         return Plan(128, block_n, 64, num_parts, mode, 4, 8, use_descriptors=False, prefetch_bytes=0)
-    if is_small or is_deterministic:
-        num_parts = _parts(num_channels, num_features, 64, num_sms)
-    else:
-        num_parts = _parts(num_channels * -(-num_rows // block_m), num_features, block_n, num_sms // 2)
     mode = "split" if num_parts > 1 else "one"
-    if is_small:
+    if num_rows <= SMALL_ROWS:
         block_k = 64 if is_gated else 128
         return Plan(block_m, block_n, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=16384)
     return Plan(block_m, block_n, 64, num_parts, mode, 4, 8, use_descriptors=True, prefetch_bytes=65536)
 
 
-def _parts(num_channels: int, num_features: int, block_n: int, num_sms: int) -> int:
+def _parts(num_channels: int, num_features: int, num_sms: int) -> int:
     """As many parts, a power of two, as give every multiprocessor a program or two, of at least two units each."""
-    num_tiles = -(-num_channels // block_n)
+    num_tiles = -(-num_channels // 64)
     most = min(max(1, num_features // (2 * PART_UNIT)), MAX_PARTS)
     num_parts = 1
     while num_parts * num_tiles < 1.4 * num_sms and 2 * num_parts <= most:

@@ -1,14 +1,13 @@
 """Small-batch matrix products, held against the plain product in float64."""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
 
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear import SmallBatchLinear, reserve_workspace
-from octavo.kernels.triton.linear_plan import MAX_ROWS, ROW_CLASSES, SHARED_ORDER_ROWS, Plan, choose_plan
+from octavo.kernels.triton.linear_plan import MAX_ROWS, SMALL_ROWS, WIDE_CHANNELS, WIDE_ROWS, Plan, choose_plan
 
 # Triton's interpreter multiplies no bfloat16.
 DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
@@ -113,27 +112,25 @@ def test_what_the_kernel_does_not_do_goes_to_the_library(
 ) -> None:
     linear = make_linear(device, dtype, 48, num_features, with_bias=True)
     x = random(device, 1, 3, num_features, dtype=dtype)
-    assert linear.plan(3, is_gated=False) is None
-    assert not linear.variants(MAX_ROWS)
+    assert linear.choose(3, is_gated=False) is None
     close(linear(x), expected_product(x, linear))
     close(linear.gated(x, "gelu_tanh"), GATES["gelu_tanh"](expected_product(x, linear)))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the interpreter adds up in NumPy's order")
 @pytest.mark.parametrize("is_gated", [False, True])
-@pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(("num_channels", "num_features"), [(1024, 2048), (4096, 1024), (640, 5760)])
 def test_bits_of_a_row_do_not_depend_on_the_others(
-    device: torch.device, is_gated: bool, deterministic: bool, num_channels: int, num_features: int
+    device: torch.device, is_gated: bool, num_channels: int, num_features: int
 ) -> None:
-    linear = make_linear(device, torch.bfloat16, num_channels, num_features, True, deterministic=deterministic)
+    linear = make_linear(device, torch.bfloat16, num_channels, num_features, True, deterministic=True)
     x = random(device, 1, 400, num_features, dtype=torch.bfloat16)
 
     def product(rows: torch.Tensor) -> torch.Tensor:
         return linear.gated(rows, "silu") if is_gated else linear(rows)
 
     alone = product(x[:1])
-    for num_rows in (2, 16, 33, SHARED_ORDER_ROWS, *((65, 128, 200, MAX_ROWS, 400) if deterministic else ())):
+    for num_rows in (2, 16, 33, SMALL_ROWS, 65, 128, 200, MAX_ROWS, 400):
         assert torch.equal(product(x[:num_rows])[:1], alone)
 
 
@@ -145,12 +142,8 @@ def test_plans_cut_the_sums_of_deterministic_products_alike(
     num_channels: int, num_features: int, is_gated: bool
 ) -> None:
     plans = [
-        choose_plan(
-            num_rows, num_channels, num_features, is_gated=is_gated, is_deterministic=is_deterministic, num_sms=132
-        )
-        for is_deterministic, num_rows in itertools.chain(
-            ((True, num_rows) for num_rows in (1, *ROW_CLASSES, 5000)), ((False, 3), (False, SHARED_ORDER_ROWS))
-        )
+        choose_plan(num_rows, num_channels, num_features, is_gated=is_gated, is_deterministic=True, num_sms=132)
+        for num_rows in (1, 16, 17, 33, SMALL_ROWS, 65, MAX_ROWS, MAX_ROWS + 1, 5000)
     ]
     assert len({plan.num_parts for plan in plans if plan is not None}) == 1
     assert None not in plans
@@ -159,20 +152,11 @@ def test_plans_cut_the_sums_of_deterministic_products_alike(
         assert (plan.mode == "one") == (plan.num_parts == 1)
 
 
-def test_variants_are_few_and_shared(device: torch.device) -> None:
-    first = make_linear(device, DTYPES[0], 128, 256, with_bias=False).variants(64)
-    second = make_linear(device, DTYPES[0], 192, 256, with_bias=False).variants(64)
-    assert first.keys() == second.keys()
-    assert len(first) == 3
-    assert len(make_linear(device, DTYPES[0], 128, 256, with_bias=False).variants(8, "silu")) == 1
-
-
-def test_warmup_runs_every_plan_once(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    linear = make_linear(device, DTYPES[0], 64, 128, with_bias=False)
-    launched = []
-    monkeypatch.setattr(linear, "launch", lambda x, plan, activation: launched.append((len(x), plan, activation)))
-    linear.warmup(20, "silu")
-    assert launched == [(num_rows, linear.plan(num_rows, is_gated=True), "silu") for num_rows in (16, 32)]
+def test_wide_products_of_few_rows_are_ours(device: torch.device) -> None:
+    linear = make_linear(device, DTYPES[0], WIDE_CHANNELS, 16, with_bias=False)
+    assert isinstance(linear.choose(1, is_gated=False), Plan)
+    assert isinstance(linear.choose(WIDE_ROWS, is_gated=False), Plan)
+    assert linear.choose(WIDE_ROWS + 1, is_gated=False) is None
 
 
 def test_workspace_grows_and_old_ones_stay_with_their_holders(device: torch.device) -> None:
