@@ -62,10 +62,9 @@ def _gate_kernel(
     mask = columns < SIZE
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     gate = tl.load(x + row * x_stride + columns, mask)
     up = tl.load(x + row * x_stride + SIZE + columns, mask)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     tl.store(y + row * SIZE + columns, gated(gate, up, IS_GELU), mask)
 
 

@@ -3,13 +3,22 @@
 import torch
 
 from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, HeadNorms, RopeTables
-from octavo.kernels.triton.decode_attention import MAX_CHUNKS, DecodeWorkspace, choose_splits, decode_attention
+from octavo.kernels.triton.decode_attention import (
+    MAX_CHUNKS,
+    MIN_CHUNK,
+    Cut,
+    DecodeWorkspace,
+    Tile,
+    choose_cut,
+    choose_tile,
+    decode_attention,
+)
 from octavo.kernels.triton.fused_decode import fused_decode_attention
 from octavo.kernels.triton.launch import num_multiprocessors
 from octavo.kernels.triton.prefill_attention import prefill_attention
 from octavo.kernels.triton.rotary import qk_rope_store
 
-_DETERMINISTIC_CHUNKS = 8
+_DETERMINISTIC_CUT = Cut(8, MIN_CHUNK)
 
 
 class TritonAttention(AttentionBackend):
@@ -88,8 +97,8 @@ class TritonAttention(AttentionBackend):
             window=plan.window,
             softcap=spec.softcap,
             sinks=None,
-            num_splits=self._num_splits(shape.num_rows, spec, workspace),
-            deterministic=self._deterministic,
+            cut=self._cut(shape.num_rows, spec, workspace),
+            tile=self._tile(shape.num_rows, spec, kv_cache.dtype),
         )
 
     def _decode(
@@ -112,8 +121,8 @@ class TritonAttention(AttentionBackend):
             window=plan.window,
             softcap=spec.softcap,
             sinks=None,
-            num_splits=self._num_splits(shape.num_rows, spec, workspace),
-            deterministic=self._deterministic,
+            cut=self._cut(shape.num_rows, spec, workspace),
+            tile=self._tile(shape.num_rows, spec, kv_cache.dtype),
         )
 
     def _prefill(
@@ -143,16 +152,21 @@ class TritonAttention(AttentionBackend):
             sinks=None,
         )
 
-    def _num_splits(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> int:
-        places = len(workspace.peaks)
-        return choose_splits(num_rows, spec.num_kv_heads, self._max_model_len, self._num_sms, places)
+    def _cut(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> Cut:
+        if self._deterministic:
+            return _DETERMINISTIC_CUT
+        places = len(workspace.logsums)
+        return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, places)
+
+    def _tile(self, num_rows: int, spec: AttentionSpec, dtype: torch.dtype) -> Tile:
+        return choose_tile(spec.head_dim, dtype, 1 if self._deterministic else num_rows * spec.num_kv_heads)
 
     def _workspace(self, spec: AttentionSpec) -> DecodeWorkspace:
         """Room for as many chunks as fill the device; rows beyond that have one each."""
         key = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         if key not in self._workspaces:
-            wanted = max(MAX_CHUNKS, 4 * self._num_sms // spec.num_kv_heads)
-            splits = _DETERMINISTIC_CHUNKS if self._deterministic else -(-wanted // self._max_rows)
+            wanted = max(MAX_CHUNKS, 2 * self._num_sms // spec.num_kv_heads)
+            splits = _DETERMINISTIC_CUT.max_chunks if self._deterministic else -(-wanted // self._max_rows)
             self._workspaces[key] = DecodeWorkspace.allocate(
                 self._max_rows, spec.num_heads, spec.head_dim, splits, self._device
             )

@@ -1,222 +1,281 @@
-"""What the decode kernels share: one row's attention, in chunks that programs take and the last of them merges."""
+"""The kernel of decode attention: a program attends to one chunk of a row's context; the last one merges the chunks.
+
+A program's warps walk its chunk side by side, each with a softmax of its own (FlashAttention, arXiv:2205.14135), so
+that nothing but the arrival of a tile holds them together. The first tiles are on their way from memory before the
+program waits for the kernel that computes the queries.
+"""
 
 import triton
 import triton.language as tl
 
-_LOG2E = tl.constexpr(1.4426950408889634)
+from octavo.kernels.triton.decode_token import LOG2E, load_queries, scale_scores, take_token
+
+_LOWEST = tl.constexpr(-1e30)
+"""A peak below all scores, whose difference to itself is a number."""
+
+COPIES = tl.constexpr(4)
+"""How often a chunk's weight is kept: as many values as a thread reads at once."""
 
 
-@triton.jit
-def attend_row(
-    queries: tl.tensor,
-    new_score: tl.tensor,
-    new_value: tl.tensor,
-    keys: tl.tensor,
+@triton.jit(do_not_specialize=["table_stride", "min_tiles", "window"])
+def paged_decode_kernel(
+    qkv: tl.tensor,
+    qkv_stride: tl.tensor,
+    cos: tl.tensor,
+    cos_stride: tl.tensor,
+    sin: tl.tensor,
+    sin_stride: tl.tensor,
+    q_norm: tl.tensor,
+    k_norm: tl.tensor,
+    eps: tl.tensor,
+    kv_cache: tl.tensor,
     part_stride: tl.tensor,
     block_stride: tl.tensor,
-    table: tl.tensor,
-    first: tl.tensor,
-    end: tl.tensor,
-    scale: tl.tensor,
-    softcap: tl.tensor,
-    sinks: tl.tensor,
+    head_stride: tl.tensor,
+    block_tables: tl.tensor,
+    table_stride: tl.tensor,
+    slots: tl.tensor,
+    seq_lens: tl.tensor,
+    counts: tl.tensor,
     out: tl.tensor,
-    peaks: tl.tensor,
-    totals: tl.tensor,
+    out_stride: tl.tensor,
+    logsums: tl.tensor,
     partials: tl.tensor,
     arrivals: tl.tensor,
-    max_chunks: tl.tensor,
+    min_tiles: tl.tensor,
+    scale: tl.tensor,
+    window: tl.tensor,
+    softcap: tl.tensor,
+    sinks: tl.tensor,
+    FUSED: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    BLOCK_G: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    MIN_TILES: tl.constexpr,
     TOKENS: tl.constexpr,
+    WALKERS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
-):
-    """Attend from a group of heads to the cached tokens ``first ≤ n < end`` of a row, and write the output.
-
-    Programs along grid axis 1 share the row's chunks. Scores are dotted with tokens along dimension ``TOKENS``.
+    PDL: tl.constexpr,
+) -> None:
+    """One chunk of one row and key/value head; grid (key/value heads, most chunks of a row, rows).
 
     Args:
-        queries: ``[BLOCK_G, BLOCK_D]``, zeros past the group and the head.
-        new_score: ``[BLOCK_G]``, scaled score, base 2, of one more token that is not read from the cache; or None.
-        new_value: ``[1, BLOCK_D]`` float32, its value.
-        keys: the head's keys in block 0; its values lie ``part_stride`` further.
-        table: the row's blocks.
-        sinks, out, peaks, totals, partials, arrivals: at the row's (chunk 0) and the group's place.
+        qkv: rows of queries; if ``FUSED``, of queries, keys and values that are not yet normed, rotated and stored.
+        cos, sin, q_norm, k_norm, eps: what becomes of them; not used otherwise.
+        kv_cache: ``[2, blocks, Hkv, BLOCK_SIZE, HEAD_DIM]``.
+        logsums, partials, arrivals: see ``DecodeWorkspace``.
+        min_tiles: fewest tiles of ``TOKENS`` tokens that are worth a chunk of their own.
+        WALKERS: how many parts of a tile have a softmax of their own: one a warp, or one in all.
     """
-    split, num_splits = tl.program_id(1), tl.num_programs(1)
-    if TOKENS == 0:
-        queries = queries.T
-    first_tile, end_tile = first // BLOCK_N, tl.cdiv(end, BLOCK_N)
-    chunk_tiles = tl.maximum(tl.cdiv(end_tile - first_tile, max_chunks), MIN_TILES)
-    num_chunks = tl.maximum(tl.cdiv(end_tile - first_tile, chunk_tiles), 1)
-    heads = tl.arange(0, BLOCK_G)
-    for chunk in range(split, num_chunks, num_splits):
-        peak = tl.full((BLOCK_G,), float("-inf"), tl.float32)
-        weights = tl.zeros((BLOCK_G, BLOCK_N), tl.float32)
-        acc = tl.zeros((BLOCK_G, BLOCK_D), tl.float32)
-        if new_value is not None:
-            is_first = chunk == 0
-            peak = tl.where(is_first, new_score, peak)
-            weights += tl.where(is_first & (tl.arange(0, BLOCK_N) == 0), 1.0, 0.0)[None, :]
-            acc += tl.where(is_first, new_value, 0.0)
-        chunk_tile = first_tile + chunk * chunk_tiles
-        peak, total, acc = _walk_tiles(
-            queries,
-            peak,
-            weights if TOKENS == 1 else weights.T,
-            acc if TOKENS == 1 else acc.T,
-            keys,
-            part_stride,
-            block_stride,
-            table,
-            first,
-            end,
-            chunk_tile,
-            tl.minimum(chunk_tile + chunk_tiles, end_tile),
-            scale,
-            softcap,
-            HEAD_DIM,
-            BLOCK_SIZE,
-            BLOCK_D,
-            BLOCK_N,
-            TOKENS,
-            HAS_SOFTCAP,
-        )
-        if num_chunks == 1:
-            total = _add_sinks(total, peak, sinks, GROUP, BLOCK_G)
-            _store_heads(out, acc / tl.expand_dims(total, TOKENS), HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, TOKENS)
-        else:
-            place = chunk * NUM_HEADS
-            tl.store(peaks + place + heads, peak, heads < GROUP)
-            tl.store(totals + place + heads, total, heads < GROUP)
-            _store_heads(partials + place * HEAD_DIM, acc, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, TOKENS)
+    BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP), 16)
+    head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    num_decoding = tl.load(counts + 1)
+    slot = tl.load(slots + row).to(tl.int64)
+    seq_len = tl.load(seq_lens + row)
+    if row >= num_decoding:
+        # A launch of which no program waits would end before the one that it follows.
+        if PDL:
+            tl.extra.cuda.gdc_wait()
+        return
+    table = block_tables + slot * table_stride
+    keys = kv_cache + head * head_stride
+    end = seq_len - 1 if FUSED else seq_len
+    first = tl.maximum(seq_len - window, 0) if HAS_WINDOW else 0
+    first_tile = first // TOKENS
+    num_tiles = tl.maximum(tl.cdiv(end, TOKENS) - first_tile, 1)
+    chunk_tiles = tl.maximum(tl.cdiv(num_tiles, tl.num_programs(1)), min_tiles)
+    num_chunks = tl.cdiv(num_tiles, chunk_tiles)
+    if split >= num_chunks:
+        return
+    start_tile = first_tile + split * chunk_tiles
+    end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
+    is_owner = split == num_chunks - 1
+    dims = tl.arange(0, BLOCK_D)
+    # A walker's tokens of a tile, and where its blocks, or parts of one, begin among them.
+    SPAN: tl.constexpr = TOKENS // WALKERS
+    STEP: tl.constexpr = SPAN if BLOCK_SIZE % SPAN == 0 else 1
+    tokens = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN)[None, :]
+    steps = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN // STEP)[None, :] * STEP
+    offsets = ((tokens - steps) * HEAD_DIM)[:, :, None] + dims[None, None, :]
+    positions = start_tile * TOKENS + steps
+    blocks = tl.load(table + positions // BLOCK_SIZE, (positions + STEP > first) & (positions < end), other=0)
+    if FUSED:
+        block = tl.load(table + end // BLOCK_SIZE).to(tl.int64)
+        place = keys + block * block_stride + end % BLOCK_SIZE * HEAD_DIM
+        row_qkv, row_cos, row_sin = qkv + row * qkv_stride, cos + row * cos_stride, sin + row * sin_stride
+        queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), qkv.dtype.element_ty)
+        new_score = tl.zeros((1, 1, triton.next_power_of_2(GROUP)), tl.float32)
+        new_value = tl.zeros((1, 1, 1, BLOCK_D), qkv.dtype.element_ty)
+    else:
+        if PDL:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        group = qkv + row * qkv_stride + head * GROUP * HEAD_DIM
+        queries = load_queries(group, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS)
 
-    num_programs = tl.minimum(num_chunks, num_splits)
-    if (num_chunks > 1) & (split < num_programs):
+    peak = tl.full((WALKERS, BLOCK_G), _LOWEST, tl.float32)
+    total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
+    acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), tl.float32)
+    for tile in range(start_tile, end_tile):
+        k, v, is_seen, blocks = _load_tile(
+            keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
+            HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
+        )  # fmt: skip
+        if FUSED:  # noqa: SIM102
+            # Here, because the pipeline puts the first tiles' loads before the loop, and so before the wait.
+            if tile == start_tile:
+                queries, new_score, new_value = take_token(
+                    row_qkv, head, row_cos, row_sin, q_norm, k_norm, eps, place, part_stride, is_owner, scale, softcap,
+                    ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS, HAS_SOFTCAP, PDL,
+                )  # fmt: skip
+        peak, total, acc = _attend_tile(queries, k, v, is_seen, peak, total, acc, scale, softcap, HAS_SOFTCAP)
+
+    HEADS: tl.constexpr = 8 if GROUP <= 8 else BLOCK_G
+    if HEADS < BLOCK_G:
+        peak, total, acc = _first_half(peak[:, :, None]), _first_half(total[:, :, None]), _first_half(acc)
+        peak, total = tl.reshape(peak, (WALKERS, HEADS)), tl.reshape(total, (WALKERS, HEADS))
+    chunk_peak = tl.max(peak, 0)[None, :]
+    if FUSED:
+        # No program reads the new token from the cache: it takes part from registers, as the first walker's.
+        new_score = tl.broadcast_to(new_score, (1, HEADS // new_score.shape[2], new_score.shape[2]))
+        new_score = tl.where(is_owner, tl.reshape(new_score, (1, HEADS)), float("-inf"))
+        chunk_peak = tl.maximum(chunk_peak, new_score)
+    decay = tl.exp2(peak - chunk_peak)
+    total *= decay
+    acc *= decay[:, :, None]
+    if FUSED:
+        is_first = (tl.arange(0, WALKERS) == 0)[:, None]
+        weight = tl.where(is_first, tl.exp2(new_score - chunk_peak), 0.0)
+        total += weight
+        acc += weight[:, :, None] * tl.reshape(new_value.to(tl.float32), (1, 1, BLOCK_D))
+    total = tl.sum(total, 0)[None, :]
+
+    heads = tl.arange(0, HEADS)
+    first_head = head * GROUP
+    out += row * out_stride + first_head * HEAD_DIM
+    if sinks is not None:
+        sinks += first_head
+    logsum = tl.reshape(chunk_peak + tl.log2(total), (HEADS,))[:, None] + tl.zeros((HEADS, COPIES), tl.float32)
+    if sinks is not None:
+        logits = tl.load(sinks + heads, heads < GROUP, other=0.0).to(tl.float32)
+        total += tl.where(num_chunks == 1, tl.exp2(logits[None, :] * LOG2E - chunk_peak), 0.0)
+    values = _add_up(acc * (1.0 / total)[:, :, None])
+    mask = (heads < GROUP)[:, None] & (dims < HEAD_DIM)
+    if num_chunks == 1:
+        tl.store(out + heads[:, None] * HEAD_DIM + dims, values.to(out.dtype.element_ty), mask)
+    else:
+        row_place = row * tl.num_programs(1) * NUM_HEADS + first_head
+        places = row_place + split * NUM_HEADS + heads[:, None]
+        tl.store(logsums + places * COPIES + tl.arange(0, COPIES)[None, :], logsum, heads[:, None] < GROUP)
+        tl.store(partials + places * HEAD_DIM + dims[None, :], values, mask)
         # Every thread's results must be out before one thread says so.
         tl.debug_barrier()
-        if tl.atomic_add(arrivals, 1, sem="acq_rel") == num_programs - 1:
+        arrivals += row * NUM_HEADS + head
+        if tl.atomic_add(arrivals, 1, sem="acq_rel") == num_chunks - 1:
             tl.store(arrivals, 0)
-            _merge_chunks(num_chunks, peaks, totals, partials, out, sinks, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D)
+            logsums += row_place * COPIES
+            partials += row_place * HEAD_DIM
+            _merge_chunks(num_chunks, logsums, partials, out, sinks, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D)
 
 
 @triton.jit
-def _walk_tiles(
-    queries: tl.tensor,
-    peak: tl.tensor,
-    weights: tl.tensor,
-    acc: tl.tensor,
+def _load_tile(
     keys: tl.tensor,
-    part_stride: tl.tensor,
-    block_stride: tl.tensor,
     table: tl.tensor,
+    blocks: tl.tensor,
+    tile: tl.tensor,
     first: tl.tensor,
     end: tl.tensor,
-    first_tile: tl.tensor,
-    end_tile: tl.tensor,
-    scale: tl.tensor,
-    softcap: tl.tensor,
+    tokens: tl.tensor,
+    steps: tl.tensor,
+    offsets: tl.tensor,
+    part_stride: tl.tensor,
+    block_stride: tl.tensor,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
     TOKENS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+):
+    """Keys and values of a tile, which of its tokens are seen, and the next tile's blocks."""
+    positions = tile * TOKENS + steps
+    places = blocks.to(tl.int64) * block_stride + positions % BLOCK_SIZE * HEAD_DIM
+    # A tile ahead, so that no load of keys waits for its address.
+    positions += TOKENS
+    blocks = tl.load(table + positions // BLOCK_SIZE, positions < end, other=0)
+    seen = tile * TOKENS + tokens
+    is_seen = (seen >= first) & (seen < end) if HAS_WINDOW else seen < end
+    mask = is_seen[:, :, None]
+    if offsets.shape[2] > HEAD_DIM:
+        mask = mask & (tl.arange(0, offsets.shape[2]) < HEAD_DIM)[None, None, :]
+    pointers = (keys + places)[:, :, None] + offsets
+    return tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0), is_seen, blocks
+
+
+@triton.jit
+def _attend_tile(
+    queries: tl.tensor,
+    k: tl.tensor,
+    v: tl.tensor,
+    is_seen: tl.tensor,
+    peak: tl.tensor,
+    total: tl.tensor,
+    acc: tl.tensor,
+    scale: tl.tensor,
+    softcap: tl.tensor,
     HAS_SOFTCAP: tl.constexpr,
 ):
-    """Take some tiles of tokens into an online softmax, and return its peak, total and sum.
-
-    What has tokens or head dimensions has them along ``TOKENS``, and heads along the other.
-
-    Args:
-        peak: ``[G]``, largest score so far, base 2.
-        weights: ``[G, BLOCK_N]``, sums of ``exp2(score − peak)`` that remain to be added up.
-        acc: ``[G, D]``, weighted sum of values.
-    """
-    precision: tl.constexpr = "ieee" if queries.dtype == tl.float32 else "tf32"
-    tokens, dims = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
-    positions = first_tile * BLOCK_N + tokens
-    blocks = tl.load(table + positions // BLOCK_SIZE, (positions >= first) & (positions < end), other=0)
-    for tile in range(first_tile, end_tile):
-        positions = tile * BLOCK_N + tokens
-        is_seen = (positions >= first) & (positions < end)
-        places = blocks.to(tl.int64) * block_stride + positions % BLOCK_SIZE * HEAD_DIM
-        pointers = keys + places[:, None] + dims[None, :]
-        mask = is_seen[:, None] & (dims < HEAD_DIM)[None, :]
-        k = tl.load(pointers, mask, other=0.0)
-        v = tl.load(pointers + part_stride, mask, other=0.0)
-        # A tile ahead, so that the next loads need not wait for their addresses.
-        positions += BLOCK_N
-        blocks = tl.load(table + positions // BLOCK_SIZE, positions < end, other=0)
-
-        if TOKENS == 0:
-            scores = tl.dot(k, queries, input_precision=precision)
-        else:
-            scores = tl.dot(queries, k.T, input_precision=precision)
-        scores = scale_scores(scores, scale, softcap, HAS_SOFTCAP)
-        scores = tl.where(tl.expand_dims(is_seen, 1 - TOKENS), scores, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(scores, TOKENS))
-        decay = tl.expand_dims(tl.exp2(peak - new_peak), TOKENS)
-        fresh = tl.exp2(scores - tl.expand_dims(new_peak, TOKENS))
-        peak = new_peak
-        weights = weights * decay + fresh
-        if TOKENS == 0:
-            acc = tl.dot(v.T, fresh.to(v.dtype), acc * decay, input_precision=precision)
-        else:
-            acc = tl.dot(fresh.to(v.dtype), v, acc * decay, input_precision=precision)
-    return peak, tl.sum(weights, TOKENS), acc
+    """Each walker's peak (base 2), sum of weights and weighted sum of values, with another tile's."""
+    scores = scale_scores(_multiply(queries, tl.permute(k, (0, 2, 1)), None), scale, softcap, HAS_SOFTCAP)
+    scores = tl.where(is_seen[:, None, :], scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, 2))
+    decay = tl.exp2(peak - new_peak)
+    weights = tl.exp2(scores - new_peak[:, :, None])
+    acc = _multiply(weights.to(v.dtype), v, acc * decay[:, :, None])
+    return new_peak, total * decay + tl.sum(weights, 2), acc
 
 
 @triton.jit
-def scale_scores(scores: tl.tensor, scale: tl.tensor, softcap: tl.tensor, HAS_SOFTCAP: tl.constexpr):
-    """Scaled and capped scores in base 2, whose exponential is what the hardware has."""
-    if HAS_SOFTCAP:
-        # tanh(x) = 1 − 2 / (1 + exp(2x)), right at both infinities.
-        squared = tl.exp2(scores * (scale / softcap * (2 * _LOG2E)))
-        scores = (softcap * _LOG2E) * (1 - 2 / (1 + squared))
+def _multiply(a: tl.tensor, b: tl.tensor, acc: tl.tensor):
+    """A product for each walker, one a warp; for one walker alone, a product that all warps share."""
+    precision: tl.constexpr = "ieee" if a.dtype == tl.float32 else "tf32"
+    if a.shape[0] == 1:
+        a, b = tl.reshape(a, (a.shape[1], a.shape[2])), tl.reshape(b, (b.shape[1], b.shape[2]))
+        if acc is not None:
+            acc = tl.reshape(acc, (acc.shape[1], acc.shape[2]))
+        product = tl.dot(a, b, acc, input_precision=precision)[None, :, :]
     else:
-        scores *= scale * _LOG2E
-    return scores
+        product = tl.dot(a, b, acc, input_precision=precision)
+    return product
 
 
 @triton.jit
-def _add_sinks(total: tl.tensor, peak: tl.tensor, sinks: tl.tensor, GROUP: tl.constexpr, BLOCK_G: tl.constexpr):
-    """The softmax's denominator with the sinks' share."""
-    if sinks is not None:
-        heads = tl.arange(0, BLOCK_G)
-        logits = tl.load(sinks + heads, heads < GROUP, other=0.0).to(tl.float32)
-        total += tl.exp2(logits * _LOG2E - peak)
+def _first_half(x: tl.tensor):
+    """The first half along the middle dimension; the halves lie in different registers of the same threads."""
+    halves = tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2, x.shape[2]))
+    first, _ = tl.split(tl.permute(halves, (0, 2, 3, 1)))
+    return first
+
+
+@triton.jit
+def _add_up(x: tl.tensor):
+    """The sum over the first dimension, of the walkers, by halves: a reduction across warps costs many more steps."""
+    if x.shape[0] == 1:
+        total = tl.reshape(x, (x.shape[1], x.shape[2]))
+    else:
+        halves = tl.reshape(x, (2, x.shape[0] // 2, x.shape[1], x.shape[2]))
+        first, second = tl.split(tl.permute(halves, (1, 2, 3, 0)))
+        total = _add_up(first + second)
     return total
-
-
-@triton.jit
-def _store_heads(
-    target: tl.tensor,
-    values: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    DIMS: tl.constexpr,
-):
-    """Store a group's heads, whose dimensions lie along ``DIMS``, one after another."""
-    heads = tl.expand_dims(tl.arange(0, BLOCK_G), DIMS)
-    dims = tl.expand_dims(tl.arange(0, BLOCK_D), 1 - DIMS)
-    mask = (heads < GROUP) & (dims < HEAD_DIM)
-    tl.store(target + heads * HEAD_DIM + dims, values.to(target.dtype.element_ty), mask)
 
 
 @triton.jit
 def _merge_chunks(
     num_chunks: tl.tensor,
-    peaks: tl.tensor,
-    totals: tl.tensor,
+    logsums: tl.tensor,
     partials: tl.tensor,
     out: tl.tensor,
     sinks: tl.tensor,
@@ -226,29 +285,28 @@ def _merge_chunks(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Write the output from what the chunks' programs left, ``BLOCK_C`` chunks at a time in their order."""
+    """Write the output from what the chunks' programs left, in their order; ``BLOCK_C`` chunks are read at once."""
     HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
-    heads, dims = tl.arange(0, HEADS), tl.arange(0, BLOCK_D)
-    is_value = (heads < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    peak = tl.full((HEADS,), float("-inf"), tl.float32)
-    total = tl.zeros((HEADS,), tl.float32)
+    heads, dims = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    # Each thread reads the weights of its own values, so that none needs what another has.
+    shared = heads * COPIES + dims % COPIES
+    is_value = (heads < GROUP) & (dims < HEAD_DIM)
+    peak = tl.full((HEADS, BLOCK_D), _LOWEST, tl.float32)
+    total = tl.zeros((HEADS, BLOCK_D), tl.float32)
     acc = tl.zeros((HEADS, BLOCK_D), tl.float32)
     for start in range(0, num_chunks, BLOCK_C):
-        chunks = start + tl.arange(0, BLOCK_C)
-        places = chunks[:, None] * NUM_HEADS + heads[None, :]
-        offsets = places[:, :, None] * HEAD_DIM + dims[None, None, :]
-        mask = (chunks < num_chunks)[:, None] & (heads < GROUP)[None, :]
-        # Not from the first-level cache, which may hold what an earlier launch left there.
-        chunk_peaks = tl.load(peaks + places, mask, other=float("-inf"), cache_modifier=".cg")
-        chunk_totals = tl.load(totals + places, mask, other=0.0, cache_modifier=".cg")
-        mask = (chunks < num_chunks)[:, None, None] & is_value[None, :, :]
-        chunk_accs = tl.load(partials + offsets, mask, other=0.0, cache_modifier=".cg")
-
-        new_peak = tl.maximum(peak, tl.max(chunk_peaks, 0))
-        decay = tl.exp2(peak - new_peak)
-        weights = tl.exp2(chunk_peaks - new_peak[None, :])
-        peak = new_peak
-        total = total * decay + tl.sum(weights * chunk_totals, 0)
-        acc = acc * decay[:, None] + tl.sum(weights[:, :, None] * chunk_accs, 0)
-    total = _add_sinks(total, peak, sinks, GROUP, HEADS)
-    _store_heads(out, acc / total[:, None], HEAD_DIM, GROUP, HEADS, BLOCK_D, 1)
+        for i in tl.static_range(BLOCK_C):
+            place = (start + i) * NUM_HEADS
+            mask = is_value & (start + i < num_chunks)
+            # Not from the first-level cache, which may hold what an earlier launch left there.
+            logsum = tl.load(logsums + place * COPIES + shared, mask, other=_LOWEST, cache_modifier=".cg")
+            values = tl.load(partials + (place + heads) * HEAD_DIM + dims, mask, other=0.0, cache_modifier=".cg")
+            new_peak = tl.maximum(peak, logsum)
+            decay, weight = tl.exp2(peak - new_peak), tl.exp2(logsum - new_peak)
+            peak = new_peak
+            total = total * decay + weight
+            acc = acc * decay + values * weight
+    if sinks is not None:
+        logits = tl.load(sinks + heads + dims * 0, is_value, other=0.0).to(tl.float32)
+        total += tl.exp2(logits * LOG2E - peak)
+    tl.store(out + heads * HEAD_DIM + dims, (acc / total).to(out.dtype.element_ty), is_value)

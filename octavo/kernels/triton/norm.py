@@ -76,14 +76,13 @@ def _rms_norm_kernel(
     outer, inner = (rows // NUM_INNER).to(tl.int64), rows % NUM_INNER
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     values = tl.load(x + outer * x_outer_stride + inner * x_inner_stride + columns, mask, other=0.0)
     if residual is not None:
         place = residual + outer * residual_outer_stride + inner * residual_inner_stride + columns
         total = values.to(tl.float32) + tl.load(place, mask, other=0.0).to(tl.float32)
         values = total.to(values.dtype)
         tl.store(place, values, mask)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     wide = values.to(tl.float32)
     wide *= tl.rsqrt(tl.sum(wide * wide, axis=1, keep_dims=True) / SIZE + eps)
     tl.store(normed + rows.to(tl.int64) * SIZE + columns, scale_normed(wide, scale, values.dtype), mask)

@@ -149,6 +149,7 @@ def _qk_rope_store_kernel(
 
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     place = tl.load(slot_mapping + token).to(tl.int64)
     qkv += token * all_heads * HEAD_DIM + head * HEAD_DIM
     x_low = tl.load(qkv + low, in_half, other=0.0)
@@ -158,8 +159,6 @@ def _qk_rope_store_kernel(
     # A rotation: both halves of the cosines are the same, those of the sines differ in sign.
     cosine = tl.load(cos + token * cos_stride + low, in_half, other=0.0)
     sine = tl.load(sin + token * sin_stride + half + low, in_half, other=0.0)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
 
     dtype: tl.constexpr = x_low.dtype
     if q_norm is not None or k_norm is not None:

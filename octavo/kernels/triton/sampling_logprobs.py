@@ -108,6 +108,7 @@ def _survey_kernel(
     row = tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     logits += row.to(tl.int64) * logits_stride
     chosen = tl.load(logits + tl.load(tokens + row)).to(tl.float32)
     first = tl.program_id(0) * tiles_per_program * TILE_GROUPS
@@ -123,8 +124,6 @@ def _survey_kernel(
         tl.store(maxima + places, peaks, groups < num_groups)
         tl.store(masses + places, sums, groups < num_groups)
         tl.store(num_above + places, tl.sum((x > chosen).to(tl.int32), axis=1), groups < num_groups)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit(do_not_specialize=["width"])

@@ -1,6 +1,6 @@
 """Decode attention in Triton, alone and fused with what comes before it, against plain loops over rows."""
 
-import itertools
+import copy
 from dataclasses import dataclass
 
 import pytest
@@ -9,9 +9,10 @@ import torch
 from octavo.kernels.basic import apply_rope, rms_norm
 from octavo.kernels.triton.decode_attention import (
     MAX_CHUNKS,
+    Cut,
     DecodeWorkspace,
     Tile,
-    choose_splits,
+    choose_cut,
     choose_tile,
     decode_attention,
 )
@@ -73,17 +74,15 @@ class Case:
         positions = torch.arange(self.first(row), self.lengths[row], device=self.block_tables.device)
         return self.block_tables[self.slots[row], positions // self.block_size].long()
 
-    def run(
-        self, num_splits: int, splits: int = 4, tile: Tile | None = None, deterministic: bool = False
-    ) -> torch.Tensor:
+    def run(self, max_chunks: int, tile: Tile | None = None, min_tokens: int = 32) -> torch.Tensor:
         """The kernel's output, rows past those that decode included."""
         out = torch.full_like(self.q, float("nan"))
-        workspace = DecodeWorkspace.allocate(len(self.q) + 1, self.num_heads, self.head_dim, splits, self.device)
+        workspace = DecodeWorkspace.allocate(len(self.q) + 1, self.num_heads, self.head_dim, max_chunks, self.device)
         workspace.partials.fill_(float("nan"))
         decode_attention(
             self.q, self.kv_cache, self.block_tables, self.slots, self.seq_lens, self.counts, out, workspace,
             num_rows=len(self.q), scale=self.scale, window=self.window, softcap=self.softcap, sinks=self.sinks,
-            num_splits=num_splits, deterministic=deterministic, tile=tile,
+            cut=Cut(max_chunks, min_tokens), tile=tile,
         )  # fmt: skip
         assert not workspace.arrivals.any()
         return out
@@ -106,6 +105,14 @@ class Case:
             output[row] = torch.einsum("hn,nhd->hd", weights, values).to(output.dtype)
         return output
 
+    def alone(self, row: int) -> "Case":
+        """A step of one of the rows, over the same cache."""
+        case = copy.copy(self)
+        case.lengths = [self.lengths[row]]
+        case.slots, case.seq_lens, case.q = (x[row : row + 1] for x in (self.slots, self.seq_lens, self.q))
+        case.counts = torch.ones_like(self.counts)
+        return case
+
     def check(self, output: torch.Tensor, expected: torch.Tensor | None = None) -> None:
         tolerance = TOLERANCE[self.dtype]
         expected = self.expected() if expected is None else expected
@@ -122,12 +129,14 @@ def half_types() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
 
 
-@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize("tile", [(32, 4, 2), (64, 4, 2), (32, 1, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, *half_types()])
 @pytest.mark.parametrize("num_splits", [1, 3])
-def test_attends_as_its_twin(dtype: torch.dtype, num_splits: int, tokens_first: bool, device: torch.device) -> None:
+def test_attends_as_its_twin(
+    dtype: torch.dtype, num_splits: int, tile: tuple[int, int, int], device: torch.device
+) -> None:
     case = Case(LENGTHS, 6, 2, 64, device, dtype, num_padding=1)
-    case.check(case.run(num_splits, tile=Tile(32, 4, 2, tokens_first)))
+    case.check(case.run(num_splits, Tile(*tile)))
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256])
@@ -177,7 +186,7 @@ def test_queries_may_be_a_slice_of_a_product(device: torch.device) -> None:
     workspace = DecodeWorkspace.allocate(2, 4, 16, 1, device)
     decode_attention(
         case.q, case.kv_cache, case.block_tables, case.slots, case.seq_lens, case.counts, output, workspace,
-        num_rows=2, scale=case.scale, window=None, softcap=None, sinks=None, num_splits=1,
+        num_rows=2, scale=case.scale, window=None, softcap=None, sinks=None, cut=Cut(1, 64),
     )  # fmt: skip
     case.check(output)
 
@@ -194,33 +203,42 @@ def test_a_poisoned_row_stays_alone(device: torch.device) -> None:
 
 def test_more_chunks_than_one_merge_reads_at_once(device: torch.device) -> None:
     case = Case([40 * 128 + 3], 64, 1, 16, device, has_sinks=True, block_size=64)
-    case.check(case.run(41, splits=41, tile=Tile(128, 4, 2)))
+    case.check(case.run(41, Tile(128, 4, 2)))
 
 
-def test_deterministic_chunks_do_not_depend_on_the_launch(device: torch.device) -> None:
+def test_other_rows_do_not_change_a_bit_of_a_row(device: torch.device) -> None:
     case = Case([1, 700, 300], 2, 1, 16, device)
-    outputs = [case.run(num_splits, splits=5, deterministic=True) for num_splits in (1, 2, 5)]
-    case.check(outputs[0])
-    for first, second in itertools.pairwise(outputs):
-        assert torch.equal(first, second)
+    together = case.run(5)
+    case.check(together)
+    for row in range(3):
+        alone = case.alone(row).run(5)
+        assert torch.equal(alone[0], together[row])
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_kv_heads", "max_len", "splits"),
-    [(1, 8, 100, 1), (1, 8, 256, 2), (1, 8, 32768, MAX_CHUNKS), (256, 8, 4096, 1), (32, 8, 4096, 2)],
+    ("num_rows", "num_kv_heads", "max_len", "cut"),
+    [
+        (1, 8, 100, Cut(2, 64)),
+        (1, 8, 32768, Cut(16, 64)),
+        (1, 1, 32768, Cut(MAX_CHUNKS, 64)),
+        (8, 8, 32768, Cut(4, 256)),
+        (32, 8, 4096, Cut(1, 256)),
+        (256, 8, 4096, Cut(1, 256)),
+    ],
 )
-def test_splits_fill_the_device(num_rows: int, num_kv_heads: int, max_len: int, splits: int) -> None:
-    assert choose_splits(num_rows, num_kv_heads, max_len, 132) == splits
+def test_a_cut_fills_the_device(num_rows: int, num_kv_heads: int, max_len: int, cut: Cut) -> None:
+    assert choose_cut(num_rows, num_kv_heads, 128, max_len, 132) == cut
 
 
-def test_splits_keep_to_the_workspace() -> None:
-    assert choose_splits(4, 1, 100_000, 132, max_places=32) == 8
+def test_a_cut_keeps_to_the_workspace() -> None:
+    assert choose_cut(4, 1, 64, 100_000, 132, max_places=32).max_chunks == 8
 
 
+@pytest.mark.parametrize("num_programs", [1, 4096])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_tiles_fit_the_smallest_head_and_the_largest(dtype: torch.dtype) -> None:
+def test_tiles_fit_the_smallest_head_and_the_largest(dtype: torch.dtype, num_programs: int) -> None:
     for head_dim in (16, 256):
-        tile = choose_tile(head_dim, dtype)
+        tile = choose_tile(head_dim, dtype, num_programs)
         assert 2 * tile.num_tokens * head_dim * dtype.itemsize * tile.num_stages <= 227 * 1024
 
 
@@ -237,7 +255,7 @@ def run_fused(
     fused_decode_attention(
         qkv, *rope, *norms, 1e-6, case.kv_cache, case.block_tables, case.slots, case.seq_lens, case.counts,
         out, workspace, num_rows=len(qkv), scale=case.scale, window=case.window, softcap=case.softcap,
-        sinks=case.sinks, num_splits=num_splits, tile=tile,
+        sinks=case.sinks, cut=Cut(num_splits, 32), tile=tile,
     )  # fmt: skip
     assert not workspace.arrivals.any()
     return out
@@ -277,12 +295,11 @@ def test_fused_does_what_its_parts_do(norm_dtype: torch.dtype | None, num_splits
     check_fused(Case([1, 17, 16, 300], 6, 2, 32, device, num_padding=1), 32, norm_dtype, num_splits)
 
 
-@pytest.mark.parametrize("tokens_first", [False, True])
 @pytest.mark.parametrize("is_wide", [False, True])
 @pytest.mark.parametrize("dtype", half_types())
-def test_fused_in_half_types(dtype: torch.dtype, is_wide: bool, tokens_first: bool, device: torch.device) -> None:
+def test_fused_in_half_types(dtype: torch.dtype, is_wide: bool, device: torch.device) -> None:
     norm_dtype = torch.float32 if is_wide else dtype
-    check_fused(Case([2, 150], 4, 2, 64, device, dtype), 64, norm_dtype, 2, Tile(32, 4, 2, tokens_first))
+    check_fused(Case([2, 150], 4, 2, 64, device, dtype), 64, norm_dtype, 2, Tile(32, 2, 2))
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (64, 16), (96, 48)])

@@ -1,0 +1,149 @@
+"""What decode kernels do with a new token's queries, key and value before it is attended to."""
+
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.launch import wait_in_loop
+from octavo.kernels.triton.norm import scale_normed
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def scale_scores(scores: tl.tensor, scale: tl.tensor, softcap: tl.tensor, HAS_SOFTCAP: tl.constexpr):
+    """Scaled and capped scores in base 2, whose exponential is what the hardware has."""
+    if HAS_SOFTCAP:
+        # tanh(x) = 1 − 2 / (1 + exp(2x)), right at both infinities.
+        squared = tl.exp2(scores * (scale / softcap * (2 * LOG2E)))
+        scores = (softcap * LOG2E) * (1 - 2 / (1 + squared))
+    else:
+        scores *= scale * LOG2E
+    return scores
+
+
+@triton.jit
+def load_queries(
+    queries: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    WALKERS: tl.constexpr,
+):
+    """A group's queries for each walker, ``[WALKERS, BLOCK_G, BLOCK_D]``, zeros past the group and the head."""
+    HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
+    heads, dims = tl.arange(0, HEADS)[None, None, :, None], tl.arange(0, BLOCK_D)[None, None, None, :]
+    values = tl.load(queries + heads * HEAD_DIM + dims, (heads < GROUP) & (dims < HEAD_DIM), other=0.0)
+    return _repeat(values, WALKERS, BLOCK_G)
+
+
+@triton.jit
+def take_token(
+    qkv: tl.tensor,
+    head: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    q_norm: tl.tensor,
+    k_norm: tl.tensor,
+    eps: tl.tensor,
+    place: tl.tensor,
+    part_stride: tl.tensor,
+    is_owner: tl.tensor,
+    scale: tl.tensor,
+    softcap: tl.tensor,
+    ROTARY_DIM: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    WALKERS: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Wait for a row's product; norm and rotate its queries of a group and its key, and store key and value.
+
+    Args:
+        qkv: the row's heads: those of queries, keys and values.
+        head: which key/value head.
+        cos, sin: the row's rotation.
+        place: where the key goes; the value goes ``part_stride`` further.
+        is_owner: whether this program is the one of the row and head that stores them.
+
+    Returns:
+        Queries ``[WALKERS, BLOCK_G, BLOCK_D]``, their scores with the key ``[1, BLOCK_G]`` (scaled, base 2), and the
+        value ``[1, 1, BLOCK_D]``.
+    """
+    HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
+    heads, dims = tl.arange(0, HEADS)[None, None, :, None], tl.arange(0, BLOCK_D)[None, None, None, :]
+    in_head, in_rotary = dims < HEAD_DIM, dims < ROTARY_DIM
+    # What all heads share is loaded for each anew, in the layout that they have: a change of layout costs a barrier.
+    shared = tl.zeros((1, 1, HEADS, BLOCK_D), tl.int32) + dims
+    q_weight = None
+    q_partner_weight = None
+    if q_norm is not None:
+        q_weight, q_partner_weight = _load_pairs(q_norm, shared, in_head, ROTARY_DIM)
+    k_weight = None
+    k_partner_weight = None
+    if k_norm is not None:
+        k_weight, k_partner_weight = _load_pairs(k_norm, shared, in_head, ROTARY_DIM)
+    cosine = tl.load(cos + shared, in_rotary, other=0.0)
+    sine = tl.load(sin + shared, in_rotary, other=0.0)
+    if PDL:
+        wait_in_loop()
+    first_query = qkv + head * GROUP * HEAD_DIM
+    first_key = qkv + (NUM_HEADS + head) * HEAD_DIM
+    mask = in_head & (heads < GROUP)
+    queries, query_partners = _load_pairs(first_query + heads * HEAD_DIM, shared, mask, ROTARY_DIM)
+    key, key_partner = _load_pairs(first_key, shared, in_head, ROTARY_DIM)
+    value = tl.load(first_key + NUM_HEADS // GROUP * HEAD_DIM + dims, in_head, other=0.0)
+    queries = _norm_and_rotate(
+        queries, query_partners, q_weight, q_partner_weight, eps, cosine, sine, HEAD_DIM, ROTARY_DIM, BLOCK_D
+    )
+    key = _norm_and_rotate(
+        key, key_partner, k_weight, k_partner_weight, eps, cosine, sine, HEAD_DIM, ROTARY_DIM, BLOCK_D
+    )
+    tl.store(place + shared, key, in_head & (heads == 0) & is_owner)
+    tl.store(place + part_stride + dims, value, in_head & is_owner)
+    scores = tl.sum(queries.to(tl.float32) * key.to(tl.float32), axis=3)
+    return _repeat(queries, WALKERS, BLOCK_G), scale_scores(scores, scale, softcap, HAS_SOFTCAP), value
+
+
+@triton.jit
+def _repeat(queries: tl.tensor, WALKERS: tl.constexpr, BLOCK_G: tl.constexpr):
+    """Heads ``[1, 1, N, D]`` for each walker, again and again until they are ``BLOCK_G``."""
+    num_heads: tl.constexpr = queries.shape[2]
+    size: tl.constexpr = queries.shape[3]
+    queries = tl.broadcast_to(queries, (WALKERS, BLOCK_G // num_heads, num_heads, size))
+    return tl.reshape(queries, (WALKERS, BLOCK_G, size))
+
+
+@triton.jit
+def _load_pairs(heads: tl.tensor, dims: tl.tensor, mask: tl.tensor, ROTARY_DIM: tl.constexpr):
+    """Each dimension of some heads, and the one it is rotated with."""
+    half: tl.constexpr = ROTARY_DIM // 2
+    partners = tl.where(dims < half, dims + half, tl.where(dims < ROTARY_DIM, dims - half, dims))
+    return tl.load(heads + dims, mask, other=0.0), tl.load(heads + partners, mask, other=0.0)
+
+
+@triton.jit
+def _norm_and_rotate(
+    x: tl.tensor,
+    partner: tl.tensor,
+    weight: tl.tensor,
+    partner_weight: tl.tensor,
+    eps: tl.tensor,
+    cosine: tl.tensor,
+    sine: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """What comes before attention for heads ``[1, 1, N, BLOCK_D]``, rounded in each step as by the separate kernels."""
+    if weight is not None:
+        wide = x.to(tl.float32)
+        inverse = tl.rsqrt(tl.sum(wide * wide, axis=3, keep_dims=True) / HEAD_DIM + eps)
+        partner = scale_normed(partner.to(tl.float32) * inverse, partner_weight, x.dtype)
+        x = scale_normed(wide * inverse, weight, x.dtype)
+    rotated = x.to(tl.float32) * cosine.to(tl.float32) + partner.to(tl.float32) * sine.to(tl.float32)
+    return tl.where(tl.arange(0, BLOCK_D)[None, None, None, :] < ROTARY_DIM, rotated.to(x.dtype), x)
