@@ -53,7 +53,8 @@ class TritonAttention(AttentionBackend):
         assert plan.rows is not None and shape is not None, "the lengths are on the device"
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         out = torch.empty(len(qkv), heads, spec.head_dim, dtype=qkv.dtype, device=qkv.device)
-        if not shape.has_chunks:
+        # The two ways to decode may round a norm's sum differently, and chunks go one way only.
+        if not shape.has_chunks and not self._deterministic:
             self._decode_fused(qkv, rope, norms, kv_cache, plan, spec, out)
             return out.flatten(1)
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
@@ -61,7 +62,8 @@ class TritonAttention(AttentionBackend):
         qk_rope_store(qkv, query, key, eps, rope[0], rope[1], kv_cache, plan.slot_mapping, heads, kv_heads)
         if shape.has_decodes:
             self._decode(qkv[:, :heads], kv_cache, plan, spec, out)
-        self._prefill(qkv, kv_cache, plan, spec, out)
+        if shape.has_chunks:
+            self._prefill(qkv, kv_cache, plan, spec, out)
         return out.flatten(1)
 
     def _decode_fused(
@@ -150,6 +152,7 @@ class TritonAttention(AttentionBackend):
             window=plan.window,
             softcap=spec.softcap,
             sinks=None,
+            deterministic=self._deterministic,
         )
 
     def _cut(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> Cut:
