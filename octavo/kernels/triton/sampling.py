@@ -13,7 +13,8 @@ import triton.language as tl
 
 from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
 from octavo.kernels.triton.sampling_draw import GROUP, draw, log2_scale, uniform
-from octavo.kernels.triton.sampling_filters import MAX_CANDIDATES, MAX_LISTED, filter_kernel, key_shift
+from octavo.kernels.triton.sampling_filters import MAX_CANDIDATES, filter_kernel
+from octavo.kernels.triton.sampling_search import key_shift
 from octavo.records import NAN_TOKEN
 from octavo.records.sampling_params import GREEDY_TEMPERATURE
 
@@ -29,12 +30,14 @@ class Layout(NamedTuple):
         survey_warps: its warps.
         programs_per_multiprocessor: how many programs a multiprocessor gets at least; few rows get more.
         filter_warps: of the second launch's programs.
+        filter_registers: what a thread of those may use; fewer let more programs share a multiprocessor.
     """
 
-    tile_groups: int = 8
+    tile_groups: int = 32
     survey_warps: int = 8
-    programs_per_multiprocessor: int = 32
-    filter_warps: int = 16
+    programs_per_multiprocessor: int = 16
+    filter_warps: int = 8
+    filter_registers: int = 80
 
 
 _LAYOUT = Layout()
@@ -47,7 +50,7 @@ class SamplingWorkspace:
         maxima, masses: ``[R, G]`` float32 of the groups of tokens.
         arrivals: ``[R]`` int32, zero between calls.
         is_open: ``[R]`` int32, rows that the first launch leaves to the second.
-        listed: ``[R, MAX_LISTED]`` int32, groups that hold candidates.
+        listed: ``[R, G]`` int32, groups that hold candidates.
         candidates, candidate_ids: ``[R, MAX_CANDIDATES]`` float32 logits and int32 token ids.
     """
 
@@ -57,7 +60,7 @@ class SamplingWorkspace:
         self.masses = torch.empty_like(self.maxima)
         self.arrivals = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self.is_open = torch.zeros_like(self.arrivals)
-        self.listed = torch.empty(max_rows, MAX_LISTED, dtype=torch.int32, device=device)
+        self.listed = torch.empty_like(self.maxima, dtype=torch.int32)
         self.candidates = torch.empty(max_rows, MAX_CANDIDATES, dtype=torch.float32, device=device)
         self.candidate_ids = torch.empty(max_rows, MAX_CANDIDATES, dtype=torch.int32, device=device)
 
@@ -143,6 +146,7 @@ def sample(
         GROUP=GROUP,
         SHIFT=key_shift(logits.dtype),
         num_warps=layout.filter_warps,
+        maxnreg=layout.filter_registers,
         **dependent_launch(logits.device),
     )
 
@@ -184,6 +188,7 @@ def _survey_kernel(
     offsets = tl.arange(0, TILE_GROUPS)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     # Logits are on their way before it is known what they are for: only volatile loads stay before the branch.
     columns = first * GROUP + offsets
     coming = tl.load(logits + columns, columns < vocab_size, other=-float("inf"), volatile=True)
@@ -212,9 +217,6 @@ def _survey_kernel(
             origin = tl.where(peaks > -float("inf"), peaks, 0.0)
             sums = tl.sum(tl.exp2((x - origin[:, None]) * scale), axis=1)
             tl.store(masses + groups, sums, groups < num_groups)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-
     tl.debug_barrier()
     if tl.atomic_add(arrivals + row, 1, sem="acq_rel") < tl.num_programs(0) - 1:
         return

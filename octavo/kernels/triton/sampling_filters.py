@@ -1,8 +1,9 @@
 """Top-k, top-p and min-p on the device: the least logit that may be drawn is searched for, nothing is sorted.
 
-Filters go by value, so what ties with the last token kept is kept too. Mostly the tokens that matter are few and lie
-in few groups: those groups, found by their largest logits, are read again and what may be kept of them is gathered.
-Where it turns out that more matters, the whole row is searched.
+Filters go by value, so what ties with the last token kept is kept too. Mostly the tokens that matter are few: a cut
+that lets them pass is found from the groups' largest logits and masses, the groups that reach it are read again, and
+what reaches it is gathered. A few candidates are compared each with each; of more, the least kept is searched for.
+Where too much matters, the whole row is searched.
 """
 
 import torch
@@ -10,97 +11,108 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.sampling_draw import draw, first_above, log2_scale, uniform
+from octavo.kernels.triton.sampling_search import group_cut, mass_from, search
 
-MAX_LISTED: int = 256
-"""Most groups of a row that are searched for candidates."""
-MAX_CANDIDATES: int = 2048
-_NUM_SOUGHT = 128
-_LISTED_TILE = 32
-_CANDIDATE_TILE = 1024
-_ROW_TILE = 8192
-_ROW_STAGES = 3
+MAX_CANDIDATES: int = 4096
 
-_MAX_LISTED = tl.constexpr(MAX_LISTED)
 _MAX_CANDIDATES = tl.constexpr(MAX_CANDIDATES)
-_SOUGHT = tl.constexpr(_NUM_SOUGHT)
-_LISTED = tl.constexpr(_LISTED_TILE)
-_FEW = tl.constexpr(_CANDIDATE_TILE)
-_MANY = tl.constexpr(_ROW_TILE)
+_FEW = tl.constexpr(256)
+_FEW_AT_ONCE = tl.constexpr(16)
+_GROUPS_AT_ONCE = tl.constexpr(16)
+_STAGES = tl.constexpr(4)
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
-_STAGES = tl.constexpr(_ROW_STAGES)
-
-
-def key_shift(dtype: torch.dtype) -> int:
-    """Low bits of a float32 that say nothing if it was widened from ``dtype``."""
-    return {torch.bfloat16: 16, torch.float16: 13}.get(dtype, 0)
+_NUM_TRIES = tl.constexpr(2)
+_CAUTION = tl.constexpr(0.6)
+"""Share of what top-p leaves out that the estimate may find below the first cut."""
 
 
 @triton.jit
-def _key(x, SHIFT: tl.constexpr):
-    """A finite float32 as an integer of the same order, int64."""
-    bits = x.to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) >> SHIFT
+def _add_and_max(a, b, c, d):
+    return a + c, tl.maximum(b, d)
 
 
 @triton.jit
-def _value(key, SHIFT: tl.constexpr):
-    """The least float32 of a key, which sets apart what its key sets apart."""
-    bits = (key << SHIFT).to(tl.int32)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+def _num_bits(words):
+    """How many bits are set, of uint32."""
+    words -= (words >> 1) & 0x55555555
+    words = (words & 0x33333333) + ((words >> 2) & 0x33333333)
+    return ((((words + (words >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
 
 
 @triton.jit
-def _weights(x, best, scale, IS_MASS: tl.constexpr):
-    """What logits count for: their weight, or 1."""
-    weights = tl.full(x.shape, 1.0, tl.float32)
-    if IS_MASS:
-        weights = tl.exp2((x - best) * scale)
-    return weights
-
-
-@triton.jit
-def _mass_from(source, num, least, best, scale, TILE: tl.constexpr, STAGES: tl.constexpr):
-    """The weights of the logits from ``least`` on, as a float64."""
-    total = tl.zeros([TILE], tl.float32)
-    for start in tl.range(0, num, TILE, num_stages=STAGES):
-        places = start + tl.arange(0, TILE)
-        x = tl.load(source + places, places < num, other=-float("inf")).to(tl.float32)
-        total += tl.where(x >= least, _weights(x, best, scale, True), 0.0)
-    return tl.sum(total, 0).to(tl.float64)
-
-
-@triton.jit
-def _search(
-    source,
-    num,
-    target,
-    least,
-    best,
-    scale,
-    IS_MASS: tl.constexpr,
-    SHIFT: tl.constexpr,
-    TILE: tl.constexpr,
-    PROBES: tl.constexpr,
-    STAGES: tl.constexpr,
+def _gather(
+    logits, peaks, cut, best, scale, listed, candidate_ids, vocab_size, GROUPS: tl.constexpr, GROUP: tl.constexpr
 ):
-    """The largest value from which on logits count for ``target``; ``least`` if that holds for none above it.
+    """Write down the ids of the logits from ``cut`` on, in their order.
 
-    Each pass over ``source``, which holds ``num`` logits, none above ``best``, tries several values at once.
+    Returns:
+        Their number and their mass; if there is no room for all of them, those of some more than there is room for.
     """
-    bottom = _key(least, SHIFT)
-    low, high = bottom, _key(best, SHIFT) + 1
-    while high - low > 1:
-        step = (high - low + PROBES) // (PROBES + 1)
-        values = _value(low + step * (1 + tl.arange(0, PROBES)), SHIFT)[:, None]
-        totals = tl.zeros([PROBES, TILE], tl.float32)
-        for start in tl.range(0, num, TILE, num_stages=STAGES):
-            places = start + tl.arange(0, TILE)
-            x = tl.load(source + places, places < num, other=-float("inf")).to(tl.float32)[None, :]
-            totals += tl.where(x >= values, _weights(x, best, scale, IS_MASS), 0.0)
-        num_reached = tl.sum((tl.sum(totals, axis=1) >= target).to(tl.int64), 0)
-        low += step * num_reached
-        high = tl.minimum(high, low + step)
-    return tl.where(low == bottom, least, _value(low, SHIFT))
+    has_some = (peaks >= cut).to(tl.int32)
+    # What an earlier try listed must have been read.
+    tl.debug_barrier()
+    tl.store(listed + tl.cumsum(has_some, 0) - 1, tl.arange(0, GROUPS), has_some != 0)
+    num_listed = tl.sum(has_some, 0)
+    tl.debug_barrier()
+    # A listed group is worked on as words of 32 tokens, a bit for each.
+    places = tl.arange(0, _GROUPS_AT_ONCE * GROUP // 32)
+    members = places // (GROUP // 32)
+    inside = places % (GROUP // 32) * 32
+    bits = tl.arange(0, 32)[None, :]
+    groups = tl.load(listed + members, members < num_listed, other=GROUPS)
+    first_ids = groups * GROUP + inside
+    columns = first_ids[:, None] + bits
+    coming = tl.load(logits + columns, columns < vocab_size, other=-float("inf"))
+    num, start = tl.zeros([], tl.int32), tl.zeros([], tl.int32)
+    mass = tl.zeros([_GROUPS_AT_ONCE * GROUP // 32], tl.float32)
+    while (start < num_listed) & (num <= _MAX_CANDIDATES):
+        ids, x = first_ids, coming.to(tl.float32)
+        start += _GROUPS_AT_ONCE
+        groups = tl.load(listed + start + members, start + members < num_listed, other=GROUPS)
+        first_ids = groups * GROUP + inside
+        columns = first_ids[:, None] + bits
+        coming = tl.load(logits + columns, columns < vocab_size, other=-float("inf"))
+        is_kept = x >= cut
+        mass += tl.sum(tl.where(is_kept, tl.exp2((x - best) * scale), 0.0), axis=1)
+        words = tl.sum(is_kept.to(tl.uint32) << bits.to(tl.uint32), axis=1)
+        sizes = _num_bits(words)
+        ends = num + tl.cumsum(sizes, 0)
+        next_places = ends - sizes
+        total, most = tl.reduce((sizes, sizes), 0, _add_and_max)
+        for _ in range(most):
+            rest = words & (words - 1)
+            # The lowest bit is a power of two, whose exponent says which it is.
+            bit = ((words ^ rest).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+            tl.store(candidate_ids + next_places, ids + bit, (words != 0) & (next_places < _MAX_CANDIDATES))
+            words = rest
+            next_places += 1
+        num += total
+    tl.debug_barrier()
+    return num, tl.sum(mass, 0)
+
+
+@triton.jit
+def _draw_from_few(logits, candidate_ids, num, k, has_k, p, has_p, mass, best, scale, share):
+    """The token drawn from at most ``_FEW`` candidates; ``mass`` is that of the row, 0 if candidates are all of it."""
+    places = tl.arange(0, _FEW)
+    ids = tl.load(candidate_ids + places, places < num, other=0)
+    x = tl.load(logits + ids, places < num, other=-float("inf")).to(tl.float32)
+    num_above = tl.zeros([_FEW, _FEW_AT_ONCE], tl.int32)
+    mass_above = tl.zeros([_FEW, _FEW_AT_ONCE], tl.float32)
+    for start in range(0, num, _FEW_AT_ONCE):
+        others = start + tl.arange(0, _FEW_AT_ONCE)[None, :]
+        other_ids = tl.load(candidate_ids + others, others < num, other=0)
+        y = tl.load(logits + other_ids, others < num, other=-float("inf")).to(tl.float32)
+        is_above = y > x[:, None]
+        num_above += is_above.to(tl.int32)
+        mass_above += tl.where(is_above, tl.exp2((y - best) * scale), 0.0)
+    weights = tl.exp2((x - best) * scale)
+    weights = tl.where((has_k == 0) | (tl.sum(num_above, axis=1) < k), weights, 0.0)
+    if mass == 0:
+        mass = tl.sum(weights, 0).to(tl.float64)
+    is_kept = (has_p == 0) | (tl.sum(mass_above, axis=1).to(tl.float64) < p * mass)
+    place, _ = first_above(tl.where(is_kept, weights, 0.0).to(tl.float64), share, places, _FEW)
+    return tl.load(candidate_ids + place)
 
 
 @triton.jit
@@ -123,65 +135,26 @@ def _least_kept(
 ):
     """The least logit that top-k and then top-p keep, which is ``least`` or above.
 
-    ``mass`` is that of all logits from ``least`` on, 0 if not known; from ``floor`` on there is enough for top-p.
+    ``mass`` is that of the whole row, 0 if it is to be that of the logits left; from ``floor`` on there is enough for
+    top-p.
     """
     if has_k:
-        least = _search(source, num, k, least, best, scale, False, SHIFT, TILE, PROBES, STAGES)
+        least = search(source, num, k, least, best, scale, False, SHIFT, TILE, PROBES, STAGES)
     if has_p:
         if mass == 0:
-            mass = _mass_from(source, num, least, best, scale, TILE, STAGES)
-        least = _search(source, num, p * mass, tl.maximum(least, floor), best, scale, True, SHIFT, TILE, PROBES, STAGES)
+            mass = mass_from(source, num, least, best, scale, TILE, STAGES)
+        floor = tl.maximum(least, floor)
+        least = search(source, num, p * mass, floor, best, scale, True, SHIFT, TILE, PROBES, STAGES)
     return least
 
 
 @triton.jit
-def _gather(
-    logits, peaks, cut, listed, candidates, candidate_ids, vocab_size, GROUPS: tl.constexpr, GROUP: tl.constexpr
-):
-    """Write down the logits from ``cut`` on and their ids, in the order of ids; returns how many there are.
-
-    Those past the room for them are only counted. The groups that hold them must not be too many for the list.
-    """
-    has_some = peaks >= cut
-    tl.store(listed + tl.cumsum(has_some.to(tl.int32), 0) - 1, tl.arange(0, GROUPS), has_some)
-    tl.debug_barrier()
-    num_listed = tl.sum(has_some.to(tl.int32), 0)
-    num = tl.zeros([], tl.int32)
-    for start in range(0, num_listed, _LISTED):
-        members = start + tl.arange(0, _LISTED)
-        groups = tl.load(listed + members, members < num_listed, other=GROUPS)
-        columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
-        is_kept = (x >= cut).to(tl.int32)
-        sizes = tl.sum(is_kept, axis=1)
-        starts = num + tl.cumsum(sizes, 0) - sizes
-        places = starts[:, None] + tl.cumsum(is_kept, axis=1) - 1
-        tl.store(candidate_ids + places, columns, (is_kept != 0) & (places < _MAX_CANDIDATES))
-        num += tl.sum(sizes, 0)
-    tl.debug_barrier()
-    places = tl.arange(0, _MAX_CANDIDATES)
-    ids = tl.load(candidate_ids + places, places < num, other=0)
-    tl.store(candidates + places, tl.load(logits + ids, places < num, other=0.0).to(tl.float32), places < num)
-    tl.debug_barrier()
-    return num
-
-
-@triton.jit
 def _weigh_groups(
-    logits,
-    maxima,
-    masses,
-    num_groups,
-    vocab_size,
-    scale,
-    least,
-    TILE_GROUPS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    GROUP: tl.constexpr,
+    logits, maxima, masses, num_groups, vocab_size, scale, least, GROUPS: tl.constexpr, GROUP: tl.constexpr
 ):
     """Sum the weights of each group anew, of the logits from ``least`` on; ``masses`` are overwritten."""
-    for start in tl.range(0, num_groups, TILE_GROUPS, num_stages=_STAGES):
-        groups = start + tl.arange(0, TILE_GROUPS)
+    for start in tl.range(0, num_groups, _GROUPS_AT_ONCE, num_stages=_STAGES):
+        groups = start + tl.arange(0, _GROUPS_AT_ONCE)
         columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
         x = tl.load(logits + columns, columns < vocab_size, other=-float("inf")).to(tl.float32)
         peaks = tl.load(maxima + groups, groups < num_groups, other=0.0)
@@ -224,26 +197,26 @@ def filter_kernel(
 ):
     """A program per row: draw the rows that are open; see :func:`octavo.kernels.triton.sampling.sample`."""
     row = tl.program_id(0)
+    # Only the survey, which may still run, writes what is read after the wait.
+    is_real = row < tl.load(counts)
+    slot = tl.load(slots + row, is_real, other=0).to(tl.int64)
+    length = tl.load(lengths + row, is_real, other=0).to(tl.int64)
+    t = tl.load(temperature + slot * float_stride, is_real, other=1.0)
+    p = tl.load(top_p + slot * float_stride, is_real, other=1.0)
+    share_of_best = tl.load(min_p + slot * float_stride, is_real, other=0.0)
+    k = tl.load(top_k + slot * int_stride, is_real, other=0)
+    key = tl.load(stream_key + slot * int_stride, is_real, other=0)
+    num_prompt = tl.load(prompt_len + slot * int_stride, is_real, other=0)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    # All at once: only volatile loads stay before the branch.
-    slot = tl.load(slots + row, volatile=True).to(tl.int64)
-    length = tl.load(lengths + row, volatile=True).to(tl.int64)
-    num_real, is_left_open = tl.load(counts), tl.load(is_open + row)
-    if (row >= num_real) | (is_left_open == 0):
+    if tl.load(is_open + row, is_real, other=0) == 0:
         return
-    t = tl.load(temperature + slot * float_stride)
-    p = tl.load(top_p + slot * float_stride)
-    share_of_best = tl.load(min_p + slot * float_stride)
-    k = tl.load(top_k + slot * int_stride)
-    key = tl.load(stream_key + slot * int_stride)
-    num_prompt = tl.load(prompt_len + slot * int_stride)
     row = row.to(tl.int64)
     logits += row * logits_stride
     maxima += row * num_groups
     masses += row * num_groups
-    listed += row * _MAX_LISTED
+    listed += row * num_groups
     candidates += row * _MAX_CANDIDATES
     candidate_ids += row * _MAX_CANDIDATES
 
@@ -253,50 +226,56 @@ def filter_kernel(
     scale, share = log2_scale(t), uniform(key, length - num_prompt)
     best = tl.max(peaks, 0)
     has_k, has_p, has_min_p = (k > 0) & (k < vocab_size), p < 1, share_of_best > 0
+    is_top_p_alone = has_p & ((has_k | has_min_p) == 0)
     least = tl.full([], -float("inf"), tl.float32)
     if has_min_p:
         least = tl.minimum(best + tl.log2(share_of_best.to(tl.float32)) / scale, best)
+    # Top-p goes by the mass of what other filters left, which is not known yet.
+    mass = tl.zeros([], tl.float64)
+    if is_top_p_alone:
+        mass = tl.sum(sums.to(tl.float64) * tl.exp2((peaks - best) * scale).to(tl.float64), 0)
 
-    # Where to cut: min-p may leave few groups; else the k-th of their maxima has k logits from it on, and top-p is
-    # tried with the largest few.
-    is_whole = has_min_p & (tl.sum((peaks >= least).to(tl.int32), 0) <= _MAX_LISTED)
-    num_sought = tl.minimum(_SOUGHT, num_groups // 4).to(tl.int64)
-    can_cut = has_p & (num_sought > 0) & (has_min_p == 0)
-    if has_k:
-        num_sought = k
-        can_cut = k <= tl.minimum(_SOUGHT, 3 * num_groups // 4)
-    cut = least
-    if can_cut & (is_whole == 0):
-        lowest = tl.maximum(least, tl.min(tl.where(groups < num_groups, peaks, best), 0))
-        cut = _search(maxima, num_groups, num_sought, lowest, best, scale, False, SHIFT, GROUPS, 8, 1)
-    # What is not finite is no candidate.
-    cut = tl.maximum(cut, _LOWEST)
-    num_listed = tl.sum((peaks >= cut).to(tl.int32), 0)
-    is_few = (can_cut | is_whole) & (num_listed <= _MAX_LISTED)
-    num = tl.zeros([], tl.int32)
-    if is_few:
-        num = _gather(logits, peaks, cut, listed, candidates, candidate_ids, vocab_size, GROUPS, GROUP)
-        is_few = num <= _MAX_CANDIDATES
-    mass = tl.sum(sums.to(tl.float64) * tl.exp2((peaks - best) * scale).to(tl.float64), 0)
-    if is_few & ((has_k | is_whole) == 0):
-        is_few = _mass_from(candidates, num, cut, best, scale, _FEW, 1) >= p * mass
-    mass = tl.where(has_k | has_min_p, 0.0, mass)
+    # The k-th of the groups' largest has k logits from it on; what min-p keeps lies above its own least; for top-p
+    # alone, estimates are tried and checked.
+    lowest = tl.maximum(tl.maximum(least, tl.min(tl.where(groups < num_groups, peaks, best), 0)), _LOWEST)
+    num_tries = tl.where(is_top_p_alone, _NUM_TRIES, ((has_k == 0) | (k <= 3 * num_groups // 4)).to(tl.int32))
+    allowed = (1 - p) * mass * _CAUTION
+    cut = tl.maximum(least, _LOWEST)
+    num, is_gathered = tl.zeros([], tl.int32), tl.zeros([], tl.int1)
+    while num_tries > 0:
+        num_tries -= 1
+        if has_k | is_top_p_alone:
+            cut = group_cut(maxima, masses, num_groups, k, has_k, allowed, lowest, best, scale, SHIFT, GROUPS)
+        if is_top_p_alone & (cut == lowest):
+            num_tries = 0
+        else:
+            num, found = _gather(logits, peaks, cut, best, scale, listed, candidate_ids, vocab_size, GROUPS, GROUP)
+            is_enough = (found.to(tl.float64) >= p * mass) | (is_top_p_alone == 0)
+            is_gathered = is_enough & (num <= _MAX_CANDIDATES)
+            if is_enough | (num > _MAX_CANDIDATES):
+                num_tries = 0
+            # More lies below than was thought, by as much as it turned out now, and caution.
+            allowed *= _CAUTION * tl.minimum(allowed / tl.maximum(mass - found, 1e-30), 1.0)
 
-    if is_few:
-        least = _least_kept(candidates, num, k, has_k, p, has_p, mass, cut, cut, best, scale, SHIFT, _FEW, 8, 1)
+    if is_gathered & (num <= _FEW):
+        token = _draw_from_few(logits, candidate_ids, num, k, has_k, p, has_p, mass, best, scale, share)
+    elif is_gathered:
         places = tl.arange(0, _MAX_CANDIDATES)
-        x = tl.load(candidates + places, places < num, other=-float("inf"))
+        ids = tl.load(candidate_ids + places, places < num, other=0)
+        x = tl.load(logits + ids, places < num, other=-float("inf")).to(tl.float32)
+        tl.store(candidates + places, x, places < num)
+        tl.debug_barrier()
+        least = _least_kept(candidates, num, k, has_k, p, has_p, mass, cut, cut, best, scale, SHIFT, 1024, 8, 1)
         weights = tl.where(x >= least, tl.exp2((x - best) * scale), 0.0).to(tl.float64)
         place, _ = first_above(weights, share, places, _MAX_CANDIDATES)
         token = tl.load(candidate_ids + place)
     else:
         # What lies below the floor, were it everything, would be no more than half of what top-p leaves out.
-        floor = best - (tl.log2((vocab_size / tl.maximum(1 - p, 1e-20)).to(tl.float32)) + 1) / scale
+        share_below = tl.maximum(1 - p, 1e-20) * tl.maximum(mass, 1.0) / vocab_size
+        floor = best + (tl.log2(share_below.to(tl.float32)) - 1) / scale
         least = _least_kept(
-            logits, vocab_size, k, has_k, p, has_p, mass, least, floor, best, scale, SHIFT, _MANY, 2, _STAGES
+            logits, vocab_size, k, has_k, p, has_p, mass, least, floor, best, scale, SHIFT, 2048, 4, _STAGES
         )
-        sums = _weigh_groups(
-            logits, maxima, masses, num_groups, vocab_size, scale, least, _MANY // GROUP, GROUPS, GROUP
-        )
+        sums = _weigh_groups(logits, maxima, masses, num_groups, vocab_size, scale, least, GROUPS, GROUP)
         token = draw(logits, peaks, sums, vocab_size, best, scale, share, least, GROUPS, GROUP)
     tl.store(tokens + row, token.to(tl.int64))

@@ -119,6 +119,14 @@ def test_logits_without_profile_agree(device: torch.device, scale: float) -> Non
     assert draw(device, logits, params).tolist() == expected(logits, params).tolist()
 
 
+def test_likely_tokens_that_crowd_together_agree(device: torch.device) -> None:
+    """Groups without a likely token then say too little of what is unlikely in the others."""
+    kinds = [{"top_p": 0.4}, {"top_p": 0.9}, {"top_p": 0.995}, {"top_k": 300, "min_p": 1e-4}]
+    params = [SamplingParams(**kind) for kind in kinds]
+    logits = logits_of(len(params), 9001, 7, 2.5) - 1.5 * (1 + torch.arange(9001) / 100).log()
+    assert draw(device, logits.bfloat16(), params).tolist() == expected(logits.bfloat16(), params).tolist()
+
+
 def test_draws_agree_whatever_the_seed_and_position(device: torch.device) -> None:
     count = 4000 if device.type == "cuda" else 40
     generator = torch.Generator().manual_seed(0)
