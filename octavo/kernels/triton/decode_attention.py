@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from octavo.kernels.triton.decode_chunks import COPIES, decode_kernel
+from octavo.kernels.triton.decode_chunks import COPIES, paged_decode_kernel
 from octavo.kernels.triton.launch import dependent_launch
 
 MAX_CHUNKS = 64
@@ -206,7 +206,7 @@ def launch(
     group, block_d = num_heads // num_kv_heads, triton.next_power_of_2(head_dim)
     # Each warp holds sums of its own where registers have room for them.
     has_walkers = kv_cache.dtype != torch.float32 and group <= 16
-    decode_kernel[num_kv_heads, cut.max_chunks, num_rows](
+    paged_decode_kernel[num_kv_heads, cut.max_chunks, num_rows](
         qkv,
         qkv.stride(0),
         **preparation,

@@ -18,7 +18,7 @@ COPIES = tl.constexpr(4)
 
 
 @triton.jit(do_not_specialize=["table_stride", "min_tiles", "window"])
-def decode_kernel(
+def paged_decode_kernel(
     qkv: tl.tensor,
     qkv_stride: tl.tensor,
     cos: tl.tensor,
@@ -125,7 +125,7 @@ def decode_kernel(
             keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
             HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
         )  # fmt: skip
-        if FUSED:
+        if FUSED:  # noqa: SIM102
             # Here, because the pipeline puts the first tiles' loads before the loop, and so before the wait.
             if tile == start_tile:
                 queries, new_score, new_value = take_token(
@@ -179,9 +179,7 @@ def decode_kernel(
             tl.store(arrivals, 0)
             logsums += row_place * COPIES
             partials += row_place * HEAD_DIM
-            _merge_chunks(
-                num_chunks, logsums, partials, out, sinks, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D
-            )
+            _merge_chunks(num_chunks, logsums, partials, out, sinks, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D)
 
 
 @triton.jit
@@ -211,7 +209,7 @@ def _load_tile(
     seen = tile * TOKENS + tokens
     is_seen = (seen >= first) & (seen < end) if HAS_WINDOW else seen < end
     mask = is_seen[:, :, None]
-    if HEAD_DIM < offsets.shape[2]:
+    if offsets.shape[2] > HEAD_DIM:
         mask = mask & (tl.arange(0, offsets.shape[2]) < HEAD_DIM)[None, None, :]
     pointers = (keys + places)[:, :, None] + offsets
     return tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0), is_seen, blocks
@@ -264,7 +262,7 @@ def _first_half(x: tl.tensor):
 
 @triton.jit
 def _add_up(x: tl.tensor):
-    """The sum over the first dimension, of the walkers: halves change hands at once, where a reduction takes detours."""
+    """The sum over the first dimension, of the walkers, by halves: a reduction across warps costs many more steps."""
     if x.shape[0] == 1:
         total = tl.reshape(x, (x.shape[1], x.shape[2]))
     else:

@@ -139,7 +139,7 @@ def _norm_and_rotate(
     ROTARY_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """What comes before attention for heads ``[1, N, BLOCK_D]``; each step is rounded as the separate kernels round it."""
+    """What comes before attention for heads ``[1, 1, N, BLOCK_D]``, rounded in each step as by the separate kernels."""
     if weight is not None:
         wide = x.to(tl.float32)
         inverse = tl.rsqrt(tl.sum(wide * wide, axis=3, keep_dims=True) / HEAD_DIM + eps)

@@ -9,9 +9,9 @@ import torch
 from octavo.kernels.basic import apply_rope, rms_norm
 from octavo.kernels.triton.decode_attention import (
     MAX_CHUNKS,
+    Cut,
     DecodeWorkspace,
     Tile,
-    Cut,
     choose_cut,
     choose_tile,
     decode_attention,
@@ -132,7 +132,9 @@ def half_types() -> list[torch.dtype]:
 @pytest.mark.parametrize("tile", [(32, 4, 2), (64, 4, 2), (32, 1, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, *half_types()])
 @pytest.mark.parametrize("num_splits", [1, 3])
-def test_attends_as_its_twin(dtype: torch.dtype, num_splits: int, tile: tuple[int, int, int], device: torch.device) -> None:
+def test_attends_as_its_twin(
+    dtype: torch.dtype, num_splits: int, tile: tuple[int, int, int], device: torch.device
+) -> None:
     case = Case(LENGTHS, 6, 2, 64, device, dtype, num_padding=1)
     case.check(case.run(num_splits, Tile(*tile)))
 
