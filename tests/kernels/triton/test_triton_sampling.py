@@ -105,7 +105,7 @@ def test_every_kind_of_row_agrees_with_the_sampler(device: torch.device, dtype: 
 def test_rows_over_many_groups_agree(device: torch.device) -> None:
     kinds = [{"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"min_p": 1e-3, "top_p": 0.7}, {"top_k": 5000}, {}]
     params = [SamplingParams(**kind) for kind in kinds]
-    logits = logits_of(len(params), 70_001, 1).bfloat16()
+    logits = logits_of(len(params), 30_001, 1).bfloat16()
     assert draw(device, logits, params).tolist() == expected(logits, params).tolist()
 
 
