@@ -4,8 +4,8 @@ import torch
 
 from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, HeadNorms, RopeTables
 from octavo.kernels.triton.decode_attention import (
+    MANY_PROGRAMS,
     MAX_CHUNKS,
-    MIN_CHUNK,
     Cut,
     DecodeWorkspace,
     Tile,
@@ -18,7 +18,7 @@ from octavo.kernels.triton.launch import num_multiprocessors
 from octavo.kernels.triton.prefill_attention import prefill_attention
 from octavo.kernels.triton.rotary import qk_rope_store
 
-_DETERMINISTIC_CUT = Cut(8, MIN_CHUNK)
+_DETERMINISTIC_CUT = Cut(8, 256)
 
 
 class TritonAttention(AttentionBackend):
@@ -162,13 +162,14 @@ class TritonAttention(AttentionBackend):
         return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, places)
 
     def _tile(self, num_rows: int, spec: AttentionSpec, dtype: torch.dtype) -> Tile:
-        return choose_tile(spec.head_dim, dtype, 1 if self._deterministic else num_rows * spec.num_kv_heads)
+        num_programs = MANY_PROGRAMS + 1 if self._deterministic else num_rows * spec.num_kv_heads
+        return choose_tile(spec.head_dim, dtype, num_programs)
 
     def _workspace(self, spec: AttentionSpec) -> DecodeWorkspace:
         """Room for as many chunks as fill the device; rows beyond that have one each."""
         key = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         if key not in self._workspaces:
-            wanted = max(MAX_CHUNKS, 2 * self._num_sms // spec.num_kv_heads)
+            wanted = max(MAX_CHUNKS, 4 * self._num_sms // spec.num_kv_heads)
             splits = _DETERMINISTIC_CUT.max_chunks if self._deterministic else -(-wanted // self._max_rows)
             self._workspaces[key] = DecodeWorkspace.allocate(
                 self._max_rows, spec.num_heads, spec.head_dim, splits, self._device

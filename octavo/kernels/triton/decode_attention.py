@@ -17,11 +17,14 @@ from octavo.kernels.triton.launch import dependent_launch
 MAX_CHUNKS = 64
 """Most chunks that a row is worth cutting into."""
 
-ENOUGH_CHUNKS = 16
-"""Chunks beyond which a row gets more only as long as multiprocessors would be idle: merging takes its time."""
+MIN_CHUNK = 512
+"""Fewest tokens worth a chunk of their own: what another program saves, its share in the merge costs again."""
 
-MIN_CHUNK = 256
-"""Fewest tokens worth a chunk of their own; fewer where rows are so few that most multiprocessors are idle."""
+MIN_CHUNK_OF_FEW = 64
+"""The same where rows are so few that three of four multiprocessors are idle, and heads are of 128 or more."""
+
+MIN_CHUNK_OF_MANY = 1024
+"""The same where rows fill the device, and only a row much longer than the others needs more than one program."""
 
 MANY_PROGRAMS = 320
 """Rows times key/value heads beyond which small programs balance better than large ones are quick."""
@@ -97,8 +100,7 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
     """
     if dtype == torch.float32:
         return Tile(16, 8, 3)
-    num_stages = 4 if head_dim <= 128 else 3
-    return Tile(32, 2, num_stages) if num_programs > MANY_PROGRAMS else Tile(64, 4, num_stages)
+    return Tile(32, 2, 4 if head_dim <= 128 else 3) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
 
 
 def choose_cut(
@@ -115,12 +117,18 @@ def choose_cut(
         max_places: chunks that the workspace has place for, over all rows.
     """
     num_programs = num_rows * num_kv_heads
-    per_multiprocessor = num_multiprocessors // num_programs
-    wanted = min(2 * num_multiprocessors // num_programs, max(per_multiprocessor, ENOUGH_CHUNKS), MAX_CHUNKS)
+    # More than fit the device at once would wait for a place, also those that have nothing to do.
+    max_chunks = min(num_multiprocessors // num_programs, MAX_CHUNKS)
+    min_tokens = MIN_CHUNK
+    if max_chunks >= 4:
+        min_tokens = MIN_CHUNK_OF_FEW if head_dim >= 128 else MIN_CHUNK // 2
+    elif num_programs <= 2 * num_multiprocessors:
+        min_tokens = MIN_CHUNK if max_chunks > 1 else MIN_CHUNK_OF_MANY
+        max_chunks = max(max_chunks, 2)
+    max_chunks = min(max_chunks, triton.cdiv(max_len, min_tokens))
     if max_places is not None:
-        wanted = min(wanted, max_places // num_rows)
-    min_tokens = MIN_CHUNK // 4 if per_multiprocessor >= 4 and head_dim >= 128 else MIN_CHUNK
-    return Cut(max(min(wanted, triton.cdiv(max_len, min_tokens)), 1), min_tokens)
+        max_chunks = min(max_chunks, max_places // num_rows)
+    return Cut(max(max_chunks, 1), min_tokens)
 
 
 def decode_attention(

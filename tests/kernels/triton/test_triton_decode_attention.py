@@ -221,9 +221,10 @@ def test_other_rows_do_not_change_a_bit_of_a_row(device: torch.device) -> None:
         (1, 8, 100, Cut(2, 64)),
         (1, 8, 32768, Cut(16, 64)),
         (1, 1, 32768, Cut(MAX_CHUNKS, 64)),
-        (8, 8, 32768, Cut(4, 256)),
-        (32, 8, 4096, Cut(1, 256)),
-        (256, 8, 4096, Cut(1, 256)),
+        (4, 8, 32768, Cut(4, 64)),
+        (8, 8, 32768, Cut(2, 512)),
+        (32, 8, 4096, Cut(2, 1024)),
+        (256, 8, 4096, Cut(1, 512)),
     ],
 )
 def test_a_cut_fills_the_device(num_rows: int, num_kv_heads: int, max_len: int, cut: Cut) -> None:
