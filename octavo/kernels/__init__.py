@@ -16,6 +16,7 @@ from octavo.kernels.basic import (
     gelu_tanh_and_mul,
     rms_norm,
     silu_and_mul,
+    take_rows,
 )
 from octavo.kernels.linear import LinearOp
 from octavo.kernels.select import attention_backend, linear, load_kernels, padded_rows
@@ -39,4 +40,5 @@ __all__ = [
     "padded_rows",
     "rms_norm",
     "silu_and_mul",
+    "take_rows",
 ]

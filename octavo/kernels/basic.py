@@ -7,6 +7,12 @@ from octavo.kernels.dispatch import kernel
 
 
 @kernel
+def take_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows of a table, such as embeddings: ``[N, ...]`` contiguous and ``[T]`` int64 → ``[T, ...]``."""
+    return table.index_select(0, index)
+
+
+@kernel
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm over the last dimension (arXiv:1910.07467), computed in float32.
 

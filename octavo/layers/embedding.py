@@ -1,9 +1,9 @@
 """From token ids to vectors, and from vectors to logits."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from octavo import kernels
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 
@@ -22,7 +22,7 @@ class Embedding(nn.Module):
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """``[T]`` int → ``[T, hidden]``."""
-        vectors = F.embedding(token_ids, self.weight)
+        vectors = kernels.take_rows(self.weight, token_ids)
         return vectors if self.scale is None else vectors * self.scale
 
 

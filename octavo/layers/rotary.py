@@ -9,7 +9,7 @@ from torch import nn
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import RopeConfig
-from octavo.kernels import RopeTables
+from octavo.kernels import RopeTables, take_rows
 
 
 class RotaryEmbedding(nn.Module):
@@ -38,7 +38,7 @@ class RotaryEmbedding(nn.Module):
         Args:
             positions: ``[T]`` int64.
         """
-        return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+        return take_rows(self.cos, positions), take_rows(self.sin, positions)
 
 
 def _place() -> torch.Tensor:

@@ -1,8 +1,9 @@
 """Tells the dispatcher which Triton kernels stand in for which plain ones."""
 
 from octavo.kernels import basic
-from octavo.kernels.triton import activation, norm
+from octavo.kernels.triton import activation, gather, norm
 
+basic.take_rows.register("cuda")(gather.take_rows)
 basic.rms_norm.register("cuda")(norm.rms_norm)
 basic.add_rms_norm.register("cuda")(norm.add_rms_norm)
 basic.silu_and_mul.register("cuda")(activation.silu_and_mul)

@@ -31,6 +31,8 @@ from octavo.layers.build import Build
 from octavo.layers.weights import finalize
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
+from octavo.sampling.logprobs import token_logprobs
+from octavo.sampling.penalties import apply_penalties
 
 CPU = torch.device("cpu")
 CASES: dict[str, tuple[str, torch.dtype, bool]] = {
@@ -77,7 +79,8 @@ def main(case: str) -> None:
     model = build_model(config, Build(), MAX_LEN)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
     finalize(model)
-    for kernel in (basic.rms_norm, basic.add_rms_norm, basic.silu_and_mul, basic.gelu_tanh_and_mul):
+    rows = (basic.take_rows, basic.rms_norm, basic.add_rms_norm, basic.silu_and_mul, basic.gelu_tanh_and_mul)
+    for kernel in (*rows, token_logprobs, apply_penalties):
         kernel.implementations["cpu"] = kernel.implementations["cuda"]
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)
