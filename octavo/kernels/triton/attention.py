@@ -1,5 +1,7 @@
 """Paged attention on a GPU: one launch a layer where all rows decode; elsewhere one stores what two others read."""
 
+from typing import Any
+
 import torch
 
 from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, HeadNorms, RopeTables
@@ -53,79 +55,43 @@ class TritonAttention(AttentionBackend):
         assert plan.rows is not None and shape is not None, "the lengths are on the device"
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         out = torch.empty(len(qkv), heads, spec.head_dim, dtype=qkv.dtype, device=qkv.device)
+        query, key, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
         # The two ways to decode may round a norm's sum differently, and chunks go one way only.
         if not shape.has_chunks and not self._deterministic:
-            self._decode_fused(qkv, rope, norms, kv_cache, plan, spec, out)
+            decoding = self._decoding(kv_cache, plan, spec, out)
+            fused_decode_attention(qkv, rope[0], rope[1], query, key, eps, **decoding)
             return out.flatten(1)
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
-        query, key, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
         qk_rope_store(qkv, query, key, eps, rope[0], rope[1], kv_cache, plan.slot_mapping, heads, kv_heads)
         if shape.has_decodes:
-            self._decode(qkv[:, :heads], kv_cache, plan, spec, out)
+            decode_attention(qkv[:, :heads], **self._decoding(kv_cache, plan, spec, out))
         if shape.has_chunks:
             self._prefill(qkv, kv_cache, plan, spec, out)
         return out.flatten(1)
 
-    def _decode_fused(
-        self,
-        qkv: torch.Tensor,
-        rope: RopeTables,
-        norms: HeadNorms | None,
-        kv_cache: torch.Tensor,
-        plan: AttentionInputs,
-        spec: AttentionSpec,
-        out: torch.Tensor,
-    ) -> None:
-        rows, shape = plan.rows, plan.shape
-        assert rows is not None and shape is not None
-        query, key, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
-        workspace = self._workspace(spec)
-        fused_decode_attention(
-            qkv,
-            rope[0],
-            rope[1],
-            query,
-            key,
-            eps,
-            kv_cache,
-            plan.block_tables,
-            plan.slots,
-            rows.seq_lens,
-            rows.counts,
-            out,
-            workspace,
-            num_rows=shape.num_rows,
-            scale=spec.scale,
-            window=plan.window,
-            softcap=spec.softcap,
-            sinks=None,
-            cut=self._cut(shape.num_rows, spec, workspace),
-            tile=self._tile(shape.num_rows, spec, kv_cache.dtype),
-        )
-
-    def _decode(
-        self, q: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
-    ) -> None:
+    def _decoding(
+        self, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
+    ) -> dict[str, Any]:
+        """What both ways to decode are told."""
         rows, shape = plan.rows, plan.shape
         assert rows is not None and shape is not None
         workspace = self._workspace(spec)
-        decode_attention(
-            q,
-            kv_cache,
-            plan.block_tables,
-            plan.slots,
-            rows.seq_lens,
-            rows.counts,
-            out,
-            workspace,
-            num_rows=shape.num_rows,
-            scale=spec.scale,
-            window=plan.window,
-            softcap=spec.softcap,
-            sinks=None,
-            cut=self._cut(shape.num_rows, spec, workspace),
-            tile=self._tile(shape.num_rows, spec, kv_cache.dtype),
-        )
+        return {
+            "kv_cache": kv_cache,
+            "block_tables": plan.block_tables,
+            "slots": plan.slots,
+            "seq_lens": rows.seq_lens,
+            "counts": rows.counts,
+            "out": out,
+            "workspace": workspace,
+            "num_rows": shape.num_rows,
+            "scale": spec.scale,
+            "window": plan.window,
+            "softcap": spec.softcap,
+            "sinks": None,
+            "cut": self._cut(shape.num_rows, spec, workspace),
+            "tile": self._tile(shape.num_rows, spec, kv_cache.dtype),
+        }
 
     def _prefill(
         self, qkv: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
