@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import numpy as np
 import torch
 
 if not torch.cuda.is_available():
@@ -18,3 +19,14 @@ if not torch.cuda.is_available():
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patch_tensor_for_numpy
+
+    splat = interpreter.InterpreterBuilder.create_splat
+
+    def splat_conditions(builder: Any, result_type: Any, scalar: Any) -> Any:
+        """Keep conditions conditions: Triton 3.9 makes integers of a scalar one and then takes none for a mask."""
+        block = splat(builder, result_type, scalar)
+        if scalar.data.dtype == np.bool_:
+            block.data = block.data.astype(np.bool_)
+        return block
+
+    interpreter.InterpreterBuilder.create_splat = splat_conditions

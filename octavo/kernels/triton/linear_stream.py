@@ -17,6 +17,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.launch import dependent_launch
 
+# Triton 3.9 has renamed it.
+_async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+
 MAX_ROWS = 32
 """With more, programs would read ``x`` for longer than their weights."""
 
@@ -148,7 +151,7 @@ def _copy(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
     mask = is_row
     if K % ROUND != 0:
         mask = mask & (column < K - i * ROUND)
-    async_copy.async_copy_global_to_shared(slot, spots + i * ROUND, mask, cache_modifier=".cg")
+    _async_load(slot, spots + i * ROUND, mask, cache_modifier=".cg")
 
 
 @gluon.jit(do_not_specialize=["num_rows"])

@@ -1,24 +1,7 @@
-"""Triton's kernels are tested on a GPU where there is one, elsewhere in Triton's interpreter."""
-
-import os
-from typing import Any
+"""Triton's kernels run on a GPU where there is one, elsewhere in Triton's interpreter (see tests/conftest.py)."""
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    # Read once, when a kernel is defined; nothing else in these tests' process uses Triton.
-    os.environ["TRITON_INTERPRET"] = "1"
-    from triton.runtime import interpreter
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_tensor_for_numpy(tensor: type, scope: Any) -> None:
-        """Let scalars, arrays of one element there, bound loops: NumPy 2.4 refuses Triton 3.6's way of it."""
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_tensor_for_numpy
 
 
 @pytest.fixture(scope="session")
