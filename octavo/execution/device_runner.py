@@ -10,7 +10,7 @@ from octavo.execution.inputs import InputBuffers, shape_of
 from octavo.execution.results import SampledStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionBackend, AttentionInputs, StepShape
+from octavo.kernels import AttentionBackend, AttentionInputs, StepShape, take_rows
 from octavo.kernels.triton.compile import compile_together
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
@@ -80,7 +80,7 @@ class DeviceRunner(ModelRunner):
         shape = shape_of(step)
         num_rows = shape.num_rows
         sampling = step.samples.nonzero()[0]
-        samples_alone = self.sampler.is_plain(step.slots[sampling].tolist())
+        samples_alone = self.sampler.is_plain(step.slots[sampling])
         captured = self._graphs.find(shape)
         if captured is not None:
             captured.forward.replay()
@@ -107,7 +107,7 @@ class DeviceRunner(ModelRunner):
         inputs.fill(self.state, shape)
         attention = self._attention(shape)
         hidden = self.model(inputs.token_ids[:num_tokens], inputs.positions[:num_tokens], attention)
-        last = hidden.index_select(0, inputs.last_tokens[:num_rows]) if shape.has_chunks else hidden
+        last = take_rows(hidden, inputs.last_tokens[:num_rows]) if shape.has_chunks else hidden
         return hidden, self.model.logits(last, self._logits_buffer[:num_rows])
 
     def _attention(self, shape: StepShape) -> StepAttention:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.platforms.transfer import HostCopies
@@ -42,6 +44,8 @@ class Samples:
 
     def read_logprobs(self) -> dict[int, TokenLogprobs]:
         """Log-probabilities by row, of the rows that asked and drew a token."""
+        if not self.logprobs:
+            return {}
         tokens = self.token_ids.tolist()
         return {
             row: values
@@ -95,9 +99,11 @@ class Sampler:
         if self._custom.has_processors:
             self._custom.add(row)
 
-    def is_plain(self, slot_list: list[int]) -> bool:
+    def is_plain(self, slots: NDArray[np.integer]) -> bool:
         """Whether parameters by slot say all there is to know of these requests, so that nothing must be planned."""
-        return not self._custom.has_processors and self._planned.isdisjoint(slot_list)
+        if self._custom.has_processors:
+            return False
+        return not self._planned or self._planned.isdisjoint(slots.tolist())
 
     def flush(self) -> None:
         """Send the parameters of requests that were added."""
