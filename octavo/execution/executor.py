@@ -1,10 +1,13 @@
 """Where steps are carried out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.execution.results import PendingStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
@@ -58,14 +61,22 @@ class InProcessExecutor(Executor):
         self._runner: ModelRunner | None = None
         load_kernels(self._device)
         dtype = getattr(torch, plan.dtype)
-        self._model, self.load_report = _load(settings, source, config, plan, dtype, self._device, phases)
+        with _out_of_memory_in_words("the weights were loaded"):
+            self._model, self.load_report = _load(settings, source, config, plan, dtype, self._device, phases)
 
     def start(self, plan: Plan) -> None:
-        """Make the cache and everything else that steps need.
+        """Make the cache and everything else that steps need, and run the largest step.
 
         Args:
             plan: as at construction, but with the cache that fits beside the loaded model.
+
+        Raises:
+            ConfigError: the device's memory does not do.
         """
+        with _out_of_memory_in_words("the engine made its cache and tried its largest step"):
+            self._start(plan)
+
+    def _start(self, plan: Plan) -> None:
         device, deterministic = self._device, self._settings.device.deterministic
         processors = load_processors(self._settings.model.logits_processors or [], self._settings, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
@@ -88,6 +99,23 @@ class InProcessExecutor(Executor):
 
     def shutdown(self) -> None:
         self._runner = None
+
+
+@contextmanager
+def _out_of_memory_in_words(what: str) -> Iterator[None]:
+    """Say what a person can do.
+
+    Args:
+        what: what happened, behind "while".
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"The device's memory ran out while {what}. Lower gpu_memory_utilization, if other processes use the device; "
+            "lower max_num_batched_tokens, max_num_seqs or max_model_len; or take a smaller or quantised model, or a "
+            "larger device."
+        ) from error
 
 
 def _load(
