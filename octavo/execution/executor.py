@@ -112,9 +112,9 @@ def _out_of_memory_in_words(what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"The device's memory ran out while {what}. Lower gpu_memory_utilization, if other processes use the device; "
-            "lower max_num_batched_tokens, max_num_seqs or max_model_len; or take a smaller or quantised model, or a "
-            "larger device."
+            f"The device's memory ran out while {what}. Lower gpu_memory_utilization, if other processes use the "
+            "device; lower max_num_batched_tokens, max_num_seqs or max_model_len; or take a smaller or quantised "
+            "model, or a larger device."
         ) from error
 
 

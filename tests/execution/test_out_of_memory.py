@@ -22,6 +22,6 @@ def test_running_out_of_memory_is_a_sentence(function: str, tmp_path: Path, monk
 
     monkeypatch.setattr(executor, function, run_out)
     with pytest.raises(
-        ConfigError, match=r"memory ran out while .* Lower gpu_memory_utilization.*max_num_seqs.*smaller"
+        ConfigError, match=r"ran out while .* Lower gpu_memory_utilization.*max_num_seqs.*smaller"
     ):
         LLM(str(write_model(tmp_path)), **SETTINGS)
