@@ -21,7 +21,5 @@ def test_running_out_of_memory_is_a_sentence(function: str, tmp_path: Path, monk
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
     monkeypatch.setattr(executor, function, run_out)
-    with pytest.raises(
-        ConfigError, match=r"ran out while .* Lower gpu_memory_utilization.*max_num_seqs.*smaller"
-    ):
+    with pytest.raises(ConfigError, match=r"ran out while .* Lower gpu_memory_utilization.*max_num_seqs.*smaller"):
         LLM(str(write_model(tmp_path)), **SETTINGS)
