@@ -20,11 +20,12 @@ def describe_environment(command: str, arguments: Sequence[str]) -> dict[str, An
 
     Args:
         command: such as ``octavo bench engine``.
+        arguments: its own; of absolute paths only the last part is kept, since results are shown to others.
     """
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "command": shlex.join([*command.split(), *arguments]),
+        "command": shlex.join([*command.split(), *(_without_folders(argument) for argument in arguments)]),
         "versions": {"octavo": octavo.__version__, "python": platform.python_version(), **_versions()},
         "machine": machine(),
         "gpus": gpus(),
@@ -55,3 +56,7 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _without_folders(argument: str) -> str:
+    return Path(argument).name if argument.startswith("/") else argument
