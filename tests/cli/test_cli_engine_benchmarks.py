@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.cli.bench_environment import describe_environment
 from octavo.cli.main import main
 
 SMALL = {"num_gpu_blocks_override": 600, "num_threads": 1, "device": "cpu"}
@@ -82,3 +83,8 @@ def test_wrong_flags_are_refused(arguments: list[str], sentence: str, capsys: py
     assert main(arguments) in (1, 2)
     shown = capsys.readouterr().err
     assert shown.startswith("octavo: error: ") and sentence in shown
+
+
+def test_results_name_no_folders_of_one_machine() -> None:
+    environment = describe_environment("octavo bench engine", ["--model", "tiny", "--json", "/home/me/result.json"])
+    assert environment["command"] == "octavo bench engine --model tiny --json result.json"
