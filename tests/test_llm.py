@@ -1,6 +1,8 @@
 """The offline face, on small random models and on the demo model."""
 
+import gc
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from tiny_llama import EOS, SETTINGS, VOCAB_SIZE, write_model
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError, RequestFailedError
+from octavo.execution.executor import InProcessExecutor
 from octavo.records import EngineStats, RequestOutput
 from octavo.sampling import AdapterLogitsProcessor
 
@@ -505,3 +508,16 @@ class TestDemoModel:
 def test_wrong_settings_are_named(start: Start, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         start(**settings)
+
+
+def test_shutdown_gives_the_model_back_at_once(folder: Path) -> None:
+    llm = LLM(str(folder), **SETTINGS)
+    executor = llm._engine.executor
+    assert isinstance(executor, InProcessExecutor) and executor._runner is not None
+    model = weakref.ref(executor._runner.model)
+    gc.disable()
+    try:
+        llm.shutdown()
+        assert model() is None
+    finally:
+        gc.enable()

@@ -1,6 +1,5 @@
 """The engine: takes requests, runs steps, gives tokens."""
 
-import gc
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -52,8 +51,6 @@ class EngineCore:
             max_num_seqs=self.plan.max_num_seqs,
             supports_prefix_caching=self.plan.enable_prefix_caching,
         )
-        # What exists by now stays; a garbage collection in service need not look at it again and again.
-        gc.freeze()
         phases.ready(f"{source.name} on {platform.describe()}, sequences up to {self.plan.max_model_len} tokens")
 
     def add(self, request: EngineRequest) -> None:

@@ -4,6 +4,7 @@ Started by the supervisor as ``python -m octavo.engine.process`` with its :class
 standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends.
 """
 
+import gc
 import logging
 import signal
 import sys
@@ -60,6 +61,8 @@ class EngineServer:
             phases = PhaseTimer(logger)
             phases.add("imports", process_age())
             self._core = EngineCore(self._settings, phases)
+            # What exists by now stays; a garbage collection in service need not look at it again and again.
+            gc.freeze()
         except OctavoError as error:
             return self._report_failure(str(error), is_setting=True)
         except Exception as error:

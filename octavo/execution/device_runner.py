@@ -41,7 +41,7 @@ class DeviceRunner(ModelRunner):
         # Every step's logits lie here: captured graphs would otherwise each keep their own.
         self._logits_buffer = torch.zeros(plan.max_num_seqs, config.vocab_size, dtype=dtype, device=device)
         self.device_sampler = DeviceSampler(self.sampler.parameters, self.inputs.sampled)
-        self._graphs = StepGraphs(self._forward_shape, self._sample_and_append)
+        self._graphs = StepGraphs()
         self._shapes = ladder(plan.max_num_seqs, plan.max_num_batched_tokens)
 
     @torch.inference_mode()
@@ -68,7 +68,7 @@ class DeviceRunner(ModelRunner):
     @torch.inference_mode()
     def capture(self) -> int:
         """Capture the steps worth capturing, after :meth:`warm_up`; returns their number."""
-        self._graphs.capture(self._shapes)
+        self._graphs.capture(self._shapes, self._forward_shape, self._sample_and_append)
         self._wait()
         return len(self._shapes)
 
@@ -88,7 +88,6 @@ class DeviceRunner(ModelRunner):
         else:
             hidden, logits = self._forward_shape(shape)
         copies = HostCopies(self.device)
-        samples: Samples | None = None
         if samples_alone:
             self.sampler.flush()
             if captured is not None:

@@ -62,7 +62,8 @@ class InProcessExecutor(Executor):
         load_kernels(self._device)
         dtype = getattr(torch, plan.dtype)
         with _out_of_memory_in_words("the weights were loaded"):
-            self._model, self.load_report = _load(settings, source, config, plan, dtype, self._device, phases)
+            self._loaded: CausalLM | None
+            self._loaded, self.load_report = _load(settings, source, config, plan, dtype, self._device, phases)
 
     def start(self, plan: Plan) -> None:
         """Make the cache and everything else that steps need, and run the largest step.
@@ -80,7 +81,10 @@ class InProcessExecutor(Executor):
         device, deterministic = self._device, self._settings.device.deterministic
         processors = load_processors(self._settings.model.logits_processors or [], self._settings, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
-        arguments = (self._model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
+        # From here on the runner alone holds the model, so that its memory goes when the runner goes.
+        model, self._loaded = self._loaded, None
+        assert model is not None, "an executor starts once"
+        arguments = (model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
         if device.type == "cpu":
             self._runner = ModelRunner(*arguments)
             return
@@ -98,7 +102,7 @@ class InProcessExecutor(Executor):
         return self._runner.execute(step)
 
     def shutdown(self) -> None:
-        self._runner = None
+        self._loaded = self._runner = None
 
 
 @contextmanager

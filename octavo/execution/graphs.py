@@ -16,6 +16,12 @@ import torch
 
 from octavo.kernels import StepShape
 
+Forward = Callable[[StepShape], tuple[torch.Tensor, torch.Tensor]]
+"""Runs a step of a shape from device state; returns hidden states and logits."""
+
+Sample = Callable[[torch.Tensor], None]
+"""Draws from logits ``[rows, vocab]`` into device state."""
+
 _MIXED_TOKENS = (32, 64, 128, 256, 512, 1024)
 _FIRST_TOKENS = (32, 64, 128, 256, 512)
 _FIRST_ROWS = 4
@@ -56,7 +62,7 @@ def ladder(max_num_seqs: int, max_tokens: int) -> list[StepShape]:
 
 
 def decode_sizes(max_num_seqs: int) -> list[int]:
-    """Batch sizes of the decode graphs: at most a seventh of a batch is padding beyond 8 rows."""
+    """Batch sizes of the decode graphs: padding is at most a quarter of a batch, or 8 rows."""
     sizes = [1, 2, 4, 8]
     while sizes[-1] < max_num_seqs:
         last = sizes[-1]
@@ -65,31 +71,20 @@ def decode_sizes(max_num_seqs: int) -> list[int]:
 
 
 class StepGraphs:
-    """Captures steps and finds the one that fits.
+    """Captures steps and finds the one that fits."""
 
-    Args:
-        forward: runs a step of a shape from device state; returns hidden states and logits.
-        sample: draws from logits ``[rows, vocab]`` into device state.
-    """
-
-    def __init__(
-        self,
-        forward: Callable[[StepShape], tuple[torch.Tensor, torch.Tensor]],
-        sample: Callable[[torch.Tensor], None],
-    ) -> None:
-        self._forward = forward
-        self._sample = sample
+    def __init__(self) -> None:
         self._decodes: list[CapturedStep] = []
         self._mixed: list[CapturedStep] = []
 
-    def capture(self, shapes: list[StepShape]) -> None:
+    def capture(self, shapes: list[StepShape], forward: Forward, sample: Sample) -> None:
         """Capture every shape; the step's kernels must have run before, so that nothing compiles now."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         pool = torch.cuda.graph_pool_handle()
         with torch.cuda.stream(stream), _no_garbage_collection():
             for shape in shapes:
-                captured = self._capture_one(shape, pool)
+                captured = _capture_one(shape, pool, forward, sample)
                 (self._mixed if shape.has_chunks else self._decodes).append(captured)
         torch.cuda.current_stream().wait_stream(stream)
         self._decodes.sort(key=lambda step: step.shape.num_rows)
@@ -101,13 +96,14 @@ class StepGraphs:
             return next((step for step in self._decodes if step.shape.num_rows >= shape.num_rows), None)
         return next((step for step in self._mixed if _fits(shape, step.shape)), None)
 
-    def _capture_one(self, shape: StepShape, pool: Any) -> CapturedStep:
-        forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with _capturing(forward, pool):
-            hidden, logits = self._forward(shape)
-        with _capturing(sample, pool):
-            self._sample(logits)
-        return CapturedStep(shape, forward, sample, hidden, logits)
+
+def _capture_one(shape: StepShape, pool: Any, run_forward: Forward, run_sample: Sample) -> CapturedStep:
+    forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with _capturing(forward, pool):
+        hidden, logits = run_forward(shape)
+    with _capturing(sample, pool):
+        run_sample(logits)
+    return CapturedStep(shape, forward, sample, hidden, logits)
 
 
 def _fits(shape: StepShape, captured: StepShape) -> bool:

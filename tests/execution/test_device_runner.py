@@ -1,6 +1,8 @@
 """The runner that keeps everything on the device, with its kernels: the same tokens as the plain runner's."""
 
+import gc
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -85,6 +87,19 @@ def test_a_request_whose_values_are_not_numbers_ends_alone() -> None:
         assert outputs["bad"][-1].finish_reason == "error"
         for request in good:
             assert tokens(outputs[request.request_id]) == tokens(clean[request.request_id])
+
+
+def test_a_runner_that_nobody_holds_is_gone_at_once() -> None:
+    config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
+    engine = DeviceEngine(config, tiny_model(config))
+    engine.run([EngineRequest("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=2))])
+    cache = weakref.ref(engine.runner.kv_caches[0])
+    gc.disable()
+    try:
+        del engine
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_captured_sizes_cover_every_batch_with_little_padding() -> None:
