@@ -87,10 +87,11 @@ def test_every_way_through_the_engine_gives_the_same_tokens(source: Checkpoint, 
         llm.generate([prompt], param, use_tqdm=False)[0] for prompt, param in zip(prompts(), params(kind), strict=True)
     ]
     assert tokens(alone) == expected
+    few_blocks = 104 if len(llm._engine.plan.groups) > 1 else 48
     ways: dict[str, dict[str, Any]] = {
         "eager": {"enforce_eager": True},
         "chunks": {"max_num_batched_tokens": 17, "max_num_seqs": 8},
-        "preempted": {"num_gpu_blocks_override": 48, "block_size": 8, "enable_prefix_caching": False},
+        "preempted": {"num_gpu_blocks_override": few_blocks, "block_size": 8, "enable_prefix_caching": False},
         "in turn": {"async_scheduling": False},
         "deterministic": {"deterministic": True},
     }
@@ -125,6 +126,7 @@ def test_a_request_whose_values_are_not_numbers_ends_alone(tmp_path: Path, start
     poison = VOCAB_SIZE - 1
     with torch.no_grad():
         source.model.get_input_embeddings().weight[poison] = float("nan")
+        source.model.get_output_embeddings().weight[poison] = 0  # so that it is never the likeliest
     source.model.save_pretrained(tmp_path)
     llm = start(source, num_gpu_blocks_override=96)
     good = [[token for token in prompt if token != poison] or [1] for prompt in prompts()]

@@ -44,15 +44,14 @@ def _softmax(
 
 
 @gluon.jit
-def _keep_rows(block, first, end, BLOCK_N: gl.constexpr, D: gl.constexpr):
-    """Zero the values of keys that are not the row's own: a probability of zero times garbage may be NaN.
+def _keep_rows(block, num_own, BLOCK_N: gl.constexpr, D: gl.constexpr):
+    """Zero the values of keys behind the row's own: a probability of zero times garbage may be NaN.
 
     Both groups do so, and so write the same.
     """
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
     rows = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, layout))
-    is_own = (rows >= first) & (rows < end)
-    block.store(gl.where(is_own[:, None], block.load(layout), 0.0))
+    block.store(gl.where((rows < num_own)[:, None], block.load(layout), 0.0))
     fence_async_shared()
 
 
@@ -157,7 +156,7 @@ def consume(
     while length > 0:
         first_position = seq_len - length + first_query
         positions = first_position + W * half + gl.arange(0, half, layout=row_layout)
-        first_key, end_key, first_block, last_block = key_range(
+        _first_key, end_key, first_block, last_block = key_range(
             first_position, seq_len, window, WINDOW, 2 * half, BLOCK_N
         )
         if SINKS:
@@ -184,10 +183,9 @@ def consume(
         )
         p = gl.convert_layout(wide_p.to(dtype), p_layout)
         mbarrier.wait(v_full.index(stage), phase)
-        first_kept = first_key - last_block * BLOCK_N if PAGED and WINDOW else 0
-        end_kept = seq_len - last_block * BLOCK_N
-        if (end_kept < BLOCK_N) | (first_kept > 0):
-            _keep_rows(v_smem.index(stage), first_kept, end_kept, BLOCK_N, D)
+        num_own = seq_len - last_block * BLOCK_N
+        if num_own < BLOCK_N:
+            _keep_rows(v_smem.index(stage), num_own, BLOCK_N, D)
 
         state = (acc, p, row_max, row_sum, step, num_turns)
         last_block -= 1

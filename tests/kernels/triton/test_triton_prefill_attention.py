@@ -51,7 +51,8 @@ def make_case(
 ) -> Case:
     """Rows of (query length, length after the step) whose blocks lie strewn over the cache.
 
-    Entries of the block tables that no query of the step needs name a block that does not exist.
+    Entries of the block tables that no query of the step needs name a block that does not exist; behind a row's last
+    token its last block holds what is not a number.
     """
     random = torch.Generator().manual_seed(len(lengths) + sum(seq_len for _, seq_len in lengths))
     num_rows, (num_heads, num_kv_heads) = len(lengths), heads
@@ -74,7 +75,7 @@ def make_case(
         own, order = order[: blocks_of[row]], order[blocks_of[row] :]
         past = torch.randn(2, seq_len - query_len, num_kv_heads, head_dim, generator=random).to(dtype)
         new = torch.stack((k, v))[:, starts[row] : starts[row + 1]]
-        first = 0 if window is None else max(0, seq_len - query_len - window + 1)
+        first = 0 if window is None else max(0, seq_len - query_len - window + 1) // block_size * block_size
         position = torch.arange(first, seq_len)
         cache[:, own[position // block_size], :, position % block_size] = torch.cat((past, new), 1)[
             :, first:
