@@ -17,7 +17,7 @@ _GROUPS = {
     "attention": r"attention|attend|flash|fmha|sdpa|_decode_kernel|prefill|aten::bmm",
     "sampling": r"sampl|survey|filter_kernel|_finish_kernel|arg_?max|top_?[kp]|sort|softmax|penal|logprob|draw|uniform",
     "inputs": r"prepare_inputs|append_tokens|memcpy|memset|_to_copy|aten::copy_|gather_kernel",
-    "products": r"linear|gemm|gemv|nvjet|cutlass|matmul|splitk|cublas|::mm$|addmm",
+    "products": r"linear|stream_kernel|gemm|gemv|nvjet|cutlass|matmul|splitk|cublas|::mm$|addmm",
     "norms": r"norm",
     "rotation": r"rope|rotary",
     "activations": r"gate|silu|gelu|act_and_mul",

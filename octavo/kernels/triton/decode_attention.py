@@ -100,7 +100,7 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
     """
     if dtype == torch.float32:
         return Tile(16, 8, 3)
-    return Tile(32, 2, 4 if head_dim <= 128 else 3) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
+    return Tile(32, 2, 3) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
 
 
 def choose_cut(

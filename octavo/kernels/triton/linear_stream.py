@@ -78,7 +78,7 @@ def choose_tile(
         tile = StreamTile(8, 64, depth, x_depth, weight_first=False, num_warps=4)
     elif is_many:
         tile = StreamTile(64, 64, 3, 3, weight_first=False, num_warps=2)
-    elif num_features < 2048 or (num_rows <= 16 and not is_one_wave):
+    elif (num_rows <= 16) + (num_features < 2048) + (not is_one_wave) >= 2:
         depth = 9 if num_rows <= 16 else 6
         tile = StreamTile(16, 64, depth, depth, weight_first=False, num_warps=2)
     else:
