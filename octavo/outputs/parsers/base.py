@@ -1,0 +1,68 @@
+"""What parsers of answers have in common: text goes in as it is generated, parts come out.
+
+However the text is cut, the parts that come out are the same once neighbours are joined (``parts.joined``). A parser
+holds back no more than it must: what may yet turn out to be the beginning of a tag.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """What a parser may know of the prompt before the answer.
+
+    Attributes:
+        text: the prompt's last few hundred characters, special tokens included.
+        template_kwargs: the request's values for the chat template, such as ``enable_thinking``.
+    """
+
+    text: str = ""
+    template_kwargs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call.
+
+    Attributes:
+        parameters: JSON schema of its arguments, an object.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] | None = None
+    description: str | None = None
+    is_strict: bool = False
+
+
+class ReasoningParser(ABC):
+    """Tells a thought from the rest of one answer."""
+
+    @property
+    @abstractmethod
+    def is_reasoning(self) -> bool:
+        """Whether what comes next belongs to the thought, as far as can be told."""
+
+    @abstractmethod
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+        """Take the next piece of text and its tokens, special ones spelled out; either may be empty."""
+
+    @abstractmethod
+    def finish(self) -> list[ReasoningText | ContentText]:
+        """The answer has ended: give out what was held back."""
+
+
+class ToolParser(ABC):
+    """Finds calls of tools in one answer, or in what is left of it without the thought."""
+
+    @abstractmethod
+    def feed(self, text: str) -> list[Part]:
+        """Take the next piece of text, special tokens spelled out."""
+
+    @abstractmethod
+    def finish(self) -> list[Part]:
+        """The answer has ended: give out what was held back."""
