@@ -150,7 +150,27 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         list[str] | None, Meta(description="Names under which the model is served; the first is shown in answers.")
     ] = None
     chat_template: Annotated[str | None, Meta(description="Chat template, as a file or the text itself.")] = None
+    default_chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(description="Values for the chat template unless the request sets them, as JSON.")
+    ] = None
     response_role: Annotated[str, Meta(description="Role of the answers in chats.")] = "assistant"
+    reasoning_parser: Annotated[
+        str, Meta(description="How thoughts are told from answers; auto goes by the chat template, empty leaves them in.")
+    ] = ""
+    reasoning_parser_plugin: Annotated[
+        str, Meta(description="Python file of yours that registers more reasoning parsers.")
+    ] = ""
+    tool_call_parser: Annotated[
+        str,
+        Meta(description="How calls of tools are found in answers; auto goes by the chat template, empty leaves them."),
+    ] = "auto"
+    tool_parser_plugin: Annotated[str, Meta(description="Python file of yours that registers more tool parsers.")] = ""
+    enable_auto_tool_choice: Annotated[
+        bool, Meta(description="Accepted for vLLM's sake: models choose tools by themselves wherever a parser is set.")
+    ] = False
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, Meta(description="Do not show tools to the model if tool_choice is none.")
+    ] = False
     api_server_count: Annotated[int, Meta(ge=1, le=64, description="Number of API processes.")] = 1
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that running requests may take after SIGTERM.")
