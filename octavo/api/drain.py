@@ -52,6 +52,6 @@ class DrainMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] == "http" and self._drain.is_draining and route_path(scope) not in OPEN_WHILE_DRAINING:
-            await send_error(send, 503, SHUTTING_DOWN, RETRY_AFTER_SHUTDOWN)
+            await send_error(send, 503, SHUTTING_DOWN, RETRY_AFTER_SHUTDOWN, scope)
         else:
             await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Errors over HTTP: OpenAI's shape, the right status, nothing of our insides."""
+"""Errors over HTTP: in the shape of the route's protocol, the right status, nothing of our insides."""
 
 import logging
 from collections.abc import Mapping
@@ -9,8 +9,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from octavo.api.anthropic.errors import anthropic_error_body
 from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError, OverloadedError
 
 logger = logging.getLogger(__name__)
@@ -76,32 +77,48 @@ def status_of(error: Exception) -> int:
             return 500
 
 
-def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """An error as JSON, in OpenAI's shape."""
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request speaks Anthropic's protocol: by its route, or by the header that its clients send."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return True
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def error_body(status: int, message: str, param: str | None = None, scope: Scope | None = None) -> bytes:
+    """An error as JSON, in the shape that the request's protocol has; OpenAI's if nothing is known of the request."""
     if len(message) > MAX_MESSAGE_LENGTH:
         message = message[:MAX_MESSAGE_LENGTH] + "…"
     # A message may quote what the client sent; only well-formed text leaves.
     message = message.encode("utf-8", "replace").decode()
+    if scope is not None and is_anthropic(scope):
+        return anthropic_error_body(status, message)
     return msgspec.json.encode(ErrorBody(ErrorInfo(message, _TYPES.get(status, "ApiError"), param, status)))
 
 
-def describe_error(error: Exception) -> bytes:
+def describe_error(error: Exception, scope: Scope | None = None) -> bytes:
     """An exception as JSON; those not raised on purpose become a general sentence."""
     message = str(error) if isinstance(error, OctavoError) else INTERNAL_ERROR
     param = error.param if isinstance(error, HttpError | InvalidRequestError) else None
-    return error_body(status_of(error), message, param)
+    return error_body(status_of(error), message, param, scope)
 
 
 def error_response(
-    status: int, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    status: int,
+    message: str,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    scope: Scope | None = None,
 ) -> Response:
     """An error as a response."""
-    return Response(error_body(status, message, param), status, headers, "application/json")
+    return Response(error_body(status, message, param, scope), status, headers, "application/json")
 
 
-async def send_error(send: Send, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+async def send_error(
+    send: Send, status: int, message: str, headers: Mapping[str, str] | None = None, scope: Scope | None = None
+) -> None:
     """An error answer from outside the router, where no response object is at hand."""
-    body = error_body(status, message)
+    body = error_body(status, message, scope=scope)
     fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw_headers})
@@ -109,7 +126,7 @@ async def send_error(send: Send, status: int, message: str, headers: Mapping[str
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every exception that leaves a route an answer in OpenAI's shape."""
+    """Make every exception that leaves a route an answer in the shape of its protocol."""
     app.add_exception_handler(OctavoError, _on_octavo_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -121,7 +138,9 @@ async def _on_octavo_error(request: Request, error: Exception) -> Response:
     status = status_of(error)
     if status == 500 and not isinstance(error, HttpError):
         logger.error("%s %s failed: %s", request.method, request.url.path, error)
-    return Response(describe_error(error), status, RETRY_AFTER if status == 503 else None, "application/json")
+    return Response(
+        describe_error(error, request.scope), status, RETRY_AFTER if status == 503 else None, "application/json"
+    )
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -130,7 +149,7 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     path = [str(part) for part in first["loc"] if part != "body"]
     where = ".".join(path)
     message = f"{where}: {first['msg']}" if where else str(first["msg"])
-    return error_response(400, f"{message}.", path[0] if path else None)
+    return error_response(400, f"{message}.", path[0] if path else None, scope=request.scope)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -142,7 +161,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         message = f"The route {request.url.path} does not take the method {request.method}."
     elif message == HTTPStatus(error.status_code).phrase:
         message += "."
-    return error_response(error.status_code, message, headers=error.headers)
+    return error_response(error.status_code, message, headers=error.headers, scope=request.scope)
 
 
 async def _on_client_disconnect(request: Request, error: Exception) -> Response:
@@ -151,4 +170,4 @@ async def _on_client_disconnect(request: Request, error: Exception) -> Response:
 
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     # uvicorn closes the connection after it has logged what reaches it.
-    return error_response(500, INTERNAL_ERROR, headers={"connection": "close"})
+    return error_response(500, INTERNAL_ERROR, headers={"connection": "close"}, scope=request.scope)

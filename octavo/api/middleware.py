@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,28 +36,35 @@ def route_path(scope: Scope) -> str:
 
 
 class ApiKeyMiddleware:
-    """Lets requests through that bear one of the keys; ``/health`` is open to all."""
+    """Lets requests through that bear one of the keys.
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    Args:
+        open_paths: open to all; what is served there tells nothing that needs a key.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Collection[str] = ("/health",)) -> None:
         self._app = app
+        self._open_paths = frozenset(open_paths)
         self._digests = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with status 401."""
-        if scope["type"] == "lifespan" or route_path(scope) == "/health" or self._is_allowed(scope):
+        if scope["type"] == "lifespan" or route_path(scope) in self._open_paths or self._is_allowed(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "A valid API key is needed."})
         else:
-            message = "A valid API key is needed, as in 'Authorization: Bearer KEY'."
-            await send_error(send, 401, message, {"www-authenticate": "Bearer"})
+            message = "A valid API key is needed, as in 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'."
+            await send_error(send, 401, message, {"www-authenticate": "Bearer"}, scope)
 
     def _is_allowed(self, scope: Scope) -> bool:
-        kind, _, key = (header(scope, b"authorization") or "").partition(" ")
-        digest = _digest(key.strip())
+        kind, _, bearer = (header(scope, b"authorization") or "").partition(" ")
+        # Anthropic's clients have a header of their own.
+        offered = [bearer if kind.lower() == "bearer" else "", header(scope, b"x-api-key") or ""]
+        digests = [_digest(key.strip()) for key in offered if key.strip()]
         # All keys are compared, each in constant time: how long it takes tells nothing about any of them.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return kind.lower() == "bearer" and any(matches)
+        matches = [hmac.compare_digest(digest, known) for digest in digests for known in self._digests]
+        return any(matches)
 
 
 def _digest(key: str) -> bytes:

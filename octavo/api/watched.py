@@ -76,16 +76,31 @@ async def send_json(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_events(send: Send, events: AsyncGenerator[bytes, None], drain: Drain) -> None:
-    """Send server-sent events as they come, closed by ``[DONE]``.
+def error_event(error: Exception) -> bytes:
+    """An error as a server-sent event."""
+    return b"data: " + describe_error(error) + b"\n\n"
+
+
+async def send_events(
+    send: Send,
+    events: AsyncGenerator[bytes, None],
+    drain: Drain,
+    *,
+    done: bytes = DONE,
+    describe: Callable[[Exception], bytes] = error_event,
+) -> None:
+    """Send server-sent events as they come, closed by ``done``.
 
     The answer starts with the first event: what fails before it is raised and gets a status of its own. What
     fails later becomes an event with the error, because the status has been sent.
+
+    Args:
+        describe: makes that event, in the protocol's shape.
     """
     try:
         first = await anext(events, b"")
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
-        last = DONE
+        last = done
         try:
             await send({"type": "http.response.body", "body": first, "more_body": True})
             async for event in events:
@@ -93,20 +108,15 @@ async def send_events(send: Send, events: AsyncGenerator[bytes, None], drain: Dr
         except asyncio.CancelledError:
             if not drain.is_aborting:
                 raise
-            last = error_event(OverloadedError(SHUTTING_DOWN)) + DONE
+            last = describe(OverloadedError(SHUTTING_DOWN)) + done
         except OctavoError as error:
-            last = error_event(error) + DONE
+            last = describe(error) + done
         except Exception as error:
             logger.exception("A stream failed")
-            last = error_event(error) + DONE
+            last = describe(error) + done
         await send({"type": "http.response.body", "body": last})
     finally:
         await events.aclose()
-
-
-def error_event(error: Exception) -> bytes:
-    """An error as a server-sent event."""
-    return b"data: " + describe_error(error) + b"\n\n"
 
 
 async def merge(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:
