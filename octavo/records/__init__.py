@@ -18,6 +18,24 @@ from octavo.records.outputs import (
     SampleLogprobs,
 )
 from octavo.records.plan import CacheGroup, Decision, MemoryPart, Plan
+from octavo.records.pooling import (
+    DenseSpec,
+    PooledData,
+    PoolingParams,
+    PoolingRequest,
+    PoolingSpec,
+    PoolingTask,
+)
+from octavo.records.pooling_outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
 from octavo.records.prepared import PreparedRequest
 from octavo.records.prompts import PromptType, TextPrompt, TokensPrompt
 from octavo.records.sampling_params import RequestOutputKind, SamplingParams
@@ -27,8 +45,13 @@ __all__ = [
     "NAN_TOKEN",
     "BlockUpdate",
     "CacheGroup",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
     "Decision",
+    "DenseSpec",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineInfo",
     "EngineOutput",
     "EngineRequest",
@@ -37,6 +60,13 @@ __all__ = [
     "MemoryPart",
     "NewRow",
     "Plan",
+    "PooledData",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequest",
+    "PoolingRequestOutput",
+    "PoolingSpec",
+    "PoolingTask",
     "PreparedRequest",
     "PromptLogprobs",
     "PromptType",
@@ -47,6 +77,8 @@ __all__ = [
     "RowLogprobs",
     "SampleLogprobs",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "Step",
     "StepOutputs",
     "StepResult",

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.records.pooling import PooledData, PoolingRequest, PoolingSpec
 from octavo.records.sampling_params import SamplingParams
 
 
@@ -25,6 +26,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
         leader_id: with ``n`` > 1, the first of the requests of one prompt (for itself, too): the others wait for it,
             then share its blocks.
         client_index: which frontend gets the output.
+        pooling: what to answer with a vector instead of tokens; None for text.
     """
 
     request_id: str
@@ -39,6 +41,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
     cache_salt: str | None = None
     leader_id: str | None = None
     client_index: int = 0
+    pooling: PoolingRequest | None = None
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -77,6 +80,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
         prompt_logprobs: for prompt positions from 1 on, once, if asked for.
         num_cached_tokens: prompt tokens served from the prefix cache; sent with the first output.
         times: sent with the first token and at the end.
+        pooled: the answer to a pooling request.
     """
 
     request_id: str
@@ -88,6 +92,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     num_cached_tokens: int | None = None
     times: RequestTimes | None = None
+    pooled: PooledData | None = None
 
 
 class StepOutputs(msgspec.Struct, array_like=True):
@@ -153,6 +158,7 @@ class EngineInfo(msgspec.Struct):
         num_blocks, block_size: size of the cache.
         max_num_seqs: most requests in one step.
         supports_prefix_caching: whether prefix hits can happen.
+        pooling: what the model answers with vectors; None if it writes text.
         decisions: resolved settings with their reasons, for logs.
     """
 
@@ -163,3 +169,4 @@ class EngineInfo(msgspec.Struct):
     max_num_seqs: int
     supports_prefix_caching: bool
     decisions: list[dict[str, Any]] = []
+    pooling: PoolingSpec | None = None

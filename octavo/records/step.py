@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.records.engine import TokenLogprobs
+from octavo.records.pooling import PooledData, PoolingRequest
 from octavo.records.sampling_params import SamplingParams
 
 
@@ -23,6 +24,7 @@ class NewRow:
         bad_words_token_ids: token sequences that must not be completed.
         prompt_logprobs_from: first prompt position whose log-probability is still wanted
             (positions count from 0; position 0 has none).
+        pooling: what to answer with a vector instead of tokens.
     """
 
     slot: int
@@ -33,6 +35,7 @@ class NewRow:
     stop_token_ids: list[int]
     bad_words_token_ids: list[list[int]]
     prompt_logprobs_from: int = 0
+    pooling: PoolingRequest | None = None
 
 
 @dataclass(slots=True)
@@ -124,7 +127,9 @@ class StepResult:
         token_ids: one per row of the step, an array of integers or a list; meaningful where the row samples,
             :data:`NAN_TOKEN` where the logits were not numbers.
         logprobs: row index → log-probabilities, for rows that asked.
+        pooled: row index → the answer to a pooling request, where its last token was computed.
     """
 
     token_ids: NDArray[np.integer] | list[int]
     logprobs: dict[int, RowLogprobs] = field(default_factory=dict)
+    pooled: dict[int, PooledData] = field(default_factory=dict)

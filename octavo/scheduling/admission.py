@@ -147,13 +147,16 @@ class Admission:
         Raises:
             InvalidRequestError: it has no room for a token.
         """
-        longest = self._plan.max_model_len
+        # A vector takes no room behind the prompt.
+        is_pooling = source.pooling is not None
+        longest = self._plan.max_model_len + is_pooling
         num_prompt = len(source.prompt_token_ids)
         if num_prompt == 0:
             raise InvalidRequestError("The prompt is empty.", "prompt")
         if num_prompt >= longest:
             raise InvalidRequestError(
-                f"The prompt has {num_prompt} tokens; the engine takes at most {longest}, prompt and answer together.",
+                f"The prompt has {num_prompt} tokens; the engine takes at most {self._plan.max_model_len}"
+                + ("." if is_pooling else ", prompt and answer together."),
                 "prompt",
             )
         if not self._plan.enable_chunked_prefill and num_prompt > self._plan.max_num_batched_tokens:
@@ -162,5 +165,7 @@ class Admission:
                 f"{self._plan.max_num_batched_tokens} fit a step.",
                 "prompt",
             )
+        if is_pooling:
+            return num_prompt
         max_tokens = source.params.max_tokens
         return longest if max_tokens is None else min(longest, num_prompt + max_tokens)

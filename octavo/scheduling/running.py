@@ -185,4 +185,5 @@ def _new_row(request: Request) -> NewRow:
         stop_token_ids=sorted(request.stop_token_ids | request.eos_token_ids),
         bad_words_token_ids=source.bad_words_token_ids,
         prompt_logprobs_from=request.num_logprobs_done,
+        pooling=source.pooling,
     )

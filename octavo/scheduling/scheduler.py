@@ -122,9 +122,9 @@ class Scheduler:
         self._running.wipes_blocks |= bool(np.count_nonzero((token_ids == NAN_TOKEN) & batch.samples))
         self._take_prompt_logprobs(batch, result)
         is_here = self._rows.tenures[batch.slots] == batch.tenures
-        outputs = self._take_tokens(batch, token_ids, is_here & batch.samples, result.logprobs)
+        outputs = self._take_tokens(batch, token_ids, is_here & batch.samples, result)
         if np.count_nonzero(is_here) < len(is_here):
-            outputs.others += self._take_late_tokens(batch, token_ids, ~is_here, result.logprobs)
+            outputs.others += self._take_late_tokens(batch, token_ids, ~is_here, result)
         self._refresh_stats()
         return outputs
 
@@ -161,7 +161,7 @@ class Scheduler:
         self.waiting.push(request)
 
     def _take_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], is_taken: Mask, logprobs: dict[int, RowLogprobs]
+        self, batch: Batch, token_ids: NDArray[np.int32], is_taken: Mask, result: StepResult
     ) -> StepOutputs:
         """Append tokens to the requests that still have the slots they had when the step was made."""
         now = time.time()
@@ -180,11 +180,11 @@ class Scheduler:
         self.stats.generation_tokens += len(outputs.token_ids)
         lengths = self._rows.num_known[slots[special]].tolist()
         for row, token_id, length in zip(rows[special].tolist(), token_ids[special].tolist(), lengths, strict=True):
-            outputs.others.append(self._take_token(batch.requests[row], token_id, length, logprobs.get(row), now))
+            outputs.others.append(self._take_result(batch.requests[row], token_id, length, result, row, now))
         return outputs
 
     def _take_late_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], has_left: Mask, logprobs: dict[int, RowLogprobs]
+        self, batch: Batch, token_ids: NDArray[np.int32], has_left: Mask, result: StepResult
     ) -> list[EngineOutput]:
         """Append tokens to requests that were preempted after the step was made; those of ended ones are dropped."""
         now = time.time()
@@ -197,8 +197,23 @@ class Scheduler:
             if batch.samples[row]:
                 token_id = int(token_ids[row])
                 request.token_ids = np.append(request.token_ids, token_ids[row])
-                outputs.append(self._take_token(request, token_id, len(request.token_ids), logprobs.get(row), now))
+                outputs.append(self._take_result(request, token_id, len(request.token_ids), result, row, now))
         return outputs
+
+    def _take_result(
+        self, request: Request, token_id: int, num_tokens: int, result: StepResult, row: int, now: float
+    ) -> EngineOutput:
+        if request.source.pooling is None or token_id == NAN_TOKEN:
+            return self._take_token(request, token_id, num_tokens, result.logprobs.get(row), now)
+        self.stats.prompt_tokens += request.num_prompt
+        self._finish(request)
+        return EngineOutput(
+            request.request_id,
+            finish_reason="stop",
+            num_cached_tokens=request.num_cached,
+            times=request.times,
+            pooled=result.pooled[row],
+        )
 
     def _take_token(
         self, request: Request, token_id: int, num_tokens: int, logprobs: RowLogprobs | None, now: float
