@@ -11,9 +11,24 @@ from octavo.telemetry.metrics import Metrics
 class _Sequence:
     """One sequence in flight."""
 
+    request: "_Request"
+    stats: RequestStateStats
+    num_cached: int = 0
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request: what its sequences have in common.
+
+    Attributes:
+        num_open: sequences that have not ended.
+        num_longest: tokens of the longest sequence that has.
+    """
+
     params: SamplingParams
     num_prompt: int
-    stats: RequestStateStats
+    num_open: int
+    num_longest: int = 0
 
 
 class RequestMeter:
@@ -25,9 +40,10 @@ class RequestMeter:
 
     def begin(self, prepared: PreparedRequest) -> None:
         """A request was taken in."""
+        request = _Request(prepared.params, len(prepared.prompt_token_ids), len(prepared.children))
         for child in prepared.children:
             stats = RequestStateStats(arrival_time=prepared.arrival_time)
-            self._sequences[child.request_id] = _Sequence(prepared.params, len(prepared.prompt_token_ids), stats)
+            self._sequences[child.request_id] = _Sequence(request, stats)
 
     def observe(self, outputs: StepOutputs) -> None:
         """Outputs came from the engine."""
@@ -42,6 +58,8 @@ class RequestMeter:
                 continue
             if output.new_token_ids:
                 self._observe_tokens(sequence.stats, len(output.new_token_ids), now)
+            if output.num_cached_tokens is not None:
+                sequence.num_cached = output.num_cached_tokens
             if output.times is not None:
                 sequence.stats.queued_ts = output.times.queued
                 sequence.stats.scheduled_ts = output.times.scheduled
@@ -66,12 +84,19 @@ class RequestMeter:
 
     def _end(self, request_id: str, finish_reason: str, now: float) -> None:
         sequence = self._sequences.pop(request_id, None)
-        if sequence is not None:
-            self._metrics.record_finished(
-                sequence.stats,
-                finish_reason,
-                num_prompt_tokens=sequence.num_prompt,
-                n=sequence.params.n,
-                max_tokens=sequence.params.max_tokens,
-                finished_time=now,
-            )
+        if sequence is None:
+            return
+        request, stats = sequence.request, sequence.stats
+        self._metrics.record_finished(
+            stats,
+            finish_reason,
+            num_prompt_tokens=request.num_prompt,
+            num_cached_tokens=sequence.num_cached,
+            n=request.params.n,
+            max_tokens=request.params.max_tokens,
+            finished_time=now,
+        )
+        request.num_open -= 1
+        request.num_longest = max(request.num_longest, stats.num_generation_tokens)
+        if not request.num_open:
+            self._metrics.record_request(request.num_longest)

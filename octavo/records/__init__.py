@@ -1,6 +1,7 @@
 """The plain records that cross floors: requests, steps, outputs."""
 
 from octavo.records.engine import (
+    STEP_SIZES,
     EngineInfo,
     EngineOutput,
     EngineRequest,
@@ -43,6 +44,7 @@ from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Ste
 
 __all__ = [
     "NAN_TOKEN",
+    "STEP_SIZES",
     "BlockUpdate",
     "CacheGroup",
     "ClassificationOutput",

@@ -123,6 +123,10 @@ class StepOutputs(msgspec.Struct, array_like=True):
         yield from self.others
 
 
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Upper bounds of the classes in which steps are counted; there is one more class for larger steps."""
+
+
 class EngineStats(msgspec.Struct, omit_defaults=True):
     """Gauges and counters of an engine; counters only grow over the engine's life.
 
@@ -132,8 +136,14 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         num_blocks, num_free_blocks: size of the cache and what is free of it, in blocks.
         prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
         num_preemptions: preemptions so far.
-        prompt_tokens, generation_tokens: tokens computed and sampled so far.
+        prompt_tokens, generation_tokens: tokens of prompts that were answered, and tokens sampled, so far.
+        cached_prompt_tokens: of those prompt tokens, the ones that the prefix cache served.
+        num_corrupted: requests that ended because the model's output was not a number.
         num_steps: steps so far.
+        num_step_tokens: tokens that those steps processed.
+        step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
+        is_paused: nothing runs until somebody says so.
+        sleep_level: 0 is awake; 1: weights lie in host memory, the cache is gone; 2: weights are gone, too.
     """
 
     num_running: int = 0
@@ -147,6 +157,12 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     prompt_tokens: int = 0
     generation_tokens: int = 0
     num_steps: int = 0
+    cached_prompt_tokens: int = 0
+    num_corrupted: int = 0
+    num_step_tokens: int = 0
+    step_sizes: list[int] = []
+    is_paused: bool = False
+    sleep_level: int = 0
 
 
 class EngineInfo(msgspec.Struct):

@@ -10,6 +10,7 @@ waiting ones in.
 """
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from itertools import compress
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from octavo.cache import CacheManager
 from octavo.records import (
     NAN_TOKEN,
+    STEP_SIZES,
     EngineOutput,
     EngineRequest,
     EngineStats,
@@ -56,7 +58,7 @@ class Scheduler:
         self.cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, max_chunk)
         self.requests: dict[str, Request] = {}
         self.waiting = WaitingQueue(by_priority=plan.scheduling_policy == "priority")
-        self.stats = EngineStats(num_blocks=plan.num_blocks - 1)
+        self.stats = EngineStats(num_blocks=plan.num_blocks - 1, step_sizes=[0] * (len(STEP_SIZES) + 1))
         self._running = Running(plan, self.cache, self.waiting)
         self._rows = self._running.rows
         self._admission = Admission(plan, self.cache, self._running, self.waiting, self.requests, self.stats)
@@ -140,7 +142,7 @@ class Scheduler:
             self._last_batch = batch = Batch.of(part, self._rows)
         self._under_way.append(batch)
         changes = self._running.take_changes()
-        return Step(
+        step = Step(
             step_id=self.stats.num_steps,
             slots=batch.step_slots,
             num_computed=part.num_computed,
@@ -151,6 +153,9 @@ class Scheduler:
             block_updates=changes.block_updates,
             blocks_to_wipe=changes.blocks_to_wipe,
         )
+        self.stats.num_step_tokens += step.num_tokens
+        self.stats.step_sizes[bisect_left(STEP_SIZES, step.num_tokens)] += 1
+        return step
 
     def _wait_again(self, request: Request) -> None:
         """Put a preempted request back among the waiting."""
@@ -220,6 +225,7 @@ class Scheduler:
     ) -> EngineOutput:
         """What is to be said of a token that may be the first or the last, or has log-probabilities."""
         if token_id == NAN_TOKEN:
+            self.stats.num_corrupted += 1
             return self._fail(request, NAN_ERROR)
         self.stats.generation_tokens += 1
         times = request.times
@@ -233,6 +239,7 @@ class Scheduler:
             times.first_token = now
             output.num_cached_tokens = request.num_cached
             self.stats.prompt_tokens += request.num_prompt
+            self.stats.cached_prompt_tokens += request.num_cached
         if is_first or reason is not None:
             output.times = times
         if request.prompt_logprobs:

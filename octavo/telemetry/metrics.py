@@ -1,15 +1,18 @@
 """Prometheus metrics, under vLLM's names with the prefix ``octavo:``.
 
 Each API process has a registry of its own. Histograms and ``request_success`` speak of the requests that
-process served; gauges and token counters come from the engine and are the same in every process.
+process served; gauges, token counters and the sizes of steps come from the engine and are the same in every process.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from octavo.records import EngineInfo, EngineStats, RequestStateStats
+from octavo.telemetry.engine_metrics import EngineMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -27,32 +30,39 @@ REQUEST_LATENCY_BUCKETS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 NUM_COMPLETIONS_BUCKETS = (1, 2, 5, 10, 20)
+NUM_PREEMPTIONS_BUCKETS = (0, 1, 2, 3, 5, 10, 20, 50)
+OPERATION_BUCKETS = (0.01, 0.1, 1, 10, 30, 60, 120, 300, 600)
+REJECTION_REASONS = ("queue_full", "token_limit")
 LABELS = ("model_name", "engine")
 
 
 class Metrics:
-    """Everything that ``/metrics`` shows; methods are cheap enough to be called per token."""
+    """Everything that ``/metrics`` shows; methods are cheap enough to be called per token.
+
+    Attributes:
+        sleep: falling asleep and waking up.
+        weight_update: replacing weights.
+    """
 
     def __init__(self, model_name: str, max_model_len: int = 131072, engine: str = "0") -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._label_values = (model_name, engine)
-        self._last_stats = EngineStats()
+        self._engine = EngineMetrics(self.registry, model_name, engine)
         token_buckets = one_two_five_up_to(max_model_len)
-
-        self._num_running = self._gauge("num_requests_running", "Requests in the running batch.")
-        self._num_waiting = self._gauge("num_requests_waiting", "Requests that wait to be scheduled.")
-        self._cache_usage = self._gauge("kv_cache_usage_perc", "Share of cache blocks in use, 0 to 1.")
-        self._prefix_queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
-        self._prefix_hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
-        self._num_preemptions = self._counter("num_preemptions", "Preemptions.")
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens computed.")
-        self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
 
         success = Counter(
             "octavo:request_success", "Finished requests.", (*LABELS, "finished_reason"), registry=self.registry
         )
         self._success = {reason: success.labels(*self._label_values, reason) for reason in FINISH_REASONS}
+
+        rejections = Counter(
+            "octavo:admission_rejections",
+            "Requests turned away because too much waits already.",
+            ("model_name", "reason"),
+            registry=self.registry,
+        )
+        self._rejections = {reason: rejections.labels(model_name, reason) for reason in REJECTION_REASONS}
 
         self._time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first token.", FIRST_TOKEN_BUCKETS
@@ -74,10 +84,21 @@ class Metrics:
         self._request_generation_tokens = self._histogram(
             "request_generation_tokens", "Generated tokens of a request.", token_buckets
         )
+        self._max_generation_tokens = self._histogram(
+            "request_max_num_generation_tokens", "Tokens of a request's longest completion.", token_buckets
+        )
+        self._prefill_computed_tokens = self._histogram(
+            "request_prefill_kv_computed_tokens", "Prompt tokens that the cache did not have.", token_buckets
+        )
+        self._request_preemptions = self._histogram(
+            "request_num_preemptions", "Preemptions of a request.", NUM_PREEMPTIONS_BUCKETS
+        )
         self._params_max_tokens = self._histogram(
             "request_params_max_tokens", "The max_tokens a request came with.", token_buckets
         )
         self._params_n = self._histogram("request_params_n", "The n a request came with.", NUM_COMPLETIONS_BUCKETS)
+        self.sleep = self._operation("sleep_mode", "Falling asleep and waking up")
+        self.weight_update = self._operation("rl_weight_update", "Weight updates")
 
     def set_cache_info(self, info: EngineInfo) -> None:
         """Publish the cache's size as labels of ``cache_config_info``; call once, when the engine is up."""
@@ -92,16 +113,15 @@ class Metrics:
 
     def record_stats(self, stats: EngineStats) -> None:
         """Take over an engine's figures; its counters may start from zero again after a restart."""
-        last = self._last_stats if stats.num_steps >= self._last_stats.num_steps else EngineStats()
-        self._last_stats = stats
-        self._num_running.set(stats.num_running)
-        self._num_waiting.set(stats.num_waiting)
-        self._cache_usage.set(stats.cache_usage)
-        self._prefix_queries.inc(max(0, stats.prefix_queries - last.prefix_queries))
-        self._prefix_hits.inc(max(0, stats.prefix_hits - last.prefix_hits))
-        self._num_preemptions.inc(max(0, stats.num_preemptions - last.num_preemptions))
-        self._prompt_tokens.inc(max(0, stats.prompt_tokens - last.prompt_tokens))
-        self._generation_tokens.inc(max(0, stats.generation_tokens - last.generation_tokens))
+        self._engine.record(stats)
+
+    def record_rejection(self, reason: str) -> None:
+        """A request was turned away: ``queue_full`` or ``token_limit``."""
+        self._rejections[reason].inc()
+
+    def record_request(self, num_generation_tokens: int) -> None:
+        """A request is over, all its completions included; the longest had so many tokens."""
+        self._max_generation_tokens.observe(num_generation_tokens)
 
     def record_first_token(self, latency: float) -> None:
         """A sequence's first token came ``latency`` seconds after its request arrived."""
@@ -117,6 +137,7 @@ class Metrics:
         finish_reason: str,
         *,
         num_prompt_tokens: int,
+        num_cached_tokens: int,
         n: int,
         max_tokens: int | None,
         finished_time: float,
@@ -126,6 +147,7 @@ class Metrics:
         Args:
             stats: its times, in seconds since the epoch, and counts.
             finish_reason: ``stop``, ``length``, ``abort`` or ``error``.
+            num_cached_tokens: prompt tokens that came from the prefix cache.
             finished_time: when it ended, in seconds since the epoch.
         """
         self._success[finish_reason].inc()
@@ -133,6 +155,7 @@ class Metrics:
         self._request_prompt_tokens.observe(num_prompt_tokens)
         self._request_generation_tokens.observe(stats.num_generation_tokens)
         self._params_n.observe(n)
+        self._request_preemptions.observe(stats.num_preemptions)
         if max_tokens is not None:
             self._params_max_tokens.observe(max_tokens)
         if not stats.scheduled_ts:
@@ -141,6 +164,7 @@ class Metrics:
         if not stats.first_token_ts:
             return
         decode_time = max(0.0, stats.last_token_ts - stats.first_token_ts)
+        self._prefill_computed_tokens.observe(max(0, num_prompt_tokens - num_cached_tokens))
         self._prefill_time.observe(max(0.0, stats.first_token_ts - stats.scheduled_ts))
         self._decode_time.observe(decode_time)
         self._inference_time.observe(max(0.0, stats.last_token_ts - stats.scheduled_ts))
@@ -151,18 +175,42 @@ class Metrics:
         """The text that Prometheus scrapes, of type :data:`CONTENT_TYPE`."""
         return generate_latest(self.registry)
 
-    def _gauge(self, name: str, documentation: str) -> Gauge:
-        return Gauge(f"octavo:{name}", documentation, LABELS, registry=self.registry).labels(*self._label_values)
-
-    def _counter(self, name: str, documentation: str) -> Counter:
-        return Counter(f"octavo:{name}", documentation, LABELS, registry=self.registry).labels(*self._label_values)
-
     def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
         histogram = Histogram(f"octavo:{name}", documentation, LABELS, registry=self.registry, buckets=buckets)
         return histogram.labels(*self._label_values)
 
+    def _operation(self, name: str, words: str) -> "Operation":
+        registry = self.registry
+        return Operation(
+            Histogram(
+                f"octavo:{name}_operation_duration_seconds",
+                f"{words}: how long each took.",
+                registry=registry,
+                buckets=OPERATION_BUCKETS,
+            ),
+            Gauge(f"octavo:{name}_operations_in_flight", f"{words} under way.", registry=registry),
+        )
+
     def _latency(self, name: str, documentation: str) -> Histogram:
         return self._histogram(name, documentation, REQUEST_LATENCY_BUCKETS)
+
+
+class Operation:
+    """Something rare and long: how many are under way, and how long each took."""
+
+    def __init__(self, duration: Histogram, in_flight: Gauge) -> None:
+        self._duration, self._in_flight = duration, in_flight
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count and time what runs inside, whether or not it succeeds."""
+        start = time.monotonic()
+        self._in_flight.inc()
+        try:
+            yield
+        finally:
+            self._in_flight.dec()
+            self._duration.observe(time.monotonic() - start)
 
 
 def one_two_five_up_to(limit: int) -> list[int]:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.records import EngineInfo, EngineStats, RequestStateStats
+from octavo.records import STEP_SIZES, EngineInfo, EngineStats, RequestStateStats
 from octavo.telemetry.metrics import Metrics, one_two_five_up_to
 
 
@@ -36,7 +36,9 @@ def test_a_finished_request_shows_in_every_histogram_it_reached() -> None:
     )
     metrics.record_first_token(3.0)
     metrics.record_next_token(0.5)
-    metrics.record_finished(stats, "stop", num_prompt_tokens=5, n=1, max_tokens=16, finished_time=18)
+    metrics.record_finished(
+        stats, "stop", num_prompt_tokens=5, num_cached_tokens=2, n=1, max_tokens=16, finished_time=18
+    )
     found = samples(metrics)
     assert found["octavo:request_success_total[stop]"] == 1
     assert found["octavo:request_success_total[abort]"] == 0
@@ -49,12 +51,15 @@ def test_a_finished_request_shows_in_every_histogram_it_reached() -> None:
     assert found["octavo:time_to_first_token_seconds_sum"] == 3
     assert found["octavo:inter_token_latency_seconds_sum"] == 0.5
     assert found["octavo:request_params_max_tokens_sum"] == 16
+    assert found["octavo:request_prefill_kv_computed_tokens_sum"] == 3
 
 
 def test_a_request_aborted_in_the_queue_has_no_step_times() -> None:
     metrics = Metrics("m")
     stats = RequestStateStats(arrival_time=10, queued_ts=10)
-    metrics.record_finished(stats, "abort", num_prompt_tokens=5, n=1, max_tokens=None, finished_time=12)
+    metrics.record_finished(
+        stats, "abort", num_prompt_tokens=5, num_cached_tokens=2, n=1, max_tokens=None, finished_time=12
+    )
     found = samples(metrics)
     assert found["octavo:request_success_total[abort]"] == 1
     assert found["octavo:request_queue_time_seconds_count"] == 0
@@ -73,6 +78,37 @@ def test_cache_size_is_published() -> None:
     text = metrics.render().decode()
     assert 'num_gpu_blocks="77"' in text
     assert 'model_name="m"' in text
+
+
+def test_steps_are_counted_by_their_size_through_a_restart() -> None:
+    metrics = Metrics("m")
+    sizes = [0] * (len(STEP_SIZES) + 1)
+    metrics.record_stats(EngineStats(num_steps=3, num_step_tokens=20, step_sizes=[1, 0, 2, *sizes[3:]]))
+    metrics.record_stats(EngineStats(num_steps=4, num_step_tokens=20020, step_sizes=[1, 0, 2, *sizes[4:], 1]))
+    metrics.record_stats(EngineStats(num_steps=1, num_step_tokens=5, step_sizes=[0, 1, *sizes[2:]]))
+    text = metrics.render().decode()
+    for bound, count in (("1.0", 1), ("8.0", 2), ("16.0", 4), ("16384.0", 4), ("+Inf", 5)):
+        assert f'iteration_tokens_total_bucket{{engine="0",le="{bound}",model_name="m"}} {count}.0' in text
+    assert samples(metrics)["octavo:iteration_tokens_total_sum"] == 20025
+
+
+def test_cached_tokens_are_told_from_computed_ones() -> None:
+    metrics = Metrics("m")
+    metrics.record_stats(EngineStats(num_steps=1, prompt_tokens=10, cached_prompt_tokens=4))
+    text = metrics.render().decode()
+    assert 'prompt_tokens_by_source_total{engine="0",model_name="m",source="local_compute"} 6.0' in text
+    assert 'prompt_tokens_by_source_total{engine="0",model_name="m",source="local_cache_hit"} 4.0' in text
+    assert samples(metrics)["octavo:prompt_tokens_cached_total"] == 4
+
+
+def test_a_paused_engine_defers_and_a_sleeping_one_says_so() -> None:
+    metrics = Metrics("m")
+    metrics.record_stats(EngineStats(num_waiting=3, is_paused=True, sleep_level=1))
+    text = metrics.render().decode()
+    assert 'num_requests_waiting_by_reason{engine="0",model_name="m",reason="deferred"} 3.0' in text
+    assert 'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 0.0' in text
+    assert 'engine_sleep_state{engine="0",model_name="m",sleep_state="weights_offloaded"} 1.0' in text
+    assert 'engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 0.0' in text
 
 
 @given(st.integers(1, 10**7))

@@ -1,0 +1,119 @@
+"""The part of ``/metrics`` that an engine's own figures fill."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from octavo.records import STEP_SIZES, EngineStats
+
+LABELS = ("model_name", "engine")
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+WAITING_REASONS = ("capacity", "deferred")
+SOURCES = ("local_compute", "local_cache_hit")
+
+
+class EngineMetrics:
+    """Gauges that follow an engine, and counters that go on when it is restarted."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str, engine: str) -> None:
+        self._registry = registry
+        self._label_values = (model_name, engine)
+        self._last = EngineStats()
+        self._num_running = self._gauge("num_requests_running", "Requests in the running batch.")
+        self._num_waiting = self._gauge("num_requests_waiting", "Requests that wait to be scheduled.")
+        self._waiting_by_reason = self._gauges(
+            "num_requests_waiting_by_reason",
+            "Those, by why: for room (capacity), or because the engine is paused (deferred).",
+            "reason",
+            WAITING_REASONS,
+        )
+        self._cache_usage = self._gauge("kv_cache_usage_perc", "Share of cache blocks in use, 0 to 1.")
+        self._sleep_state = self._gauges(
+            "engine_sleep_state", "1 for the state that the engine is in.", "sleep_state", SLEEP_STATES
+        )
+        self._prefix_queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
+        self._prefix_hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self._num_preemptions = self._counter("num_preemptions", "Preemptions.")
+        self._num_corrupted = self._counter("corrupted_requests", "Requests whose output was not a number.")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of answered requests.")
+        self._prompt_tokens_by_source = self._counters(
+            "prompt_tokens_by_source", "Prompt tokens by where their keys and values came from.", SOURCES
+        )
+        self._cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens that a cache served.")
+        self._cached_tokens_by_source = self._counters(
+            "prompt_tokens_cached_by_source", "Prompt tokens that a cache served, by which.", SOURCES[1:]
+        )
+        self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
+        self._step_sizes = StepSizes(self._label_values)
+        registry.register(self._step_sizes)
+        self.record(EngineStats())
+
+    def record(self, stats: EngineStats) -> None:
+        """Take over an engine's figures; its counters may start from zero again after a restart."""
+        last = self._last if stats.num_steps >= self._last.num_steps else EngineStats()
+        self._last = stats
+        self._num_running.set(stats.num_running)
+        self._num_waiting.set(stats.num_waiting)
+        self._waiting_by_reason["capacity"].set(0 if stats.is_paused else stats.num_waiting)
+        self._waiting_by_reason["deferred"].set(stats.num_waiting if stats.is_paused else 0)
+        self._cache_usage.set(stats.cache_usage)
+        for level, state in enumerate(SLEEP_STATES):
+            self._sleep_state[state].set(stats.sleep_level == level)
+        self._prefix_queries.inc(max(0, stats.prefix_queries - last.prefix_queries))
+        self._prefix_hits.inc(max(0, stats.prefix_hits - last.prefix_hits))
+        self._num_preemptions.inc(max(0, stats.num_preemptions - last.num_preemptions))
+        self._num_corrupted.inc(max(0, stats.num_corrupted - last.num_corrupted))
+        self._generation_tokens.inc(max(0, stats.generation_tokens - last.generation_tokens))
+        num_prompt = max(0, stats.prompt_tokens - last.prompt_tokens)
+        if num_prompt:
+            num_cached = max(0, stats.cached_prompt_tokens - last.cached_prompt_tokens)
+            self._prompt_tokens.inc(num_prompt)
+            self._cached_tokens.inc(num_cached)
+            self._cached_tokens_by_source["local_cache_hit"].inc(num_cached)
+            self._prompt_tokens_by_source["local_cache_hit"].inc(num_cached)
+            self._prompt_tokens_by_source["local_compute"].inc(max(0, num_prompt - num_cached))
+        self._step_sizes.record(stats, last)
+
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(f"octavo:{name}", documentation, LABELS, registry=self._registry).labels(*self._label_values)
+
+    def _gauges(self, name: str, documentation: str, label: str, values: tuple[str, ...]) -> dict[str, Gauge]:
+        gauge = Gauge(f"octavo:{name}", documentation, (*LABELS, label), registry=self._registry)
+        return {value: gauge.labels(*self._label_values, value) for value in values}
+
+    def _counter(self, name: str, documentation: str) -> Counter:
+        return Counter(f"octavo:{name}", documentation, LABELS, registry=self._registry).labels(*self._label_values)
+
+    def _counters(self, name: str, documentation: str, sources: tuple[str, ...]) -> dict[str, Counter]:
+        counter = Counter(f"octavo:{name}", documentation, (*LABELS, "source"), registry=self._registry)
+        return {source: counter.labels(*self._label_values, source) for source in sources}
+
+
+class StepSizes(Collector):
+    """The histogram ``iteration_tokens_total``, which the engine counts itself: frontends do not see every step."""
+
+    def __init__(self, label_values: tuple[str, str]) -> None:
+        self._label_values = label_values
+        self._counts = [0] * (len(STEP_SIZES) + 1)
+        self._num_tokens = 0
+
+    def record(self, stats: EngineStats, last: EngineStats) -> None:
+        """Add what came between two of the engine's figures."""
+        if stats.num_step_tokens == last.num_step_tokens:
+            return
+        self._num_tokens += max(0, stats.num_step_tokens - last.num_step_tokens)
+        before = last.step_sizes or [0] * len(stats.step_sizes)
+        for index, (count, earlier) in enumerate(zip(stats.step_sizes, before, strict=True)):
+            self._counts[index] += max(0, count - earlier)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """The histogram as of now."""
+        family = HistogramMetricFamily("octavo:iteration_tokens_total", "Tokens per step.", labels=LABELS)
+        buckets, total = [], 0
+        for bound, count in zip((*map(float, STEP_SIZES), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((str(bound), total))
+        family.add_metric(self._label_values, buckets, self._num_tokens)
+        yield family
