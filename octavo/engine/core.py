@@ -3,14 +3,15 @@
 import logging
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from octavo.config import EngineConfig
 from octavo.execution.executor import Executor, InProcessExecutor
-from octavo.execution.results import PendingStep
+from octavo.execution.results import HeldStep, PendingStep
 from octavo.hub import find_model
 from octavo.planning import fit_cache, make_plan
 from octavo.platforms import select_platform
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, StepOutputs
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, Step, StepOutputs
 from octavo.scheduling import Scheduler
 from octavo.telemetry.phases import PhaseTimer
 
@@ -32,7 +33,7 @@ class EngineCore:
         with phases.phase("configuration"):
             source, config = find_model(settings)
             platform = select_platform(settings.device.device)
-            plan = make_plan(settings, config, platform)
+            plan = make_plan(settings, config, platform, platform.read_bandwidth())
         for decision in plan.decisions:
             logger.debug("%s = %s: %s", decision.name, decision.value, decision.reason)
         executor = InProcessExecutor(settings, source, config, plan, platform, phases)
@@ -43,6 +44,8 @@ class EngineCore:
         executor.start(self.plan)
         self.scheduler = Scheduler(self.plan)
         self._pending: deque[PendingStep] = deque()
+        self._held: tuple[Step, HeldStep] | None = None
+        self._mask_width = -(-config.vocab_size // 32)
         self.info = EngineInfo(
             max_model_len=self.plan.max_model_len,
             vocab_size=config.vocab_size,
@@ -50,6 +53,9 @@ class EngineCore:
             block_size=self.plan.block_size,
             max_num_seqs=self.plan.max_num_seqs,
             supports_prefix_caching=self.plan.enable_prefix_caching,
+            decisions=[asdict(decision) for decision in self.plan.decisions],
+            device=platform.describe(),
+            decode_limit=self.plan.decode_limit,
         )
         phases.ready(f"{source.name} on {platform.describe()}, sequences up to {self.plan.max_model_len} tokens")
 
@@ -70,19 +76,29 @@ class EngineCore:
 
         Keeps up to ``num_steps_ahead`` further steps under way.
         """
-        while len(self._pending) <= self.plan.num_steps_ahead:
+        while len(self._pending) <= self.plan.num_steps_ahead and self._held is None:
             step = self.scheduler.schedule()
             if step is None:
                 break
-            self._pending.append(self.executor.submit(step))
-        if not self._pending:
-            return StepOutputs()
-        return self.scheduler.update(self._pending.popleft().result())
+            started = self.executor.submit(step)
+            if isinstance(started, HeldStep):
+                self._held = step, started
+            else:
+                self._pending.append(started)
+        outputs = StepOutputs()
+        if self._pending:
+            outputs = self.scheduler.update(self._pending.popleft().result())
+        if self._held is not None and not self._pending:
+            # The device is busy with the step's forward pass; all tokens that its masks follow from are known.
+            step, held = self._held
+            self._held = None
+            self._pending.append(held.draw(self.scheduler.masks(step, self._mask_width)))
+        return outputs
 
     @property
     def has_work(self) -> bool:
         """Whether a step may do something."""
-        return self.scheduler.has_unfinished or bool(self._pending)
+        return self.scheduler.has_unfinished or bool(self._pending) or self._held is not None
 
     @property
     def stats(self) -> EngineStats:
@@ -96,4 +112,5 @@ class EngineCore:
     def shutdown(self) -> None:
         """Give the model's memory back."""
         self._pending.clear()
+        self._held = None
         self.executor.shutdown()

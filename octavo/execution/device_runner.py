@@ -1,14 +1,15 @@
 """The runner on a GPU: state, inputs and sampling stay on the device, and the host only queues work."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
-from octavo.execution.graphs import StepGraphs, ladder
+from octavo.execution.graphs import CapturedStep, StepGraphs, ladder
 from octavo.execution.inputs import InputBuffers, shape_of
 from octavo.execution.results import SampledStep
-from octavo.execution.runner import ModelRunner
+from octavo.execution.runner import ModelRunner, TokenMasks
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import AttentionBackend, AttentionInputs, StepShape, take_rows
 from octavo.kernels.triton.compile import compile_together
@@ -58,7 +59,9 @@ class DeviceRunner(ModelRunner):
         row = NewRow(0, [0, 0], 2, SamplingParams(temperature=1.0, max_tokens=1), 0, [], [])
         zero, two = np.zeros(1, np.int32), np.full(1, 2, np.int32)
         step = Step(0, zero, zero, two, np.array([True]), [row], block_updates=[BlockUpdate(0, 0, 0, [0])])
-        self.execute(step).result()
+        sampled = self.execute(step)
+        assert isinstance(sampled, SampledStep), "the step has no masked rows"
+        sampled.result()
         self.sampler.remove(0)
 
     def _run_all_shapes(self) -> None:
@@ -76,18 +79,31 @@ class DeviceRunner(ModelRunner):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _run(self, step: Step) -> SampledStep:
+    def _run(self, step: Step) -> Callable[[TokenMasks | None], SampledStep]:
         shape = shape_of(step)
-        num_rows = shape.num_rows
-        sampling = step.samples.nonzero()[0]
-        samples_alone = self.sampler.is_plain(step.slots[sampling])
         captured = self._graphs.find(shape)
         if captured is not None:
             captured.forward.replay()
             hidden, logits = captured.hidden, captured.logits
         else:
             hidden, logits = self._forward_shape(shape)
+        return partial(self._draw_from, step, shape.num_rows, captured, hidden, logits)
+
+    def _draw_from(
+        self,
+        step: Step,
+        num_rows: int,
+        captured: CapturedStep | None,
+        hidden: torch.Tensor,
+        logits: torch.Tensor,
+        masks: TokenMasks | None,
+    ) -> SampledStep:
+        sampling = step.samples.nonzero()[0]
+        samples_alone = self.sampler.is_plain(step.slots[sampling])
         copies = HostCopies(self.device)
+        if masks is not None:
+            assert step.masked_rows is not None
+            self._mask(logits, step.masked_rows, masks)
         if samples_alone:
             self.sampler.flush()
             if captured is not None:

@@ -8,7 +8,7 @@ import torch
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
-from octavo.execution.results import PendingStep
+from octavo.execution.results import HeldStep, PendingStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
@@ -28,8 +28,8 @@ class Executor(ABC):
     """Carries out steps, in the order in which they are submitted."""
 
     @abstractmethod
-    def submit(self, step: Step) -> PendingStep:
-        """Start a step; its results are asked for later."""
+    def submit(self, step: Step) -> PendingStep | HeldStep:
+        """Start a step; its results are asked for later. One with ``masked_rows`` is held until its masks are there."""
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -97,7 +97,7 @@ class InProcessExecutor(Executor):
             with self._phases.phase("graphs") as phase:
                 phase.words = f"{runner.capture()} step sizes"
 
-    def submit(self, step: Step) -> PendingStep:
+    def submit(self, step: Step) -> PendingStep | HeldStep:
         assert self._runner is not None, "the executor is not started, or shut down"
         return self._runner.execute(step)
 

@@ -1,5 +1,6 @@
 """What a step brought, on its way to the host."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +19,17 @@ class PendingStep(Protocol):
     def result(self) -> StepResult:
         """Wait for the step's tokens."""
         ...
+
+
+@dataclass(slots=True)
+class HeldStep:
+    """A step whose forward pass is queued; its tokens are drawn once it is told which ones may be.
+
+    Attributes:
+        draw: takes the masks, ``[M, ceil(V / 32)]`` int32 for the step's ``masked_rows``.
+    """
+
+    draw: Callable[[NDArray[np.int32]], "SampledStep"]
 
 
 @dataclass(slots=True)

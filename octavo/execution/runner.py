@@ -1,17 +1,19 @@
 """Runs the model on one device: a step in, tokens out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from octavo.execution.kv_cache import allocate_kv_caches
-from octavo.execution.results import SampledStep
+from octavo.execution.results import HeldStep, SampledStep
 from octavo.execution.state import BatchState
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionBackend, AttentionInputs, padded_rows
+from octavo.kernels import AttentionBackend, AttentionInputs, mask_logits, padded_rows
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
 from octavo.platforms.transfer import HostCopies, to_device
@@ -22,6 +24,10 @@ from octavo.sampling.sampler import Sampler, Samples
 
 _PROMPT_LOGPROB_ROWS = 128
 """Prompt positions whose logits exist at a time: 128 × 262,144 float32 are 128 MiB."""
+
+
+TokenMasks = NDArray[np.int32]
+"""``[M, ceil(V / 32)]``, a bit a token, the lowest first: whether it may be drawn."""
 
 
 @dataclass(slots=True)
@@ -74,18 +80,23 @@ class ModelRunner:
         self._prompt_logprob_rows: dict[int, NewRow] = {}
 
     @torch.inference_mode()
-    def execute(self, step: Step) -> SampledStep:
+    def execute(self, step: Step) -> SampledStep | HeldStep:
         """Run one step; where the device works on its own, this queues the work."""
         self._take_changes(step)
-        return self._run(step)
+        draw = self._run(step)
+        return draw(None) if step.masked_rows is None else HeldStep(torch.inference_mode()(draw))
 
-    def _run(self, step: Step) -> SampledStep:
+    def _run(self, step: Step) -> Callable[[TokenMasks | None], SampledStep]:
+        """Run the model; what is returned draws the tokens, given the masks of ``masked_rows`` if there are any."""
         inputs = self._prepare_inputs(step)
         hidden = self._forward(inputs, self._plan_attention(step, inputs))
         self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
+        return partial(self._draw_tokens, step, inputs, hidden)
+
+    def _draw_tokens(self, step: Step, inputs: _Inputs, hidden: torch.Tensor, masks: TokenMasks | None) -> SampledStep:
         copies = HostCopies(self.device)
         sampling = step.samples.nonzero()[0]
-        samples = self._sample(step, sampling, inputs, hidden).to_host(copies) if len(sampling) else None
+        samples = self._sample(step, sampling, inputs, hidden, masks).to_host(copies) if len(sampling) else None
         return self._finish(step, sampling, samples, hidden, copies)
 
     def _finish(
@@ -156,7 +167,9 @@ class ModelRunner:
             plans.append(self.backend.plan(attention, self.dtype))
         return StepAttention(self.backend, self.kv_caches, [plans[group] for group in self.group_of_layer])
 
-    def _sample(self, step: Step, sampling: np.ndarray, inputs: _Inputs, hidden: torch.Tensor) -> Samples:
+    def _sample(
+        self, step: Step, sampling: np.ndarray, inputs: _Inputs, hidden: torch.Tensor, masks: TokenMasks | None
+    ) -> Samples:
         """Draw for the rows ``sampling`` and add the tokens to the device's."""
         slots, last_tokens = inputs.slots, inputs.last_tokens
         if len(sampling) < len(step.slots):
@@ -164,9 +177,17 @@ class ModelRunner:
             slots, last_tokens = slots[chosen], last_tokens[chosen]
         rows = hidden if len(sampling) == len(hidden) else hidden.index_select(0, last_tokens)
         lengths = inputs.positions[last_tokens] + 1
-        samples = self._draw(step, sampling, self._logits(rows), slots, lengths)
+        logits = self._logits(rows)
+        if masks is not None:
+            assert step.masked_rows is not None
+            self._mask(logits, np.searchsorted(sampling, step.masked_rows), masks)
+        samples = self._draw(step, sampling, logits, slots, lengths)
         self.state.append(slots, lengths, samples.token_ids)
         return samples
+
+    def _mask(self, logits: torch.Tensor, rows: np.ndarray, masks: TokenMasks) -> None:
+        """Rule out what the masks do not allow, in these rows of the logits."""
+        mask_logits(logits, to_device(rows, self.device), to_device(masks, self.device))
 
     def _draw(
         self, step: Step, sampling: np.ndarray, logits: torch.Tensor, slots: torch.Tensor, lengths: torch.Tensor

@@ -109,3 +109,18 @@ def qk_rope_store(
     places = slot_mapping[is_stored].long()
     kv_cache[0][places // block_size, :, places % block_size] = k[is_stored]
     kv_cache[1][places // block_size, :, places % block_size] = v[is_stored]
+
+
+@kernel
+def mask_logits(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -> None:
+    """Set the logits of tokens that a mask does not allow to minus infinity, in place.
+
+    Args:
+        logits: ``[R, V]``, rows contiguous.
+        rows: ``[M]`` integers, each at most once.
+        masks: ``[M, ceil(V / 32)]`` int32, for each of these rows a bit a token, the lowest first.
+    """
+    vocab_size = logits.shape[1]
+    bits = torch.arange(32, dtype=torch.int32, device=masks.device)
+    is_allowed = ((masks[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab_size]
+    logits[rows] = logits[rows].masked_fill(~is_allowed, float("-inf"))

@@ -175,7 +175,9 @@ class EngineInfo(msgspec.Struct):
         max_num_seqs: most requests in one step.
         supports_prefix_caching: whether prefix hits can happen.
         pooling: what the model answers with vectors; None if it writes text.
-        decisions: resolved settings with their reasons, for logs.
+        decisions: resolved settings with their reasons, as name, value and reason.
+        device: in words.
+        decode_limit: tokens a second that reading the weights allows one request; 0 if unknown.
     """
 
     max_model_len: int
@@ -186,3 +188,5 @@ class EngineInfo(msgspec.Struct):
     supports_prefix_caching: bool
     decisions: list[dict[str, Any]] = []
     pooling: PoolingSpec | None = None
+    device: str = ""
+    decode_limit: float = 0.0

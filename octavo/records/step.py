@@ -72,6 +72,8 @@ class Step:
         freed_slots: rows given back since the last step.
         block_updates: additions to block tables.
         blocks_to_wipe: blocks to fill with zeros before anything else: what they hold is not a number.
+        masked_rows: ``[M]`` int64, rows whose next token a grammar binds: masks for them follow when the tokens of all
+            earlier steps are known, and none is drawn before; None in most steps.
         num_decodes: rows of one token.
         num_tokens: ``T``.
         max_query_len: most tokens of a row.
@@ -87,6 +89,7 @@ class Step:
     freed_slots: list[int] = field(default_factory=list)
     block_updates: list[BlockUpdate] = field(default_factory=list)
     blocks_to_wipe: list[int] = field(default_factory=list)
+    masked_rows: NDArray[np.int64] | None = None
     num_decodes: int = field(init=False)
     num_tokens: int = field(init=False)
     max_query_len: int = field(init=False)

@@ -9,6 +9,7 @@ import numpy as np
 from octavo.cache import CacheManager, PrefixHasher, RequestCache
 from octavo.errors import InvalidRequestError
 from octavo.records import EngineRequest, EngineStats, Plan
+from octavo.sampling.grammar.constraint import Constraint
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, Status
 from octavo.scheduling.rows import Part
@@ -40,8 +41,8 @@ class Admission:
         self._stats = stats
         self._num_arrived = 0
 
-    def receive(self, source: EngineRequest) -> Request:
-        """Queue a request.
+    def receive(self, source: EngineRequest, constraint: Constraint | None = None) -> Request:
+        """Queue a request, and the grammar that binds its tokens if there is one.
 
         Raises:
             InvalidRequestError: its id is in use, its prompt does not leave room, or it can never fit the cache.
@@ -63,6 +64,7 @@ class Admission:
             stop_token_ids=frozenset(params.stop_token_ids or ()),
             eos_token_ids=frozenset(() if params.ignore_eos else source.eos_token_ids),
             max_len=max_len,
+            constraint=constraint,
         )
         request.times.queued = time.time()
         self._num_arrived += 1

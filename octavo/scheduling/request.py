@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from octavo.cache import RequestCache
 from octavo.records import EngineRequest, RequestTimes, TokenLogprobs
+from octavo.sampling.grammar.constraint import Constraint
 
 
 class Status(Enum):
@@ -34,6 +35,7 @@ class Request:
         num_cached: prompt tokens that the prefix cache served at the first admission; −1 before it.
         num_logprobs_done: prompt positions whose log-probabilities have arrived.
         prompt_logprobs: those, until they are sent.
+        constraint: the grammar that binds its tokens, if one does.
     """
 
     source: EngineRequest
@@ -49,6 +51,7 @@ class Request:
     num_logprobs_done: int = 1
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
+    constraint: Constraint | None = None
 
     @property
     def request_id(self) -> str:

@@ -71,7 +71,10 @@ class Rows:
         max_computed: ``[S]`` tokens that are ever computed: all but the last one that the request may have.
         blocks_last: ``[S]`` computed tokens up to which the request neither takes a block nor gives one back.
         last_token: ``[S]`` when the last token came, in seconds since the epoch.
-        needs_care: ``[S]`` whether a new token is more than a token: it is the first, or has log-probabilities.
+        needs_care: ``[S]`` whether a new token is more than a token: it is the first, has log-probabilities, or moves a
+            grammar on.
+        is_bound: ``[S]`` whether a grammar binds the request's tokens.
+        num_bound: how many requests that is.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
@@ -87,6 +90,8 @@ class Rows:
         self.blocks_last = np.zeros(num_slots, np.int32)
         self.last_token = np.zeros(num_slots, np.float64)
         self.needs_care = np.zeros(num_slots, np.bool_)
+        self.is_bound = np.zeros(num_slots, np.bool_)
+        self.num_bound = 0
         self._max_len = np.zeros(num_slots, np.int32)
         self._min_len = np.zeros(num_slots, np.int32)
         self._stop_ids = np.full((MAX_STOP_IDS, num_slots), _NO_TOKEN, np.int32)
@@ -120,6 +125,8 @@ class Rows:
         self.blocks_last[slot] = 0
         self.last_token[slot] = request.times.last_token
         self.needs_care[slot] = True
+        self.is_bound[slot] = request.constraint is not None
+        self.num_bound += request.constraint is not None
         self._max_len[slot], self._min_len[slot] = request.max_len, request.min_len
         self._set_stop_ids(slot, request)
         self.order = np.append(self.order, slot)
@@ -133,6 +140,8 @@ class Rows:
         request.times.last_token = float(self.last_token[slot])
         request.cache.slot = -1
         self.tenures[slot] = 0
+        self.num_bound -= int(self.is_bound[slot])
+        self.is_bound[slot] = False
         self.requests[slot] = None
         self.order = self.order[self.order != slot]
         self._free_slots.append(slot)
@@ -171,7 +180,8 @@ class Rows:
     def note_first_token(self, request: Request) -> None:
         """From now on a token is just a token, unless the request asked for more or has too many stop tokens."""
         has_many_stops = len(request.stop_token_ids | request.eos_token_ids) > MAX_STOP_IDS
-        self.needs_care[request.slot] = has_many_stops or request.source.params.logprobs is not None
+        has_more = request.source.params.logprobs is not None or request.constraint is not None
+        self.needs_care[request.slot] = has_many_stops or has_more
 
     def _set_stop_ids(self, slot: int, request: Request) -> None:
         stop_ids = [stop_id for stop_id in request.stop_token_ids | request.eos_token_ids if 0 <= stop_id <= UNLIMITED]

@@ -31,6 +31,7 @@ from octavo.records import (
     StepOutputs,
     StepResult,
 )
+from octavo.sampling.grammar.constraint import Constraint
 from octavo.scheduling.admission import Admission
 from octavo.scheduling.batch import Batch
 from octavo.scheduling.queue import WaitingQueue
@@ -39,6 +40,11 @@ from octavo.scheduling.rows import Mask, Part
 from octavo.scheduling.running import Running
 
 NAN_ERROR = "The model's output was not a number; the request was ended, others go on."
+NO_TOKEN_ERROR = (
+    "No token is left that the grammar and the request's other limits both allow, or the model's output was not a "
+    "number; the request was ended, others go on."
+)
+BROKEN_GRAMMAR_ERROR = "The text left its grammar; the request was ended, others go on."
 
 
 class Scheduler:
@@ -65,13 +71,13 @@ class Scheduler:
         self._under_way: deque[Batch] = deque()
         self._last_batch: Batch | None = None
 
-    def add(self, source: EngineRequest) -> None:
-        """Queue a request.
+    def add(self, source: EngineRequest, constraint: Constraint | None = None) -> None:
+        """Queue a request, and the grammar that binds its tokens if there is one.
 
         Raises:
             InvalidRequestError: its id is in use, its prompt does not leave room, or it can never fit the cache.
         """
-        self.requests[source.request_id] = self._admission.receive(source)
+        self.requests[source.request_id] = self._admission.receive(source, constraint)
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests; unknown ids are ignored.
@@ -115,6 +121,21 @@ class Scheduler:
             part = Part.joined([part, *admitted])
         return self._make_step(part) if len(part.slots) else None
 
+    def masks(self, step: Step, width: int) -> NDArray[np.int32]:
+        """Which tokens the rows ``masked_rows`` of the newest step may have, once the results of all others are in.
+
+        Returns:
+            ``[M, width]``, a bit a token, the lowest first.
+        """
+        assert step.masked_rows is not None and len(self._under_way) == 1, "tokens that masks follow from are missing"
+        masks = np.full((len(step.masked_rows), width), -1, np.int32)
+        requests = self._under_way[-1].requests
+        for mask, row in zip(masks, step.masked_rows.tolist(), strict=True):
+            request = requests[row]
+            if request.status is not Status.FINISHED and request.constraint is not None:
+                request.constraint.fill(mask)
+        return masks
+
     def update(self, result: StepResult) -> StepOutputs:
         """Take in the results of the oldest step under way."""
         batch = self._under_way.popleft()
@@ -142,6 +163,10 @@ class Scheduler:
             self._last_batch = batch = Batch.of(part, self._rows)
         self._under_way.append(batch)
         changes = self._running.take_changes()
+        masked_rows = None
+        if self._rows.num_bound:
+            rows = (self._rows.is_bound[batch.slots] & batch.samples).nonzero()[0]
+            masked_rows = rows if len(rows) else None
         step = Step(
             step_id=self.stats.num_steps,
             slots=batch.step_slots,
@@ -152,6 +177,7 @@ class Scheduler:
             freed_slots=changes.freed_slots,
             block_updates=changes.block_updates,
             blocks_to_wipe=changes.blocks_to_wipe,
+            masked_rows=masked_rows,
         )
         self.stats.num_step_tokens += step.num_tokens
         self.stats.step_sizes[bisect_left(STEP_SIZES, step.num_tokens)] += 1
@@ -226,7 +252,9 @@ class Scheduler:
         """What is to be said of a token that may be the first or the last, or has log-probabilities."""
         if token_id == NAN_TOKEN:
             self.stats.num_corrupted += 1
-            return self._fail(request, NAN_ERROR)
+            return self._fail(request, NAN_ERROR if request.constraint is None else NO_TOKEN_ERROR)
+        if request.constraint is not None and not request.constraint.accept(token_id):
+            return self._fail(request, BROKEN_GRAMMAR_ERROR)
         self.stats.generation_tokens += 1
         times = request.times
         times.last_token = now

@@ -1,9 +1,10 @@
 """Tells the dispatcher which Triton kernels stand in for which plain ones."""
 
 from octavo.kernels import basic
-from octavo.kernels.triton import activation, gather, norm
+from octavo.kernels.triton import activation, gather, mask, norm
 
 basic.take_rows.register("cuda")(gather.take_rows)
+basic.mask_logits.register("cuda")(mask.mask_logits)
 basic.rms_norm.register("cuda")(norm.rms_norm)
 basic.add_rms_norm.register("cuda")(norm.add_rms_norm)
 basic.silu_and_mul.register("cuda")(activation.silu_and_mul)

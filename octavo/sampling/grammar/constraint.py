@@ -1,0 +1,77 @@
+"""What binds one request's tokens: a grammar, from the start or from the end of the thought on."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BITS = 32
+
+
+class TokenGrammar(Protocol):
+    """A text on its way through a grammar, token by token."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the text has ended, with a token that says so."""
+
+    def accept(self, token_id: int) -> bool:
+        """Go on by a token; False if the grammar does not allow it."""
+
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        """Write which tokens may come next: ``[ceil(V / 32)]``, a bit a token, the lowest first."""
+
+
+class Constraint:
+    """The state of one request.
+
+    Args:
+        grammar: at its start.
+        start_after: tokens that end what comes before the grammar, such as a thought; empty if nothing does.
+        min_tokens: tokens before which the text should not end, as far as the grammar lets it go on.
+        stop_ids: tokens that end a text.
+        earlier: tokens that were generated already (a replay).
+    """
+
+    def __init__(
+        self,
+        grammar: TokenGrammar,
+        start_after: Sequence[int] = (),
+        min_tokens: int = 0,
+        stop_ids: Collection[int] = (),
+        earlier: Sequence[int] = (),
+    ) -> None:
+        self._grammar = grammar
+        self._awaited = tuple(start_after)
+        self._last: list[int] = []
+        self._is_begun = not self._awaited
+        self._num_tokens = 0
+        self._min_tokens = min_tokens
+        self._stop_ids = sorted(stop_ids)
+        for token_id in earlier:
+            self.accept(token_id)
+
+    def accept(self, token_id: int) -> bool:
+        """Take in the request's next token; False if the grammar does not allow it."""
+        self._num_tokens += 1
+        if self._is_begun:
+            return self._grammar.is_finished or self._grammar.accept(token_id)
+        self._last = [*self._last, token_id][-len(self._awaited) :]
+        self._is_begun = tuple(self._last) == self._awaited
+        return True
+
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        """Write which tokens may come next, a bit a token; all of them before the grammar begins and after its end."""
+        if not self._is_begun or self._grammar.is_finished:
+            return
+        self._grammar.fill(mask)
+        if self._num_tokens < self._min_tokens:
+            self._hold_back_stops(mask)
+
+    def _hold_back_stops(self, mask: NDArray[np.int32]) -> None:
+        longer = mask.copy().view(np.uint32)
+        for stop_id in self._stop_ids:
+            longer[stop_id // _BITS] &= ~np.uint32(1 << stop_id % _BITS)
+        if longer.any():
+            mask[:] = longer.view(np.int32)
