@@ -23,7 +23,7 @@ would be decided, and why, without loading the model.
 | serve more requests at once | a larger `--max-num-seqs`, and memory for the cache |
 | answer the first token sooner under load | a smaller `--max-num-batched-tokens`: long prompts hold others up less |
 | get more tokens a second over all requests | a larger `--max-num-batched-tokens` |
-| keep overload away | `--max-num-waiting 256`: more requests are refused with status 503 |
+| keep overload away | `--max-num-waiting 256`: more requests are refused with status 429 |
 | serve some requests before others | `--scheduling-policy priority`, and `priority` in the requests |
 | use fewer processor cores | `--num-threads 4` |
 | serve under another name | `--served-model-name my-model` |

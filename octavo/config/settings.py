@@ -17,6 +17,7 @@ DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Policy = Literal["fcfs", "priority"]
 PositiveInt = Annotated[int, Meta(ge=1)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
 BlockSize = Annotated[int, Meta(ge=1, le=1024)]
 BlockCount = Annotated[int, Meta(ge=2)]
 
@@ -72,6 +73,10 @@ class LoadSettings(msgspec.Struct, kw_only=True):
     ] = "auto"
     download_dir: Annotated[str | None, Meta(description="Cache folder for downloads from the hub.")] = None
     use_tqdm_on_load: Annotated[bool, Meta(description="Show a progress bar while loading.")] = True
+    weight_update_dir: Annotated[
+        str | None,
+        Meta(description="Folder below which /update_weights may find safetensors files; else only the model's own."),
+    ] = None
 
 
 class CacheSettings(msgspec.Struct, kw_only=True):
@@ -104,8 +109,15 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
         bool, Meta(description="Split long prompts over steps; without it a prompt must fit one step's budget.")
     ] = True
     max_num_waiting: Annotated[
-        PositiveInt | None, Meta(description="Most requests that may wait; further ones are refused with status 503.")
+        PositiveInt | None, Meta(description="Most requests that may wait; further ones are refused with status 429.")
     ] = None
+    max_num_waiting_tokens: Annotated[
+        PositiveInt | None,
+        Meta(description="Most prompt tokens that may wait for their first answer token; more are refused likewise."),
+    ] = None
+    step_timeout: Annotated[
+        float, Meta(gt=0, description="Seconds without a finished step after which a busy engine counts as down.")
+    ] = 60.0
     async_scheduling: Annotated[
         bool | None, Meta(description="Prepare the next step before the last one's tokens are known.")
     ] = None
@@ -126,12 +138,28 @@ class DeviceSettings(msgspec.Struct, kw_only=True):
 
 
 class LoggingSettings(msgspec.Struct, kw_only=True):
-    """What is written to the log."""
+    """What is written to the log, to traces and to profiles."""
 
     disable_log_stats: Annotated[bool, Meta(description="No periodic line of figures.")] = False
     enable_log_requests: Annotated[
         bool, Meta(description="A line per request, with its parameters but without its text.")
     ] = False
+    enable_log_outputs: Annotated[
+        bool, Meta(description="Show prompts and answers in those lines, too; needs enable_log_requests.")
+    ] = False
+    max_log_len: Annotated[
+        PositiveInt | None, Meta(description="Most characters of a prompt or an answer that are logged.")
+    ] = None
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="Lines for people, or one JSON object a line, for programs.")
+    ] = "text"
+    otlp_traces_endpoint: Annotated[
+        str | None, Meta(description="Where to send a trace of each request: the URL of an OpenTelemetry collector.")
+    ] = None
+    profiler_config: Annotated[
+        dict[str, Any] | None,
+        Meta(description='Lets /start_profile write traces, as JSON: {"torch_profiler_dir": "FOLDER"}.'),
+    ] = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severity to log.")] = (
         "info"
     )
@@ -155,7 +183,8 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     ] = None
     response_role: Annotated[str, Meta(description="Role of the answers in chats.")] = "assistant"
     reasoning_parser: Annotated[
-        str, Meta(description="How thoughts are told from answers; auto goes by the chat template, empty leaves them in.")
+        str,
+        Meta(description="How thoughts are told from answers; auto goes by the chat template, empty leaves them in."),
     ] = ""
     reasoning_parser_plugin: Annotated[
         str, Meta(description="Python file of yours that registers more reasoning parsers.")
@@ -182,8 +211,39 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     stream_write_timeout: Annotated[
         float, Meta(gt=0, description="Seconds a client may leave a streamed answer unread before it is cut.")
     ] = 60.0
+    request_deadline: Annotated[
+        PositiveFloat | None,
+        Meta(
+            description="Seconds after which a request is ended; clients may ask for less with the header "
+            "X-Request-Timeout.",
+        ),
+    ] = None
+    fair_share: Annotated[
+        Literal["auto", "key", "user", "none"],
+        Meta(
+            description="Between whom requests that wait are shared out fairly: API keys, or users as requests name "
+            "them; auto takes keys if there are several."
+        ),
+    ] = "auto"
+    enable_admin_endpoints: Annotated[
+        bool,
+        Meta(
+            description="Routes to pause, sleep, profile, reset caches and update weights; VLLM_SERVER_DEV_MODE=1, too."
+        ),
+    ] = False
+    enable_tokenizer_info_endpoint: Annotated[bool, Meta(description="The route /tokenizer_info.")] = False
+    middleware: Annotated[
+        list[str], Meta(description="ASGI middleware to put around the server, as package.module.Class or :Class.")
+    ] = []
     root_path: Annotated[str, Meta(description="Path prefix that a proxy strips.")] = ""
     allowed_origins: Annotated[list[str], Meta(description="Origins allowed by CORS, as JSON; none unless given.")] = []
+    allowed_methods: Annotated[
+        list[str] | None, Meta(description="Methods that CORS allows, as JSON; all unless given.")
+    ] = None
+    allowed_headers: Annotated[
+        list[str] | None, Meta(description="Headers that CORS allows, as JSON; all unless given.")
+    ] = None
+    allow_credentials: Annotated[bool, Meta(description="Let other origins send credentials.")] = False
     disable_fastapi_docs: Annotated[bool, Meta(description="No OpenAPI page.")] = False
     enable_request_id_headers: Annotated[bool, Meta(description="Send X-Request-Id back.")] = False
     enable_prompt_tokens_details: Annotated[bool, Meta(description="Report cached prompt tokens in usage.")] = True
@@ -191,8 +251,16 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         False
     )
     disable_uvicorn_access_log: Annotated[bool, Meta(description="No line per HTTP request.")] = False
+    disable_access_log_for_endpoints: Annotated[
+        str | None, Meta(description="Paths without such a line, with commas between them: /health,/metrics.")
+    ] = None
     ssl_keyfile: Annotated[str | None, Meta(description="Key file for TLS.")] = None
     ssl_certfile: Annotated[str | None, Meta(description="Certificate file for TLS.")] = None
+    ssl_ca_certs: Annotated[str | None, Meta(description="Certificates that clients' are checked against.")] = None
+    ssl_cert_reqs: Annotated[
+        int, Meta(ge=0, description="Whether clients need a certificate: 0 no, 1 may have one, 2 must.")
+    ] = 0
+    ssl_ciphers: Annotated[str | None, Meta(description="Ciphers for TLS up to 1.2, as OpenSSL writes them.")] = None
 
 
 class EngineConfig(msgspec.Struct, kw_only=True):
