@@ -7,6 +7,7 @@ from octavo import __version__
 from octavo.api.admin.health import health_router
 from octavo.api.admin.metrics import metrics_router
 from octavo.api.admin.tokens import tokens_router
+from octavo.api.console.router import console_paths, console_router
 from octavo.api.drain import Drain, DrainMiddleware
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import install_error_handlers
@@ -36,11 +37,15 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
     )
     for make_router in ROUTERS:
         app.include_router(make_router(frontend))
+    open_paths = {"/health"}
+    if not settings.disable_console:
+        app.include_router(console_router(frontend))
+        open_paths |= console_paths()
     install_error_handlers(app)
     # Each further one goes around those before: the last is the outermost.
     app.add_middleware(DrainMiddleware, drain=frontend.drain)
     if settings.api_key:
-        app.add_middleware(ApiKeyMiddleware, keys=settings.api_key)
+        app.add_middleware(ApiKeyMiddleware, keys=settings.api_key, open_paths=open_paths)
     if settings.enable_request_id_headers:
         app.add_middleware(RequestIdMiddleware)
     if settings.allowed_origins:

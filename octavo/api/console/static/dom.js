@@ -1,0 +1,49 @@
+// Building elements. Text always goes in as text: nothing in this folder writes markup.
+
+/**
+ * An element with properties and children.
+ *
+ * @param {string} tag
+ * @param {Object} properties DOM properties; names with a hyphen and "role" are set as attributes.
+ * @param {...(Node|string)} children
+ */
+export function element(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-") || name === "role") node.setAttribute(name, value);
+    else node[name] = value;
+  }
+  node.append(...children);
+  return node;
+}
+
+/** A button that does something. */
+export function button(label, onclick, properties = {}) {
+  return element("button", { type: "button", onclick, ...properties }, label);
+}
+
+/** A button that copies what `text()` returns, and says so for a moment. */
+export function copyButton(text) {
+  const node = button("Copy", async () => {
+    node.textContent = (await copy(text())) ? "Copied" : "Not allowed";
+    setTimeout(() => { node.textContent = "Copy"; }, 1500);
+  });
+  return node;
+}
+
+/** Put text on the clipboard; pages over plain HTTP have no clipboard but the selection's. */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = element("textarea", { value: text, className: "unseen" });
+    document.body.append(area);
+    area.select();
+    const isCopied = document.execCommand("copy");
+    area.remove();
+    return isCopied;
+  }
+}
+
+export const byId = (id) => document.getElementById(id);

@@ -1,0 +1,132 @@
+"""The console's routes: what is served, to whom, and under which rules."""
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+from octavo.api.console.files import console_files
+
+STATIC = console_files()
+MARKUP_FROM_TEXT = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
+StartServer = Callable[..., Any]
+
+
+class References(HTMLParser):
+    """Collects what a page loads, and what would break its rules."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+        self.inline: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.paths += [value for name in ("src", "href") if (value := given.get(name)) and not value.startswith("#")]
+        self.inline += [name for name in given if name.startswith("on") or name == "style"]
+        if tag == "style" or (tag == "script" and "src" not in given):
+            self.inline.append(tag)
+        if given.get("id"):
+            assert given["id"] not in self.ids
+            self.ids.add(str(given["id"]))
+
+
+def script(name: str) -> str:
+    return STATIC[f"/console/{name}"].body.decode()
+
+
+def scripts() -> dict[str, str]:
+    return {path: file.body.decode() for path, file in STATIC.items() if path.endswith(".js")}
+
+
+def test_everything_that_is_referred_to_is_served() -> None:
+    page = References(STATIC["/"].body.decode())
+    assert {"/" + path for path in page.paths} < STATIC.keys()
+    wanted = {"/" + path for path in page.paths}
+    for path, text in scripts().items():
+        imported = re.findall(r'^import .* from "(.*)";$', text, re.MULTILINE)
+        assert len(imported) == len(re.findall(r"^import\b", text, re.MULTILINE)), path
+        assert all(name.startswith("./") for name in imported), path
+        wanted |= {"/console/" + name.removeprefix("./") for name in imported}
+    assert wanted == STATIC.keys() - {"/"}, "a file that nothing loads is not shipped"
+
+
+def test_scripts_find_the_elements_they_name() -> None:
+    ids = References(STATIC["/"].body.decode()).ids
+    for path, text in scripts().items():
+        assert set(re.findall(r'byId\("([^"]+)"\)', text)) <= ids, path
+
+
+def test_page_needs_nothing_that_its_policy_forbids() -> None:
+    assert not References(STATIC["/"].body.decode()).inline
+    for path, text in scripts().items():
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text), (
+            path
+        )
+    for path, file in STATIC.items():
+        outside = re.findall(rb"(?:url\(|@import|src=|href=)\W*(?:https?:)?//", file.body)
+        assert not outside, f"{path} reaches outside"
+
+
+def test_page_and_files_are_served_with_their_rules(server: Any) -> None:
+    for path, file in STATIC.items():
+        response = server.client.get(path)
+        assert response.status_code == 200, path
+        assert response.content == file.body
+        assert response.headers["content-type"] == file.media_type
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert response.headers["x-content-type-options"] == "nosniff"
+        again = server.client.get(path, headers={"if-none-match": response.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert server.client.head(path).headers["content-length"] == str(len(file.body))
+
+
+def test_no_other_file_can_be_reached(server: Any) -> None:
+    names = ("router.py", "static/main.js", "../../app.py", "..%2f..%2fapp.py", "MAIN.JS", "main.js%00")
+    for name in names:
+        assert server.client.get(f"/console/{name}").status_code == 404, name
+
+
+def test_status_describes_the_server(server: Any) -> None:
+    status = server.client.get("/console/status").json()
+    info = server.engine.info
+    assert status["models"] == [server.engine.model_name]
+    assert status["is_healthy"] is True
+    assert status["cache_tokens"] == info.num_blocks * info.block_size
+    assert status["max_model_len"] == info.max_model_len
+
+
+def test_page_is_open_but_what_it_asks_for_is_not(start_server: StartServer) -> None:
+    client = start_server(api_key=["secret"]).client
+    for path in STATIC:
+        assert client.get(path).status_code == 200, path
+    for path in ("/console/status", "/console/", "/console/none.js", "/metrics", "/v1/models"):
+        assert client.get(path).status_code == 401, path
+    answer = client.get("/console/status", headers={"authorization": "Bearer secret"})
+    assert answer.status_code == 200
+
+
+def test_nothing_that_is_open_holds_a_secret(start_server: StartServer) -> None:
+    client = start_server(api_key=["hunter2"], served_model_name=["inner-name"]).client
+    for path in STATIC:
+        assert "hunter2" not in client.get(path).text and "inner-name" not in client.get(path).text
+
+
+def test_console_can_be_switched_off(start_server: StartServer) -> None:
+    client = start_server(disable_console=True, api_key=["secret"]).client
+    for path in ("/", "/console/main.js", "/console/status"):
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers={"authorization": "Bearer secret"}).status_code == 404
+
+
+def test_page_stands_below_a_proxys_prefix(start_server: StartServer) -> None:
+    client = start_server(root_path="/llm", api_key=["secret"]).client
+    assert client.get("/").content == STATIC["/"].body
+    # Every path in the page and its scripts is relative: a prefix in the browser's address carries over.
+    page = References(STATIC["/"].body.decode())
+    assert not any(path.startswith("/") for path in page.paths)
+    for path, text in scripts().items():
+        assert not re.search(r'(?:getJson|getText|ask|fetch)\("/', text), path
