@@ -16,6 +16,8 @@ from octavo.errors import ConfigError
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Policy = Literal["fcfs", "priority"]
+Runner = Literal["auto", "generate", "pooling"]
+Convert = Literal["auto", "none", "embed", "classify"]
 PositiveInt = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 BlockSize = Annotated[int, Meta(ge=1, le=1024)]
@@ -26,6 +28,18 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     """Which model, and how to read it."""
 
     model: Annotated[str, Meta(description="Hugging Face id, folder, GGUF file, or bundled:NAME.")]
+    runner: Annotated[
+        Runner,
+        Meta(description="What the model does: generate writes text, pooling answers with vectors; auto looks at it."),
+    ] = "auto"
+    convert: Annotated[
+        Convert,
+        Meta(description="Use a model that writes text for vectors instead: embed, or classify; auto looks at it."),
+    ] = "auto"
+    pooler_config: Annotated[
+        dict[str, Any] | None,
+        Meta(description="How vectors are made, instead of as the model says: seq_pooling_type, use_activation, task."),
+    ] = None
     tokenizer: Annotated[str | None, Meta(description="Where the tokenizer comes from, if not from the model.")] = None
     skip_tokenizer_init: Annotated[
         bool, Meta(description="Load no tokenizer: prompts are token ids and outputs have no text.")

@@ -81,7 +81,7 @@ def _parse(raw: dict[str, Any], architecture: str, family: Family) -> ModelConfi
         attn_logit_softcap=values.optional_number("attn_logit_softcapping"),
         final_logit_softcap=values.optional_number("final_logit_softcapping"),
         query_pre_attn_scalar=values.optional_number("query_pre_attn_scalar"),
-        dtype=_dtype(raw),
+        dtype=dtype_name(raw),
         bos_token_id=next(iter(token_ids(values.get("bos_token_id"), vocab_size)), None),
         eos_token_ids=token_ids(values.get("eos_token_id"), vocab_size),
         raw=raw,
@@ -168,7 +168,8 @@ def _check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
     return tuple(given)
 
 
-def _dtype(raw: dict[str, Any]) -> str:
+def dtype_name(raw: dict[str, Any]) -> str:
+    """The type of the checkpoint, by torch's name."""
     value = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     name = value.removeprefix("torch.") if isinstance(value, str) else ""
     if name not in _DTYPES:

@@ -6,8 +6,9 @@ from octavo.errors import ModelNotFoundError
 
 # What a model may consist of; never *.bin or *.pt, whose loading can run code.
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-# Subfolders hold the same model in other forms, consolidated.safetensors holds it under other names.
-_UNWANTED = ["*/*", "consolidated*"]
+# Subfolders hold the same model in other forms, but for numbered ones, which hold modules behind its layers;
+# consolidated.safetensors holds it under other names.
+_UNWANTED = ["[!0-9]*/*", "*/*/*", "consolidated*"]
 
 
 def download(name: str, revision: str | None, token: str | None, cache_dir: str | None) -> Path:

@@ -4,6 +4,8 @@ import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.hub.encoder_families import ENCODERS
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -113,7 +115,9 @@ FAMILIES: dict[str, Family] = {
 
 
 def unsupported_architecture(architecture: str) -> str:
-    """A sentence about an architecture that is not in :data:`FAMILIES`, with the names that are near it."""
+    """A sentence about an architecture that is not known, with the names that are near it."""
     near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.5)
-    hint = f"Near it are: {', '.join(near)}." if near else f"Supported are: {', '.join(sorted(FAMILIES))}."
+    near = near or difflib.get_close_matches(architecture, ENCODERS, n=3, cutoff=0.75)
+    known = ", ".join(sorted([*FAMILIES, *ENCODERS]))
+    hint = f"Near it are: {', '.join(near)}." if near else f"Supported are: {known}."
     return f"The architecture {architecture!r} is not supported. {hint}"

@@ -15,10 +15,25 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         UnsupportedModelError: it is missing, too large, no JSON object, or says one thing twice.
     """
+    value = _read(path)
+    if not isinstance(value, dict):
+        raise UnsupportedModelError(f"{path} does not hold a JSON object.")
+    return value
+
+
+def read_json_list(path: Path) -> list[dict[str, Any]]:
+    """The list of objects in a JSON file; raises as :func:`read_json`."""
+    value = _read(path)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UnsupportedModelError(f"{path} does not hold a JSON list of objects.")
+    return value
+
+
+def _read(path: Path) -> Any:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise UnsupportedModelError(f"{path} is larger than {_MAX_BYTES >> 20} MiB.")
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
     except FileNotFoundError:
         raise UnsupportedModelError(f"{path} is missing.") from None
     except RecursionError:
@@ -29,9 +44,6 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UnsupportedModelError(f"{path} is not valid JSON: {error}.") from None
     except OSError as error:
         raise UnsupportedModelError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if not isinstance(value, dict):
-        raise UnsupportedModelError(f"{path} does not hold a JSON object.")
-    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.hub.config_file import parse_config, token_ids
+from octavo.hub.encoder_config import is_encoder, parse_encoder
 from octavo.hub.gguf_config import gguf_generation_config, gguf_raw_config
 from octavo.hub.json_file import read_json
 from octavo.hub.model_config import ModelConfig
+from octavo.hub.pooling_config import generating_form, with_pooling
 from octavo.hub.source import ModelSource, resolve
 from octavo.tokenization.gguf_file import GGUFFile
 
@@ -20,7 +22,7 @@ def find_model(settings: EngineConfig) -> tuple[ModelSource, ModelConfig]:
     """
     model = settings.model
     source = resolve(model.model, revision=model.revision, token=model.hf_token, cache_dir=settings.load.download_dir)
-    return source, load_model_config(source, model.hf_overrides)
+    return source, with_pooling(load_model_config(source, model.hf_overrides), source, model)
 
 
 def load_model_config(source: ModelSource, overrides: dict[str, Any] | None = None) -> ModelConfig:
@@ -35,7 +37,8 @@ def load_model_config(source: ModelSource, overrides: dict[str, Any] | None = No
     """
     if source.kind == "gguf":
         return parse_config(_overridden(gguf_raw_config(GGUFFile.open(source.path)), overrides or {}))
-    config = parse_config(_overridden(read_json(source.path / "config.json"), overrides or {}))
+    raw = _overridden(read_json(source.path / "config.json"), overrides or {})
+    config = parse_encoder(raw) if is_encoder(raw) else parse_config(generating_form(raw))
     more = token_ids(load_generation_config(source).get("eos_token_id"), config.vocab_size)
     return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *more))))
 

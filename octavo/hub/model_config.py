@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from octavo.records import PoolingSpec
+
 LayerType = Literal["full_attention", "sliding_attention"]
 
 
@@ -24,8 +26,25 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """What only encoders have.
+
+    Attributes:
+        prefix: what stands before the names of their weights in checkpoints with a head beside them.
+        num_positions: rows of the table of positions.
+        position_offset: row of the first position.
+        type_vocab_size: kinds of segments.
+    """
+
+    prefix: str
+    num_positions: int
+    position_offset: int
+    type_vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder's shape. Counts are at least 1; heads divide evenly (checked when parsed).
+    """A decoder's or an encoder's shape. Counts are at least 1; heads divide evenly (checked when parsed).
 
     Attributes:
         architecture: the class name in ``architectures`` of config.json.
@@ -37,6 +56,8 @@ class ModelConfig:
         dtype: type of the checkpoint, such as ``bfloat16``.
         eos_token_ids: as config.json and generation_config.json say, without duplicates.
         raw: the whole config as a dictionary with Hugging Face's names.
+        encoder: what only encoders have; None for decoders.
+        pooling: what the model answers with vectors; None if it writes text.
     """
 
     architecture: str
@@ -65,3 +86,5 @@ class ModelConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
+    encoder: EncoderConfig | None = None
+    pooling: PoolingSpec | None = None

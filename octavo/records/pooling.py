@@ -132,6 +132,7 @@ class PoolingSpec(msgspec.Struct, frozen=True):
         activation: from logits of classes to probabilities.
         dimensions: lengths to which embeddings may be cut; None is any, an empty list none.
         max_length: longest text the model is meant for, in tokens; None is as many as it has positions.
+        prompts: name → text that the model wants before inputs of that kind, as its files say.
     """
 
     tasks: list[PoolingTask]
@@ -145,6 +146,7 @@ class PoolingSpec(msgspec.Struct, frozen=True):
     activation: Activation = "identity"
     dimensions: list[int] | None = []
     max_length: int | None = None
+    prompts: dict[str, str] = {}
 
     @property
     def output_size(self) -> int:
