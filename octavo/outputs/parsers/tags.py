@@ -26,13 +26,14 @@ class TagSet:
         tags: none of them empty; no tags at all are allowed and never found.
     """
 
-    __slots__ = ("_beginnings", "_pattern", "max_length", "tags")
+    __slots__ = ("_beginnings", "_first_characters", "_pattern", "max_length", "tags")
 
     def __init__(self, tags: Iterable[str]) -> None:
         self.tags = tuple(sorted(set(tags), key=lambda tag: (-len(tag), tag)))
         assert all(self.tags), "a tag is not empty"
         self.max_length = max(map(len, self.tags), default=0)
         self._pattern = re.compile("|".join(map(re.escape, self.tags))) if self.tags else None
+        self._first_characters = frozenset(tag[0] for tag in self.tags)
         self._beginnings = frozenset(tag[:length] for tag in self.tags for length in range(1, len(tag)))
 
     def find(self, text: str, start: int = 0) -> tuple[int, str] | None:
@@ -48,7 +49,7 @@ class TagSet:
     def open_end(self, text: str, start: int = 0) -> int:
         """Where the longest end of ``text`` begins that may yet become a tag, the text's length if none does."""
         for position in range(max(start, len(text) - self.max_length + 1), len(text)):
-            if text[position:] in self._beginnings:
+            if text[position] in self._first_characters and text[position:] in self._beginnings:
                 return position
         return len(text)
 
@@ -105,10 +106,16 @@ class TagScanner:
         self._position = start + len(tag)
         return tag
 
+    def give_back(self, text: str) -> None:
+        """Untake the text that was taken last."""
+        start = self._position - len(text)
+        assert start >= 0 and self._text.startswith(text, start), "only what was taken can be given back"
+        self._position = start
+
     def take_all(self) -> str:
         """Everything that has come."""
         rest = self.rest
-        self._text, self._position = "", 0
+        self._position = len(self._text)
         return rest
 
     def take_space(self, characters: str | None = None) -> str:

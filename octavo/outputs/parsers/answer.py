@@ -1,0 +1,65 @@
+"""One answer as it is generated: reasoning, content and calls told apart."""
+
+from collections.abc import Sequence
+
+from octavo.outputs.parsers.base import ReasoningParser, ToolParser
+from octavo.outputs.parsers.harmony import HarmonyReasoningParser, HarmonyToolParser
+from octavo.outputs.parsers.parts import ContentText, Part, ToolCallBegin
+
+
+class AnswerParser:
+    """Lets the content that a reasoning parser leaves go through a tool parser; either may be missing.
+
+    Where one format says both, as Harmony does, the two are one.
+
+    Attributes:
+        num_tool_calls: calls that have begun.
+    """
+
+    __slots__ = ("_harmony", "_reasoning", "_tools", "num_tool_calls")
+
+    def __init__(self, reasoning: ReasoningParser | None, tools: ToolParser | None) -> None:
+        self.num_tool_calls = 0
+        self._reasoning = reasoning
+        self._tools = tools
+        is_harmony = isinstance(reasoning, HarmonyReasoningParser) and isinstance(tools, HarmonyToolParser)
+        self._harmony = reasoning if is_harmony and isinstance(reasoning, HarmonyReasoningParser) else None
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next belongs to the thought, as far as can be told."""
+        return self._reasoning is not None and self._reasoning.is_reasoning
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Part]:
+        """Take the next piece of text, special tokens spelled out, and its tokens; either may be empty."""
+        if self._harmony is not None:
+            return self._counted(self._harmony.feed_parts(text))
+        if self._reasoning is not None:
+            return self._counted(self._find_calls(self._reasoning.feed(text, token_ids)))
+        return self._counted(self._find_calls([ContentText(text)] if text else []))
+
+    def finish(self) -> list[Part]:
+        """The answer has ended: give out what was held back."""
+        if self._harmony is not None:
+            return self._counted(self._harmony.finish_parts())
+        parts = self._find_calls(self._reasoning.finish() if self._reasoning is not None else [])
+        if self._tools is not None:
+            parts += self._tools.finish()
+        return self._counted(parts)
+
+    def _find_calls(self, parts: Sequence[Part]) -> list[Part]:
+        if self._tools is None:
+            return list(parts)
+        found: list[Part] = []
+        for part in parts:
+            if isinstance(part, ContentText):
+                found += self._tools.feed(part.text)
+            else:
+                found.append(part)
+        return found
+
+    def _counted(self, parts: list[Part]) -> list[Part]:
+        for part in parts:
+            if isinstance(part, ToolCallBegin):
+                self.num_tool_calls += 1
+        return parts

@@ -1,0 +1,87 @@
+"""gpt-oss's answers: Harmony messages, each on a channel and some addressed to a tool.
+
+Read from text with the special tokens spelled out, so that nothing but the model's own tokenizer is needed::
+
+    <|channel|>analysis<|message|>…<|end|>
+    <|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>
+    <|start|>assistant<|channel|>final<|message|>…<|return|>
+
+The format: https://cookbook.openai.com/articles/openai-harmony
+"""
+
+import re
+from collections.abc import Sequence
+
+from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
+from octavo.outputs.parsers.messages import Body, BodyKind, MessageMachine, MessageReasoningParser, MessageTags
+from octavo.outputs.parsers.parts import Part, ReasoningText
+
+CHANNEL, CONSTRAIN = "<|channel|>", "<|constrain|>"
+FUNCTIONS = "functions."
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+_ASSISTANT = "assistant"
+# Parties of a conversation; what is addressed to anybody else is a call.
+_READERS = frozenset({"user", _ASSISTANT, "all"})
+_OTHER_ROLES = frozenset({"user", "system", "developer", "tool", "python"})
+_TOOL_ROLES = (FUNCTIONS, "browser.", "container.")
+_CODE_TOOLS = frozenset({"python"})
+
+
+class HarmonyMachine(MessageMachine):
+    """One answer: analysis is reasoning; final and what commentary says to the reader is content; the rest are calls.
+
+    A call to a built-in tool keeps its whole name, such as ``browser.search``, and a function's loses ``functions.``.
+    A message that the model writes in another's name is left out.
+    """
+
+    tags = MessageTags(
+        start=("<|start|>",),
+        inner=(CHANNEL, CONSTRAIN),
+        body=("<|message|>",),
+        end=("<|end|>", "<|return|>", "<|call|>"),
+        sudden=(CHANNEL,),
+        roles=(_ASSISTANT,),
+    )
+
+    def read_header(self, header: str, body_tag: str) -> Body:
+        author, _, channel = header.partition(CHANNEL)
+        channel = channel.partition(CONSTRAIN)[0].rpartition(CHANNEL)[2].strip()
+        role = author.partition(CONSTRAIN)[0].strip().partition(" ")[0]
+        if role in _OTHER_ROLES or role.startswith(_TOOL_ROLES):
+            return Body(BodyKind.IGNORED)
+        recipient = _RECIPIENT.search(header)
+        if recipient is not None and recipient.group(1) not in _READERS:
+            name = recipient.group(1)
+            return Body(BodyKind.CALL, name.removeprefix(FUNCTIONS) or name, is_code=name in _CODE_TOOLS)
+        return Body(BodyKind.REASONING if channel.startswith("analysis") else BodyKind.CONTENT)
+
+
+class HarmonyReasoningParser(MessageReasoningParser):
+    """Thought and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
+
+    def __init__(self, prompt_end: PromptEnd) -> None:
+        super().__init__(HarmonyMachine(prompt_end.text))
+
+
+class HarmonyToolParser(ToolParser):
+    """Content and calls of a Harmony answer; the thought is left out, for nobody asked for it."""
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        self._machine = HarmonyMachine()
+
+    def feed(self, text: str) -> list[Part]:
+        return [part for part in self._machine.feed(text) if not isinstance(part, ReasoningText)]
+
+    def finish(self) -> list[Part]:
+        return [part for part in self._machine.finish() if not isinstance(part, ReasoningText)]
+
+
+class HarmonyFormat:
+    """The format as the registry knows it."""
+
+    name = "openai_gptoss"
+    end_tags = ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>")
+
+    def start(self, prompt_end: PromptEnd) -> HarmonyReasoningParser:
+        """A parser for one answer after this prompt."""
+        return HarmonyReasoningParser(prompt_end)

@@ -1,0 +1,266 @@
+"""Answers that are made of messages with a header each: the header says for whom the body is.
+
+The machine of all such formats. A format brings its tags and reads headers; see ``harmony.py``.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from octavo.outputs.parsers.base import ReasoningParser
+from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.tags import TagScanner, TagSet
+
+MAX_HEADER_LENGTH = 512
+"""Characters; what is longer is no header but content."""
+
+
+class BodyKind(Enum):
+    """What becomes of a message's body."""
+
+    REASONING = 0
+    CONTENT = 1
+    CALL = 2
+    RAW = 3
+    """Content with the tags around it: a call that a parser of tools reads."""
+    IGNORED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a header says.
+
+    Attributes:
+        name: the tool, if this is a call.
+        opening: what is given out before a raw body.
+        is_code: the call's body is no JSON; it is made the JSON object ``{"code": "…"}``.
+    """
+
+    kind: BodyKind
+    name: str = ""
+    opening: str = ""
+    is_code: bool = False
+
+
+@dataclass(frozen=True)
+class MessageTags:
+    """The tags of a format.
+
+    Attributes:
+        start: what begins a message; the header follows.
+        inner: what may stand within a header.
+        body: what ends the header and begins the body.
+        end: what ends a message.
+        sudden: what begins a header in the middle of a body, where the model forgot to end it.
+        roles: words that may begin an answer's header.
+    """
+
+    start: tuple[str, ...]
+    inner: tuple[str, ...]
+    body: tuple[str, ...]
+    end: tuple[str, ...]
+    sudden: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ("assistant",)
+
+
+class MessageMachine(ABC):
+    """One answer made of messages, or a prompt's last one and the answer that goes on with it.
+
+    Messages of one kind are joined by a newline. Text that no header precedes is content; a header that breaks off is
+    left out.
+
+    Args:
+        prompt: the prompt's end; the answer goes on with its last message.
+    """
+
+    tags: ClassVar[MessageTags]
+    _header_tags: ClassVar[TagSet]
+    _body_tags: ClassVar[TagSet]
+
+    def __init_subclass__(cls) -> None:
+        tags = cls.tags
+        cls._header_tags = TagSet((*tags.start, *tags.inner, *tags.body, *tags.end))
+        cls._body_tags = TagSet((*tags.start, *tags.end, *tags.sudden))
+
+    def __init__(self, prompt: str = "") -> None:
+        self._scanner = TagScanner()
+        self._parts: list[Part] = []
+        self._header = ""
+        self._header_has_tags = False
+        self._body: Body | None = None
+        self._has_arguments = False
+        self._num_calls = 0
+        # The kinds that have had text, and whether the present body has.
+        self._begun: set[BodyKind] = set()
+        self._body_has_text = False
+        self._has_left_thought = False
+        self._num_header_from_prompt = 0
+        start = max(prompt.rfind(tag) for tag in self.tags.start)
+        if start >= 0:
+            self._scanner.feed(prompt[start:])
+            self._run()
+            # What the scanner holds back may go on in the answer. All else of the prompt is no part of the answer.
+            self._parts = []
+            self._begun = set()
+            self._body_has_text = False
+            self._num_calls = 0
+            self._header_has_tags = False
+            self._num_header_from_prompt = len(self._header)
+            self._has_left_thought = self._body is not None and self._body.kind is not BodyKind.REASONING
+
+    @abstractmethod
+    def read_header(self, header: str, body_tag: str) -> Body:
+        """What a header says; inner tags stand in it as they were written."""
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next belongs to the thought; an answer begins with one as a rule."""
+        if self._body is not None:
+            return self._body.kind is BodyKind.REASONING
+        return not self._has_left_thought
+
+    def feed(self, text: str) -> list[Part]:
+        """Take the next piece of text."""
+        if not text:
+            return []
+        self._scanner.feed(text)
+        return self._run()
+
+    def finish(self) -> list[Part]:
+        """The answer has ended: give out what was held back, unless it is a header."""
+        self._scanner.finish()
+        parts = self._run()
+        text = self._header[self._num_header_from_prompt :]
+        is_role = any(role.startswith(text.strip()) for role in self.tags.roles)
+        if self._body is None and not self._header_has_tags and not is_role:
+            self._body = Body(BodyKind.CONTENT)
+            self._give(text)
+            parts += self._take_parts()
+        return parts
+
+    def _run(self) -> list[Part]:
+        while self._read_head() if self._body is None else self._read_body():
+            pass
+        return self._take_parts()
+
+    def _take_parts(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _read_head(self) -> bool:
+        text, tag = self._scanner.take(self._header_tags)
+        self._header += text
+        if len(self._header) > MAX_HEADER_LENGTH:
+            if tag is not None:
+                self._scanner.give_back(tag)
+            self._begin_body(Body(BodyKind.CONTENT))
+            self._give(self._header[self._num_header_from_prompt :])
+            self._header = ""
+            return tag is not None
+        if tag is None:
+            return False
+        if tag in self.tags.start or tag in self.tags.end:
+            self._begin_header(tag)
+        elif tag in self.tags.inner:
+            self._header += tag
+            self._header_has_tags = True
+        else:
+            self._begin_body(self.read_header(self._header, tag))
+        return True
+
+    def _read_body(self) -> bool:
+        assert self._body is not None
+        text, tag = self._scanner.take(self._body_tags)
+        self._give(text)
+        if tag is None:
+            return False
+        self._end_body(tag)
+        self._begin_header(tag)
+        if tag in self.tags.sudden:
+            self._scanner.give_back(tag)
+        return True
+
+    def _begin_header(self, tag: str) -> None:
+        self._header = ""
+        self._num_header_from_prompt = 0
+        # Behind a start tag stands a header, whatever it looks like.
+        self._header_has_tags = tag in self.tags.start
+
+    def _begin_body(self, body: Body) -> None:
+        self._body = body
+        self._body_has_text = False
+        self._has_arguments = False
+        if body.kind is BodyKind.CALL:
+            self._parts.append(ToolCallBegin(self._num_calls, body.name))
+            self._num_calls += 1
+        if body.kind is not BodyKind.REASONING:
+            self._has_left_thought = True
+        self._give(body.opening)
+
+    def _end_body(self, tag: str) -> None:
+        assert self._body is not None
+        if self._body.kind is BodyKind.CALL:
+            if self._body.is_code:
+                self._give_arguments('"}' if self._has_arguments else '{"code": ""}')
+            elif not self._has_arguments:
+                self._give_arguments("{}")
+        elif self._body.kind is BodyKind.RAW and tag in self.tags.end:
+            self._give(tag)
+        self._body = None
+
+    def _give(self, text: str) -> None:
+        if not text or self._body is None:
+            return
+        kind = self._body.kind
+        if kind is BodyKind.CALL:
+            if self._body.is_code:
+                text = json.dumps(text, ensure_ascii=False)[1:-1]
+                text = text if self._has_arguments else '{"code": "' + text
+            elif not self._has_arguments:
+                text = text.lstrip()
+            self._give_arguments(text)
+            return
+        if kind is BodyKind.IGNORED:
+            return
+        if not self._body_has_text and kind in self._begun and kind is not BodyKind.RAW:
+            text = "\n" + text
+        self._body_has_text = True
+        self._begun.add(kind)
+        self._parts.append(ReasoningText(text) if kind is BodyKind.REASONING else ContentText(text))
+
+    def _give_arguments(self, text: str) -> None:
+        if text:
+            self._has_arguments = True
+            self._parts.append(ToolCallArguments(self._num_calls - 1, text))
+
+
+class MessageReasoningParser(ReasoningParser):
+    """Thought and content of an answer made of messages; calls are given by ``feed_parts`` only."""
+
+    def __init__(self, machine: MessageMachine) -> None:
+        self._machine = machine
+
+    @property
+    def is_reasoning(self) -> bool:
+        return self._machine.is_reasoning
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+        return _texts(self._machine.feed(text))
+
+    def finish(self) -> list[ReasoningText | ContentText]:
+        return _texts(self._machine.finish())
+
+    def feed_parts(self, text: str) -> list[Part]:
+        """Take the next piece of text; calls are found as well."""
+        return self._machine.feed(text)
+
+    def finish_parts(self) -> list[Part]:
+        """The answer has ended: give out what was held back."""
+        return self._machine.finish()
+
+
+def _texts(parts: Sequence[Part]) -> list[ReasoningText | ContentText]:
+    return [part for part in parts if isinstance(part, ReasoningText | ContentText)]

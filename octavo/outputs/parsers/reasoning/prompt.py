@@ -1,0 +1,51 @@
+"""What the prompt's end says about the answer that follows it."""
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+
+# What separates messages in the prompts of the model families; most of it is a special token by its looks.
+_BOUNDARIES = (
+    r"<\|[^<>|\s]{1,64}\|?>",
+    r"<[^<>|\s]{1,64}\|>",
+    r"<｜[^<>｜]{1,64}｜>",
+    r"</?s>",
+    r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\]",
+    r"<(?:start|end)_of_turn>",
+    r"</?(?:assistant|user|system|role)>",
+    r"<seed:[be]os>",
+    r"\]~!?b[\[\]]|\[e~\[",
+)
+
+
+class PromptState(Enum):
+    """Where the prompt leaves the answer."""
+
+    UNTOLD = "nothing of the answer stands in the prompt"
+    IN_THOUGHT = "the prompt opens the thought"
+    AFTER_THOUGHT = "the prompt opens and closes the thought"
+    IN_CONTENT = "the prompt opens what is meant for the reader"
+
+
+class PromptReader:
+    """Reads the state off a prompt's end: tags count only after the last boundary between messages.
+
+    Earlier turns, and users, may write tags as well; a boundary follows them.
+    """
+
+    def __init__(self, start_tags: Iterable[str], end_tags: Iterable[str], content_tags: Iterable[str] = ()) -> None:
+        self._states = {
+            **dict.fromkeys(end_tags, PromptState.AFTER_THOUGHT),
+            **dict.fromkeys(content_tags, PromptState.IN_CONTENT),
+            **dict.fromkeys(start_tags, PromptState.IN_THOUGHT),
+        }
+        tags = sorted(self._states, key=len, reverse=True)
+        # The format's own tags come first: some of them look like boundaries.
+        self._pattern = re.compile("|".join([*map(re.escape, tags), *_BOUNDARIES]))
+
+    def read(self, text: str) -> PromptState:
+        """The state that the last tag or boundary leaves."""
+        state = PromptState.UNTOLD
+        for match in self._pattern.finditer(text):
+            state = self._states.get(match.group(), PromptState.UNTOLD)
+        return state

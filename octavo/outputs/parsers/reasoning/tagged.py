@@ -1,0 +1,267 @@
+"""Thoughts between tags, as most models write them: ``<think>…</think>`` and its relatives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
+from octavo.outputs.parsers.parts import ContentText, ReasoningText
+from octavo.outputs.parsers.reasoning.prompt import PromptReader, PromptState
+from octavo.outputs.parsers.tags import TagScanner, TagSet
+
+MAX_LEADING_SPACE = 64
+"""Characters of white space before a start tag; an answer that begins with more is no thought."""
+
+
+class Unmarked(Enum):
+    """What an answer is that begins without a start tag, where the prompt did not say."""
+
+    THOUGHT = "a thought: the model leaves the tag out"
+    THOUGHT_IF_PROMPT_UNKNOWN = (
+        "content, because the model writes the tag if it thinks; a thought if no prompt was seen"
+    )
+    CONTENT = "content"
+
+
+@dataclass(frozen=True)
+class TaggedFormat:
+    """How one family of models writes its thoughts.
+
+    Attributes:
+        end_tags: what ends a thought and belongs to neither side.
+        implicit_end_tags: what ends a thought and is content itself: a call of a tool that begins without an end tag.
+        unmarked: what an answer without a start tag is.
+        thinks_by_default: whether the model thinks unless ``thinking_keys`` of the template's values say otherwise.
+        thinking_keys: names of the template's values that switch thinking; an empty tuple if there is no switch.
+        has_several_thoughts: whether a start tag within the content opens another thought.
+        content_open_tags: what may stand around the content, and is left out, ...
+        content_close_tags: ... with what ends it.
+        ignored_tags: what is left out of the content wherever it stands.
+        stripped: characters that are left out at both ends of a thought, and of content between tags.
+    """
+
+    name: str
+    start_tags: tuple[str, ...] = ("<think>",)
+    end_tags: tuple[str, ...] = ("</think>",)
+    implicit_end_tags: tuple[str, ...] = ()
+    unmarked: Unmarked = Unmarked.THOUGHT_IF_PROMPT_UNKNOWN
+    thinks_by_default: bool = True
+    thinking_keys: tuple[str, ...] = ("enable_thinking", "thinking")
+    has_several_thoughts: bool = False
+    content_open_tags: tuple[str, ...] = ()
+    content_close_tags: tuple[str, ...] = ()
+    ignored_tags: tuple[str, ...] = ()
+    stripped: str = "\n"
+    tags: "FormatTags" = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tags", FormatTags(self))
+
+    def start(self, prompt_end: PromptEnd) -> "TaggedReasoningParser":
+        """A parser for one answer after this prompt."""
+        return TaggedReasoningParser(self, prompt_end)
+
+    def is_thinking_asked(self, template_kwargs: Mapping[str, Any] | None) -> bool:
+        """Whether the request's values for the template make the model think."""
+        for key in self.thinking_keys:
+            value = (template_kwargs or {}).get(key)
+            if value is not None:
+                return value.lower() not in _NO if isinstance(value, str) else bool(value)
+        return self.thinks_by_default
+
+
+_NO = frozenset({"", "0", "false", "off", "no", "none", "no_think", "disabled"})
+
+
+class FormatTags:
+    """The sets of tags that a format needs, prepared once."""
+
+    def __init__(self, format_: TaggedFormat) -> None:
+        start, end, open_ = format_.start_tags, format_.end_tags, format_.content_open_tags
+        repeated = start if format_.has_several_thoughts else ()
+        self.prompt = PromptReader(start, end, open_)
+        self.answer_start = TagSet((*start, *end, *open_))
+        self.thought_start = TagSet(start)
+        self.thought = TagSet((*end, *format_.implicit_end_tags))
+        self.content_start = TagSet(open_)
+        self.content = TagSet((*repeated, *format_.ignored_tags))
+        self.open_content = TagSet((*repeated, *format_.ignored_tags, *format_.content_close_tags))
+
+
+class _State(Enum):
+    ANSWER_START = 0
+    """Nothing but white space has come."""
+    THOUGHT_START = 1
+    """Only white space of a thought has come, or the start tag once more."""
+    THOUGHT = 2
+    CONTENT_START = 3
+    """Behind a thought; white space and the tag that opens the content may come."""
+    CONTENT = 4
+
+
+class TaggedReasoningParser(ReasoningParser):
+    """One answer of a :class:`TaggedFormat`.
+
+    Newlines right after a start tag, around an end tag, and at the end of a thought that breaks off are left out: they
+    belong to the template. A second thought begins with a newline, so that the thoughts read well when they are joined.
+    """
+
+    def __init__(self, format_: TaggedFormat, prompt_end: PromptEnd) -> None:
+        self._format = format_
+        self._tags = format_.tags
+        self._scanner = TagScanner()
+        self._parts: list[ReasoningText | ContentText] = []
+        self._num_thoughts = 0
+        self._is_content_open = False
+        # White space that is left out if the thought, or the content between tags, ends here.
+        self._held_space: list[str] = []
+        self._state = _State.ANSWER_START
+        state = self._tags.prompt.read(prompt_end.text)
+        is_asked = format_.is_thinking_asked(prompt_end.template_kwargs)
+        self._is_unmarked_thought = state is PromptState.IN_THOUGHT
+        self._is_thought_expected = self._is_unmarked_thought
+        if state is PromptState.IN_CONTENT:
+            self._state = _State.CONTENT
+            self._is_content_open = True
+        elif state is PromptState.UNTOLD and is_asked:
+            self._is_thought_expected = format_.unmarked is not Unmarked.CONTENT
+            self._is_unmarked_thought = format_.unmarked is Unmarked.THOUGHT or (
+                format_.unmarked is Unmarked.THOUGHT_IF_PROMPT_UNKNOWN and not prompt_end.text
+            )
+
+    @property
+    def is_reasoning(self) -> bool:
+        if self._state is _State.ANSWER_START:
+            return self._is_thought_expected
+        return self._state in (_State.THOUGHT_START, _State.THOUGHT)
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+        if not text:
+            return []
+        self._scanner.feed(text)
+        return self._run()
+
+    def finish(self) -> list[ReasoningText | ContentText]:
+        self._scanner.finish()
+        parts = self._run()
+        if self._state is _State.CONTENT and self._held_space:
+            parts.append(ContentText("".join(self._held_space)))
+        self._held_space = []
+        return parts
+
+    def _run(self) -> list[ReasoningText | ContentText]:
+        while self._step():
+            pass
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _step(self) -> bool:
+        """Take what can be told in this state; whether there is more to do."""
+        match self._state:
+            case _State.ANSWER_START:
+                return self._begin_answer()
+            case _State.THOUGHT_START:
+                return self._begin_text_of_thought()
+            case _State.THOUGHT:
+                return self._continue_thought()
+            case _State.CONTENT_START:
+                return self._begin_content()
+            case _State.CONTENT:
+                return self._continue_content()
+
+    def _begin_answer(self) -> bool:
+        space = self._scanner.take_space()
+        tag: str | None = ""
+        if len(space) <= MAX_LEADING_SPACE:
+            tag = self._scanner.take_tag(self._tags.answer_start)
+        if tag is None:
+            self._scanner.give_back(space)
+            return False
+        if tag in self._format.start_tags:
+            self._begin_thought()
+        elif tag in self._format.end_tags:
+            self._state = _State.CONTENT_START  # an empty thought, whose start tag was left out
+        elif tag:
+            self._open_content()
+        else:
+            self._scanner.give_back(space)
+            if self._is_unmarked_thought:
+                self._begin_thought()
+            else:
+                self._state = _State.CONTENT
+        return True
+
+    def _begin_thought(self) -> None:
+        self._state = _State.THOUGHT_START
+        self._num_thoughts += 1
+        if self._num_thoughts > 1:
+            self._held_space = ["\n"]
+
+    def _begin_text_of_thought(self) -> bool:
+        self._scanner.take_space(self._format.stripped)
+        tag = self._scanner.take_tag(self._tags.thought_start)
+        if tag is None:
+            return False
+        if not tag:
+            self._state = _State.THOUGHT
+        return True
+
+    def _continue_thought(self) -> bool:
+        text, tag = self._scanner.take(self._tags.thought)
+        self._give_but_hold_space(text, ReasoningText)
+        if tag is None:
+            return False
+        self._held_space = []
+        if tag in self._format.implicit_end_tags:
+            self._scanner.give_back(tag)
+        self._state = _State.CONTENT_START
+        return True
+
+    def _begin_content(self) -> bool:
+        self._scanner.take_space(self._format.stripped)
+        tag = self._scanner.take_tag(self._tags.content_start)
+        if tag is None:
+            return False
+        if tag:
+            self._open_content()
+        else:
+            self._state = _State.CONTENT
+        return True
+
+    def _open_content(self) -> None:
+        self._is_content_open = True
+        self._scanner.take_space(self._format.stripped)
+        self._state = _State.CONTENT_START
+
+    def _continue_content(self) -> bool:
+        if not self._is_content_open:
+            text, tag = self._scanner.take(self._tags.content)
+            if text:
+                self._parts.append(ContentText(text))
+        else:
+            text, tag = self._scanner.take(self._tags.open_content)
+            self._give_but_hold_space(text, ContentText)
+        if tag is None:
+            return False
+        if tag in self._format.start_tags:
+            self._give_held_space()
+            self._begin_thought()
+        elif tag in self._format.content_close_tags:
+            self._is_content_open = False
+            self._held_space = []
+            self._state = _State.CONTENT_START
+        return True
+
+    def _give_but_hold_space(self, text: str, kind: type[ReasoningText] | type[ContentText]) -> None:
+        ending = text.rstrip(self._format.stripped)
+        if ending:
+            self._parts.append(kind("".join([*self._held_space, ending])))
+            self._held_space = []
+        if len(ending) < len(text):
+            self._held_space.append(text[len(ending) :])
+
+    def _give_held_space(self) -> None:
+        if self._held_space:
+            self._parts.append(ContentText("".join(self._held_space)))
+            self._held_space = []

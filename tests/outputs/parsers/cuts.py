@@ -1,0 +1,39 @@
+"""Feeds a text to a parser in pieces, and cuts texts."""
+
+from hypothesis import strategies as st
+
+from octavo.outputs.parsers.parts import ContentText, ReasoningText, joined
+
+
+def run(parser, pieces):
+    """All parts of an answer that comes in these pieces, neighbours joined."""
+    parts = []
+    for piece in pieces:
+        parts += parser.feed(piece)
+    return joined(parts + parser.finish())
+
+
+def cut(text, places):
+    """The text cut at these places."""
+    edges = sorted({0, len(text), *(place for place in places if place <= len(text))})
+    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+def places():
+    """Where to cut."""
+    return st.lists(st.integers(0, 400), max_size=12)
+
+
+def check_cuts(start, text, cuts):
+    """Whole, by characters and in pieces, the parts are the same; returns them."""
+    whole = run(start(), [text])
+    assert run(start(), list(text)) == whole
+    assert run(start(), cut(text, cuts)) == whole
+    return whole
+
+
+def texts(parts):
+    """The thought and the content that parts hold."""
+    thought = "".join(part.text for part in parts if isinstance(part, ReasoningText))
+    content = "".join(part.text for part in parts if isinstance(part, ContentText))
+    return thought, content
