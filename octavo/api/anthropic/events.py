@@ -1,0 +1,157 @@
+"""What clients of ``/v1/messages`` get back, whole and in events."""
+
+import msgspec
+from starlette.types import Scope
+
+from octavo.api.errors import describe_error
+
+ENCODER = msgspec.json.Encoder()
+
+
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
+    """Text for the reader."""
+
+    text: str
+    citations: None = None
+
+
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    """A thought; clients send it back as it is."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    """A call of a tool; ``input`` is a JSON object."""
+
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+Block = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
+    """More text."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
+    """More of a thought."""
+
+    thinking: str
+
+
+class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
+    """A thought's signature, after all of its text."""
+
+    signature: str
+
+
+class InputJsonDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
+    """More of a call's input, as JSON text cut anywhere."""
+
+    partial_json: str
+
+
+Delta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
+
+
+class OutputTokensDetails(msgspec.Struct):
+    """How many of the tokens were thought."""
+
+    thinking_tokens: int
+
+
+class MessageUsage(msgspec.Struct, omit_defaults=True):
+    """Tokens read and written; prompt tokens from the cache are not among ``input_tokens``."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails | None = None
+
+
+class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
+    """Answer of ``/v1/messages``."""
+
+    id: str
+    role: str = "assistant"
+    model: str
+    content: list[Block]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(msgspec.Struct):
+    """Answer of ``/v1/messages/count_tokens``."""
+
+    input_tokens: int
+
+
+class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
+    """First event: the message without its content."""
+
+    message: Message
+
+
+class Ping(msgspec.Struct, tag_field="type", tag="ping"):
+    """Says that the connection lives."""
+
+
+class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
+    """A block begins, empty."""
+
+    index: int
+    content_block: Block
+
+
+class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
+    """The open block grows."""
+
+    index: int
+    delta: Delta
+
+
+class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
+    """The open block is whole."""
+
+    index: int
+
+
+class StopDelta(msgspec.Struct):
+    """Why the message ended."""
+
+    stop_reason: str | None
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
+    """What could not be known before the end; token counts are those of the whole message."""
+
+    delta: StopDelta
+    usage: MessageUsage
+
+
+class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
+    """Last event."""
+
+
+BlockEvent = BlockStart | BlockDelta | BlockStop
+Event = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop
+
+
+def encode_event(event: Event) -> bytes:
+    """A server-sent event with its name."""
+    name = str(event.__struct_config__.tag)
+    return b"event: " + name.encode() + b"\ndata: " + ENCODER.encode(event) + b"\n\n"
+
+
+def error_event(error: Exception, scope: Scope) -> bytes:
+    """An error after the stream of that request has begun."""
+    return b"event: error\ndata: " + describe_error(error, scope) + b"\n\n"

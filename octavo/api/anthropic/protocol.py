@@ -1,0 +1,117 @@
+"""What clients may send to ``/v1/messages``: Anthropic's fields and vLLM's extra ones.
+
+Models check types and hard limits. What a content block may hold depends on where it stands, and is checked where
+it is read (:mod:`octavo.api.anthropic.conversation`). Fields that are neither listed here nor in :data:`UNSUPPORTED`
+are ignored: most of them are hints for Anthropic's own servers, such as ``cache_control`` or ``service_tier``.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings
+
+MIN_THINKING_BUDGET = 1024
+
+
+class Part(BaseModel):
+    """Base of objects inside a request."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class InputMessage(Part):
+    """A turn so far; content is text or a list of blocks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Objects
+
+
+class ThinkingConfig(Part):
+    """Whether the model is to think first.
+
+    Attributes:
+        budget_tokens: how much, as a hint: it chooses the effort for templates that know one.
+        display: "omitted" leaves the thought's text out of the answer.
+    """
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, Field(ge=MIN_THINKING_BUDGET, le=1 << 31)] | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None
+
+
+class ToolChoice(Part):
+    """Which tools the model may or must call."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ToolParam(Part):
+    """A tool of the client's."""
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+
+
+class JsonOutputFormat(Part):
+    """The answer is JSON that fits a schema."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Part):
+    """Form of the answer, and how hard the model should try."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonOutputFormat | None = None
+
+
+class Metadata(Part):
+    """Whom the request is for."""
+
+    user_id: str | None = None
+
+
+class CountTokensRequest(RequestModel):
+    """Body of ``POST /v1/messages/count_tokens``: what decides the prompt."""
+
+    model: str
+    messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True)]
+    system: str | Objects | None = None
+    tools: Annotated[list[ToolParam], Field(fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    output_format: JsonOutputFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class MessagesRequest(CountTokensRequest):
+    """Body of ``POST /v1/messages``."""
+
+    max_tokens: Int64
+    stop_sequences: Strings | None = None
+    stream: bool | None = False
+    temperature: float | None = None
+    top_k: Int64 | None = None
+    top_p: float | None = None
+    metadata: Metadata | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    vllm_xargs: dict[str, Any] | None = None
+
+
+UNSUPPORTED: dict[str, str] = {
+    "mcp_servers": "this route does not call MCP servers; use /v1/responses, or offer their tools as tools",
+    "container": "there are no containers here; run code on your side, as a tool",
+    "kv_transfer_params": "moving caches between servers is not supported",
+    "ec_transfer_params": "moving encoders' outputs between servers is not supported",
+    "watermarking": "watermarks are not supported",
+}
