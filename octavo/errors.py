@@ -49,6 +49,24 @@ class OverloadedError(OctavoError, RuntimeError):
     """The server cannot take the request now; trying again later may help."""
 
 
+class QueueFullError(OverloadedError):
+    """So much waits already that a request was turned away.
+
+    Attributes:
+        reason: ``queue_full`` or ``token_limit``.
+        retry_after: seconds after which another try may do better.
+    """
+
+    def __init__(self, message: str, reason: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class DeadlineExceededError(OctavoError, TimeoutError):
+    """A request took longer than it was allowed to."""
+
+
 class RequestFailedError(OctavoError, RuntimeError):
     """One request ended because of a fault on our side; others are unaffected."""
 

@@ -26,6 +26,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
         leader_id: with ``n`` > 1, the first of the requests of one prompt (for itself, too): the others wait for it,
             then share its blocks.
         client_index: which frontend gets the output.
+        client: among whom turns are shared out fairly while requests wait; nobody in particular if empty.
         pooling: what to answer with a vector instead of tokens; None for text.
     """
 
@@ -41,6 +42,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
     cache_salt: str | None = None
     leader_id: str | None = None
     client_index: int = 0
+    client: str = ""
     pooling: PoolingRequest | None = None
 
 

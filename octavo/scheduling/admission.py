@@ -118,6 +118,7 @@ class Admission:
             return
         request.num_cached = min(num_found, request.num_prompt)
         request.times.scheduled = time.time()
+        self._waiting.charge(request.source.client, request.num_prompt - request.num_cached)
         if request.cache.hasher is not None:
             self._stats.prefix_queries += request.num_prompt
             self._stats.prefix_hits += request.num_cached

@@ -5,19 +5,38 @@ import heapq
 from octavo.scheduling.request import Request, Status
 
 Rank = tuple[int, int]
+Place = tuple[int, float, int]
+
+_GENERATED_WEIGHT = 2.0
+"""What a generated token costs in tokens of a prompt (as in arXiv:2401.00588)."""
+_MAX_CLIENTS = 4096
+
+
+Line = list[tuple[Rank, Request]]
 
 
 class WaitingQueue:
-    """A priority queue over waiting requests; aborted ones are left in and skipped when they surface.
+    """A line a client, and fair turns between the lines; aborted requests are left in and skipped when they surface.
+
+    It is the client's turn that has been served the fewest tokens: those of prompts are charged when a request is let
+    in, generated ones when it ends. A client that comes back after a pause starts where the others are, so that
+    nobody saves up turns (start-time fair queueing; the same idea with tokens: Sheng et al., arXiv:2401.00588).
+    Requests of one client go by rank. The queue is the right place for this: it is the one that all frontends
+    share, and the one that knows tokens. Where nobody names clients, there is one line.
 
     Args:
-        by_priority: order by priority first (lower runs first), then by arrival; else by arrival alone.
+        by_priority: order by priority first (lower runs first), then by turn and arrival.
     """
 
     def __init__(self, *, by_priority: bool) -> None:
         self._by_priority = by_priority
-        self._heap: list[tuple[Rank, Request]] = []
+        self._lines: dict[str, Line] = {}
+        # Every line has an entry here that is at or before its true place, and maybe others.
+        self._places: list[tuple[Place, str]] = []
+        self._served: dict[str, float] = {}
+        self._now_served = 0.0
         self._num_waiting = 0
+        self._num_finished = 0
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -28,22 +47,84 @@ class WaitingQueue:
 
     def push(self, request: Request) -> None:
         """Add a request whose status is waiting."""
-        heapq.heappush(self._heap, (self.rank(request), request))
+        client = request.source.client
+        line = self._lines.get(client)
+        if line is None:
+            line = self._lines[client] = []
+            self._served[client] = max(self._served.get(client, 0.0), self._now_served)
+        heapq.heappush(line, (self.rank(request), request))
         self._num_waiting += 1
+        if line[0][1] is request:
+            self._enter_place(client, request)
 
     def pop(self) -> Request | None:
         """Take the first request out, None if nothing waits."""
-        while self._heap:
-            _, request = heapq.heappop(self._heap)
-            if request.status is Status.WAITING:
+        while self._places:
+            place, client = heapq.heappop(self._places)
+            head = self._head(client)
+            if head is None:
+                continue
+            actual = self._place(client, head)
+            if place < actual:
+                heapq.heappush(self._places, (actual, client))
+            elif place == actual:
+                heapq.heappop(self._lines[client])
                 self._num_waiting -= 1
-                return request
+                self._now_served = max(self._now_served, actual[1])
+                following = self._head(client)
+                if following is not None:
+                    self._enter_place(client, following)
+                return head
         return None
+
+    def charge(self, client: str, num_prompt: int, num_generated: int = 0) -> None:
+        """Note that a client was served tokens."""
+        served = max(self._served.pop(client, 0.0), self._now_served)
+        self._served[client] = served + num_prompt + _GENERATED_WEIGHT * num_generated
+        if len(self._served) > _MAX_CLIENTS:
+            self._forget_clients()
 
     def discard(self, request: Request) -> None:
         """Note that a waiting request is finished; its entry goes when it surfaces, or with the next clean-up."""
         assert request.status is not Status.WAITING
         self._num_waiting -= 1
-        if len(self._heap) > 64 and len(self._heap) > 2 * self._num_waiting:
-            self._heap = [entry for entry in self._heap if entry[1].status is Status.WAITING]
-            heapq.heapify(self._heap)
+        self._num_finished += 1
+        if self._num_finished > max(64, self._num_waiting):
+            for line in self._lines.values():
+                line[:] = [entry for entry in line if entry[1].status is Status.WAITING]
+                heapq.heapify(line)
+            self._num_finished = 0
+            self._enter_all_places()
+
+    def _head(self, client: str) -> Request | None:
+        """The first of a client's requests; a line of which nothing is left is taken down."""
+        line = self._lines.get(client)
+        if line is None:
+            return None
+        while line and line[0][1].status is not Status.WAITING:
+            heapq.heappop(line)
+            self._num_finished -= 1
+        if not line:
+            del self._lines[client]
+            return None
+        return line[0][1]
+
+    def _place(self, client: str, head: Request) -> Place:
+        priority, order = self.rank(head)
+        return (priority, self._served[client], order)
+
+    def _enter_place(self, client: str, head: Request) -> None:
+        heapq.heappush(self._places, (self._place(client, head), client))
+        if len(self._places) > 2 * len(self._lines) + 64:
+            self._enter_all_places()
+
+    def _enter_all_places(self) -> None:
+        heads = [(client, self._head(client)) for client in list(self._lines)]
+        self._places = [(self._place(client, head), client) for client, head in heads if head is not None]
+        heapq.heapify(self._places)
+
+    def _forget_clients(self) -> None:
+        """Drop what says nothing: clients behind the others. Of the rest, those served longest ago are forgiven."""
+        ahead = [client for client, tokens in self._served.items() if tokens > self._now_served]
+        kept = {*ahead[-_MAX_CLIENTS // 2 :], *self._lines}
+        self._served = {client: tokens for client, tokens in self._served.items() if client in kept}

@@ -298,6 +298,7 @@ class Scheduler:
         request.status = Status.FINISHED
         if was_waiting:
             self.waiting.discard(request)
+        self.waiting.charge(request.source.client, 0, len(request.token_ids) - request.num_prompt)
         del self.requests[request.request_id]
 
     def _refresh_stats(self) -> None:

@@ -132,10 +132,14 @@ class Harness:
         self._check_everything_is_back()
 
     def _check_order(self, step: Step) -> None:
-        """Nobody is admitted past a waiting request of higher rank, unless that one could not be."""
+        """Nobody is admitted past a client's waiting request of higher rank, unless that one could not be."""
         admitted = {row.slot for row in step.new_rows}
-        newcomers = [self._rank(request) for request in self.scheduler.running if request.slot in admitted]
         for request in self.scheduler.requests.values():
+            newcomers = [
+                self._rank(other)
+                for other in self.scheduler.running
+                if other.slot in admitted and other.source.client == request.source.client
+            ]
             if request.status is Status.WAITING and newcomers and not request.num_steps_under_way:
                 leader = self.scheduler.requests.get(request.source.leader_id or "")
                 waits = leader is not None and self.scheduler._running.num_computed(leader) < leader.num_prompt

@@ -73,7 +73,7 @@ def forks(draw: st.DrawFn) -> list[EngineRequest]:
     """One prompt with ``n`` completions, ids still to be made unique; some were begun before a restart."""
     prompt, params = draw(PROMPTS), draw(PARAMS)
     count, priority = draw(st.sampled_from([1, 1, 1, 2, 4])), draw(st.integers(0, 2))
-    salt = draw(st.sampled_from([None, None, "tenant"]))
+    salt, client = draw(st.sampled_from([None, None, "tenant"])), draw(st.sampled_from(["", "", "one", "two"]))
     replayed = draw(st.lists(st.integers(0, 2), max_size=3)) if draw(st.booleans()) else []
     if params.max_tokens is not None:
         replayed = replayed[: params.max_tokens - 1]
@@ -86,6 +86,7 @@ def forks(draw: st.DrawFn) -> list[EngineRequest]:
             output_token_ids=replayed,
             priority=priority,
             cache_salt=salt,
+            client=client,
             leader_id="0" if count > 1 else None,
         )
         for index in range(count)
