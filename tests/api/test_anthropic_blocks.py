@@ -143,6 +143,32 @@ def test_thoughts_left_out() -> None:
     assert [block["type"] for block in blocks(events)] == ["thinking", "text"]
 
 
+def test_what_comes_amid_a_call_waits() -> None:
+    parts: list[Part] = [
+        ToolCallBegin(0, "f", "a"),
+        ToolCallArguments(0, '{"x": '),
+        ReasoningText("hm"),
+        ContentText("and"),
+        ToolCallArguments(0, "1}"),
+        ContentText(" so"),
+        ToolCallBegin(1, "g", "b"),
+        ToolCallArguments(1, "{}"),
+        ContentText("on"),
+    ]
+    shown = blocks(write(parts))
+    assert [block["type"] for block in shown] == ["tool_use", "thinking", "text", "tool_use", "text"]
+    assert shown[0]["input"] == {"x": 1}
+    assert shown[2]["text"] == "and so"
+
+
+def test_text_after_a_call_does_not_wait() -> None:
+    writer = BlockWriter()
+    writer.add(ToolCallBegin(0, "f", "a"))
+    writer.add(ToolCallArguments(0, '{"x": 1}'))
+    assert [type(event) for event in writer.add(ContentText("on"))] == [BlockStop, BlockStart, BlockDelta]
+    assert writer.add(ToolCallArguments(0, "\n")) == []
+
+
 def test_one_call_at_most() -> None:
     parts: list[Part] = [
         ToolCallBegin(0, "f", "a"),

@@ -30,7 +30,7 @@ class BlockWriter:
     """Opens, fills and closes blocks, one at a time, in the order in which the parts come.
 
     White space alone makes no block: between calls it is an accident of the model's format, and Anthropic's API takes
-    no such blocks back.
+    no such blocks back. What comes while a call's input is not whole yet waits for the call's end.
 
     Args:
         is_parallel: whether there may be more than one call; further ones are dropped.
@@ -38,19 +38,27 @@ class BlockWriter:
 
     Attributes:
         num_tool_uses: calls so far.
-        thinking: all thoughts so far.
     """
 
     def __init__(self, *, is_parallel: bool = True, shows_thinking: bool = True) -> None:
         self.num_tool_uses = 0
-        self.thinking = ""
         self._is_parallel = is_parallel
         self._shows_thinking = shows_thinking
         self._num_blocks = 0
         self._open: type[Part] | None = None
         self._blank_kind: type[Part] | None = None
-        self._blank = ""
+        self._blank: list[str] = []
+        self._thoughts: list[str] = []
         self._digest = hashlib.sha256()
+        self._input: list[str] = []
+        self._num_checked = 0
+        self._is_whole = False
+        self._waiting: list[ReasoningText | ContentText] = []
+
+    @property
+    def thinking(self) -> str:
+        """All thoughts so far."""
+        return "".join(self._thoughts)
 
     def add(self, part: Part) -> list[BlockEvent]:
         """The events that a part brings."""
@@ -59,19 +67,56 @@ class BlockWriter:
                 if index > 0 and not self._is_parallel:
                     return []
                 self.num_tool_uses += 1
-                return self._begin(ToolCallBegin, ToolUseBlock(call_id or "", name, EMPTY_OBJECT))
+                events = self._end_call()
+                return events + self._begin(ToolCallBegin, ToolUseBlock(call_id or "", name, EMPTY_OBJECT))
             case ToolCallArguments(index, text):
-                if not text or (index > 0 and not self._is_parallel):
+                if not text or self._open is not ToolCallBegin or (index > 0 and not self._is_parallel):
                     return []
-                assert self._open is ToolCallBegin, "a call's arguments come before anything else begins"
+                self._input.append(text)
                 return [self._delta(InputJsonDelta(text))]
-            case ReasoningText(text):
-                return self._add_thinking(text)
-            case ContentText(text):
-                return self._add_text(text)
+            case ReasoningText() | ContentText():
+                if self._open is ToolCallBegin and not self._is_call_whole():
+                    self._waiting.append(part)
+                    return []
+                return self._end_call() + self._add_text(part)
 
     def finish(self) -> list[BlockEvent]:
-        """Close what is open."""
+        """The answer has ended: close what is open."""
+        return self._end_call() + self._close()
+
+    def _end_call(self) -> list[BlockEvent]:
+        waiting, self._waiting = self._waiting, []
+        return [event for part in waiting for event in self._add_text(part)]
+
+    def _is_call_whole(self) -> bool:
+        """Whether the open call's input is all there; looked at again only when there is more of it."""
+        if len(self._input) > self._num_checked:
+            self._num_checked = len(self._input)
+            try:
+                pydantic_core.from_json("".join(self._input))
+            except (ValueError, TypeError):
+                return False
+            self._is_whole = True
+        return self._is_whole
+
+    def _add_text(self, part: ReasoningText | ContentText) -> list[BlockEvent]:
+        kind, text = type(part), part.text
+        if kind is ReasoningText:
+            self._thoughts.append(text)
+        events: list[BlockEvent] = []
+        if self._open is not kind:
+            text = self._unless_blank(kind, text)
+            if not text:
+                return []
+            events = self._begin(kind, TextBlock("") if kind is ContentText else ThinkingBlock("", ""))
+        if not text:
+            return []
+        if kind is ContentText:
+            return [*events, self._delta(TextDelta(text))]
+        self._digest.update(text.encode("utf-8", "surrogatepass"))
+        return [*events, self._delta(ThinkingDelta(text))] if self._shows_thinking else events
+
+    def _close(self) -> list[BlockEvent]:
         if self._open is None:
             return []
         events: list[BlockEvent] = []
@@ -80,39 +125,18 @@ class BlockWriter:
         self._open, self._blank_kind = None, None
         return [*events, BlockStop(self._num_blocks - 1)]
 
-    def _add_text(self, text: str) -> list[BlockEvent]:
-        events: list[BlockEvent] = []
-        if self._open is not ContentText:
-            text = self._unless_blank(ContentText, text)
-            if not text:
-                return []
-            events = self._begin(ContentText, TextBlock(""))
-        return [*events, self._delta(TextDelta(text))] if text else []
-
-    def _add_thinking(self, text: str) -> list[BlockEvent]:
-        self.thinking += text
-        events: list[BlockEvent] = []
-        if self._open is not ReasoningText:
-            text = self._unless_blank(ReasoningText, text)
-            if not text:
-                return []
-            events = self._begin(ReasoningText, ThinkingBlock("", ""))
-            self._digest = hashlib.sha256()
-        self._digest.update(text.encode("utf-8", "surrogatepass"))
-        if text and self._shows_thinking:
-            events.append(self._delta(ThinkingDelta(text)))
-        return events
-
     def _unless_blank(self, kind: type[Part], text: str) -> str:
         """All text of that kind that waits for its block, once there is more than white space."""
         if self._blank_kind is not kind:
-            self._blank_kind, self._blank = kind, ""
-        self._blank += text
-        return self._blank if self._blank.strip() else ""
+            self._blank_kind, self._blank = kind, []
+        self._blank.append(text)
+        return "".join(self._blank) if text.strip() else ""
 
     def _begin(self, kind: type[Part], block: Block) -> list[BlockEvent]:
-        events = self.finish()
+        events = self._close()
         self._open, self._blank_kind = kind, None
+        self._digest = hashlib.sha256()
+        self._input, self._num_checked, self._is_whole = [], 0, False
         self._num_blocks += 1
         return [*events, BlockStart(self._num_blocks - 1, block)]
 
