@@ -69,10 +69,10 @@ def report(model: str, device: str, plan: Plan) -> str:
     rows.append(("together", format_size(sum(part.num_bytes for part in plan.memory)), ""))
     width = max(len(name) for name, _, _ in rows)
     lines += [f"  {name:<{width}}  {size:>10}  {reason}".rstrip() for name, size, reason in rows]
-    lines += ["", "Cache", f"  {plan.cache_tokens} tokens in {plan.num_blocks - 1} blocks of {plan.block_size}"]
-    lines.append(
-        f"  {plan.cache_tokens / plan.max_model_len:.1f} sequences of the greatest length, {plan.max_model_len} tokens"
-    )
+    if plan.groups:
+        lines += ["", "Cache", f"  {plan.cache_tokens} tokens in {plan.num_blocks - 1} blocks of {plan.block_size}"]
+        num_longest = plan.cache_tokens / plan.max_model_len
+        lines.append(f"  {num_longest:.1f} sequences of the greatest length, {plan.max_model_len} tokens")
     if plan.decode_limit:
         lines += ["", "Speed limit", f"  {plan.decode_limit:.0f} tokens/s for one request: reading the weights"]
         lines.append("  once a token takes the memory's whole bandwidth; batches share each reading")

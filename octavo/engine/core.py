@@ -53,6 +53,7 @@ class EngineCore:
             block_size=self.plan.block_size,
             max_num_seqs=self.plan.max_num_seqs,
             supports_prefix_caching=self.plan.enable_prefix_caching,
+            pooling=config.pooling,
             decisions=[asdict(decision) for decision in self.plan.decisions],
             device=platform.describe(),
             decode_limit=self.plan.decode_limit,

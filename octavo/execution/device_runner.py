@@ -65,7 +65,7 @@ class DeviceRunner(ModelRunner):
         self.sampler.remove(0)
 
     def _run_all_shapes(self) -> None:
-        for shape in (*_eager_shapes(self.plan), *self._shapes):
+        for shape in (*eager_shapes(self.plan), *self._shapes):
             self._sample_and_append(self._forward_shape(shape)[1])
 
     @torch.inference_mode()
@@ -161,7 +161,7 @@ class DeviceRunner(ModelRunner):
         return samples
 
 
-def _eager_shapes(plan: Plan) -> list[StepShape]:
+def eager_shapes(plan: Plan) -> list[StepShape]:
     """Steps with long chunks, the largest first: kernels choose their tiles by size and kind."""
     most = plan.max_num_batched_tokens
     sizes = ((most, False), (min(most, _MEDIUM_STEP), True))

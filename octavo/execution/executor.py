@@ -9,6 +9,7 @@ import torch
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.execution.results import HeldStep, PendingStep
+from octavo.execution.pooling_runner import PoolingRunner, pooling_runner
 from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
@@ -16,7 +17,8 @@ from octavo.kernels import attention_backend, load_kernels
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
 from octavo.models.loading import LoadReport, load_weights
-from octavo.models.registry import build_model
+from octavo.models.pooled import PooledModel
+from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform
 from octavo.quantization.scheme import PlainScheme
 from octavo.records import Plan, Step
@@ -58,11 +60,11 @@ class InProcessExecutor(Executor):
         self._config = config
         self._device = platform.device
         self._phases = phases
-        self._runner: ModelRunner | None = None
+        self._runner: ModelRunner | PoolingRunner | None = None
         load_kernels(self._device)
         dtype = getattr(torch, plan.dtype)
         with _out_of_memory_in_words("the weights were loaded"):
-            self._loaded: CausalLM | None
+            self._loaded: CausalLM | PooledModel | None
             self._loaded, self.load_report = _load(settings, source, config, plan, dtype, self._device, phases)
 
     def start(self, plan: Plan) -> None:
@@ -79,6 +81,10 @@ class InProcessExecutor(Executor):
 
     def _start(self, plan: Plan) -> None:
         device, deterministic = self._device, self._settings.device.deterministic
+        if isinstance(self._loaded, PooledModel):
+            pooled, self._loaded = self._loaded, None
+            self._runner = pooling_runner(pooled, self._config, plan, device, deterministic=deterministic)
+            return
         processors = load_processors(self._settings.model.logits_processors or [], self._settings, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
         # From here on the runner alone holds the model, so that its memory goes when the runner goes.
@@ -130,13 +136,14 @@ def _load(
     dtype: torch.dtype,
     device: torch.device,
     phases: PhaseTimer,
-) -> tuple[CausalLM, LoadReport]:
+) -> tuple[CausalLM | PooledModel, LoadReport]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with device:
             scheme = PlainScheme(deterministic=settings.device.deterministic)
-            model = build_model(config, Build(scheme), plan.max_model_len)
+            build = build_model if config.pooling is None else build_pooled
+            model = build(config, Build(scheme), plan.max_model_len)
     finally:
         torch.set_default_dtype(before)
     report = load_weights(

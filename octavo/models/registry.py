@@ -3,10 +3,12 @@
 import importlib
 
 from octavo.errors import UnsupportedModelError
+from octavo.hub.encoder_families import ENCODERS
 from octavo.hub.families import unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
+from octavo.models.pooled import PooledModel, as_pooled, build_encoder
 
 _FAMILIES: dict[str, str] = {
     "LlamaForCausalLM": "octavo.models.llama",
@@ -19,7 +21,7 @@ _FAMILIES: dict[str, str] = {
 
 def supported_architectures() -> list[str]:
     """Names of all architectures, sorted."""
-    return sorted(_FAMILIES)
+    return sorted([*_FAMILIES, *ENCODERS])
 
 
 def check_supported(architecture: str) -> None:
@@ -28,7 +30,7 @@ def check_supported(architecture: str) -> None:
     Raises:
         UnsupportedModelError: with the names that are near it.
     """
-    if architecture not in _FAMILIES:
+    if architecture not in _FAMILIES and architecture not in ENCODERS:
         raise UnsupportedModelError(unsupported_architecture(architecture))
 
 
@@ -42,3 +44,15 @@ def build_model(config: ModelConfig, build: Build, max_positions: int) -> Causal
     family = getattr(importlib.import_module(_FAMILIES[config.architecture]), config.architecture)
     model: CausalLM = family(config, build, max_positions)
     return model.eval()
+
+
+def build_pooled(config: ModelConfig, build: Build, max_positions: int) -> PooledModel:
+    """Make a model that answers with vectors, as ``config.pooling`` says; see :func:`build_model`.
+
+    Raises:
+        UnsupportedModelError: the architecture is unknown, or cannot do that.
+    """
+    check_supported(config.architecture)
+    if config.encoder is not None:
+        return build_encoder(config, build)
+    return as_pooled(build_model(config, build, max_positions), config)

@@ -75,7 +75,8 @@ def fit_cache(
     """
     held = platform.used_by_process()
     cache = settings.cache
-    if not held or cache.num_gpu_blocks_override is not None or cache.kv_cache_memory_bytes is not None:
+    is_sized_by_hand = cache.num_gpu_blocks_override is not None or cache.kv_cache_memory_bytes is not None
+    if not held or not plan.groups or is_sized_by_hand:
         return plan
     to_come = [part for part in plan.memory if part.name not in (HELD, CACHE, *loaded)]
     num_bytes = left_for_cache(platform.memory(), cache.gpu_memory_utilization, held, to_come)

@@ -9,8 +9,10 @@ def make_groups(config: ModelConfig, max_model_len: int) -> tuple[CacheGroup, ..
 
     All groups draw on one pool whose blocks have room for the largest group, so equal sizes waste nothing. Layers of
     the rarer kind form one group and the others are dealt into groups of about that size: 15 sliding and 3 full layers
-    become five groups and one.
+    become five groups and one. Encoders have no cache and no groups.
     """
+    if config.encoder is not None:
+        return ()
     window = config.sliding_window
     sliding = [i for i, kind in enumerate(config.layer_types) if kind == "sliding_attention" and window is not None]
     full = [i for i in range(config.num_layers) if i not in set(sliding)]

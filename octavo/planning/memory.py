@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
-from octavo.models.registry import build_model
+from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform
 
 # Prompt positions whose logits exist at a time, in float32 and three times over, when log-probabilities are asked for.
@@ -38,7 +39,8 @@ def model_size(config: ModelConfig, dtype: torch.dtype) -> ModelSize:
     torch.set_default_dtype(dtype)
     try:
         with torch.device("meta"):
-            model = build_model(config, Build(), 1)
+            build = build_model if config.pooling is None else build_pooled
+            model: nn.Module = build(config, Build(), 1)
     finally:
         torch.set_default_dtype(before)
     parameters = list(model.parameters())
@@ -67,6 +69,8 @@ def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, device
         num_tokens: tokens in the step.
         device: kind of device, by its platform's name.
     """
+    if config.pooling is not None:
+        return max(layer_bytes(config, num_tokens, itemsize), num_tokens * 3 * config.hidden_size * 4)
     logprobs = _PROMPT_LOGPROB_ROWS * config.vocab_size * 3 * 4
     drawing = max(logprobs, _SAMPLER_ELEMENTS[device] * _SAMPLER_STEP_BYTES)
     return max(layer_bytes(config, num_tokens, itemsize), num_tokens * 2 * config.hidden_size * itemsize + drawing)

@@ -41,16 +41,22 @@ def memory_parts(
             memory.activation_bytes(config, tokens, itemsize, device),
             f"passing tensors of a layer in a step of {tokens} tokens",
         ),
-        MemoryPart(
-            "logits",
-            memory.logits_bytes(config, rows, itemsize),
-            f"{rows} requests by a vocabulary of {config.vocab_size}",
-        ),
+        *_drawing_parts(config, rows, itemsize, device),
         MemoryPart("batch state", state, f"token ids and block tables of {rows} requests of {length} tokens"),
-        MemoryPart("sampler", memory.sampler_bytes(config, rows, device), "room to sort logits in"),
         MemoryPart("workspaces", platform.workspace_bytes, "what kernels and libraries keep, as measured"),
     ]
-    if platform.captures_graphs and has_graphs:
+    if platform.captures_graphs and has_graphs and config.pooling is None:
         count, num_bytes = memory.graph_bytes(config, rows, tokens, itemsize, platform)
         parts.append(MemoryPart("graphs", num_bytes, f"{count} captured steps"))
     return tuple(part for part in parts if part.num_bytes)
+
+
+def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, device: str) -> list[MemoryPart]:
+    """What drawing tokens takes; encoders draw none."""
+    if config.encoder is not None:
+        return []
+    logits = memory.logits_bytes(config, rows, itemsize)
+    return [
+        MemoryPart("logits", logits, f"{rows} requests by a vocabulary of {config.vocab_size}"),
+        MemoryPart("sampler", memory.sampler_bytes(config, rows, device), "room to sort logits in"),
+    ]

@@ -19,6 +19,7 @@ from octavo.records import CacheGroup, Decision, MemoryPart, Plan
 
 _CPU_CACHE_BYTES = 4 << 30
 _BLOCK_SIZE = 16
+_LEAST_BLOCKS = 2
 _MAX_NUM_SEQS = 256
 _TOKEN_BUDGET = {"cpu": 1024, "cuda": 8192}
 # A device of this size computes so fast that only longer steps keep the host's and the launches' share of them small,
@@ -53,6 +54,9 @@ class _Planner:
             self.decide("dtype", name, "as set")
             return name
         own = compute_type(self.config.dtype)
+        if self.config.encoder is not None and own is torch.float32 and self.platform.name == "cpu":
+            self.decide("dtype", self.config.dtype, "the checkpoint's own type: vectors are compared to the last digit")
+            return self.config.dtype
         if own in fast and own is not torch.float32:
             self.decide("dtype", self.config.dtype, "the checkpoint's own type, and fast on this device")
             return self.config.dtype
@@ -78,6 +82,10 @@ class _Planner:
     def max_num_batched_tokens(self, max_num_seqs: int) -> int:
         """The token budget of a step."""
         wanted = self.settings.scheduler.max_num_batched_tokens
+        if wanted is None and self.config.encoder is not None:
+            value = max(_TOKEN_BUDGET[self.platform.name], max_num_seqs, self._longest()[0])
+            self.decide("max_num_batched_tokens", value, "room for a text of the greatest length, which is never cut")
+            return value
         usual = _LARGE_TOKEN_BUDGET if self.is_large else _TOKEN_BUDGET[self.platform.name]
         value = wanted or max(usual, max_num_seqs)
         if value < max_num_seqs:
@@ -111,6 +119,13 @@ class _Planner:
                 f"max_model_len is {wanted}, but the model was made for at most {own} positions. Lower it, or give "
                 "the model a rotary scaling with hf_overrides."
             )
+        return self._longest()
+
+    def _longest(self) -> tuple[int, bool]:
+        wanted, own = self.settings.model.max_model_len, self.config.max_position_embeddings
+        pooling = self.config.pooling
+        if wanted is None and pooling is not None and pooling.max_length is not None:
+            return min(own, pooling.max_length), False
         return (own, False) if wanted is None else (wanted, True)
 
     def cache_bytes(self, held: int, parts: Sequence[MemoryPart]) -> int:
@@ -176,6 +191,9 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
     limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups))
     held = platform.used_by_process()
     parts = memory_parts(config, getattr(torch, dtype), limits, platform, has_graphs=not settings.model.enforce_eager)
+    if not groups:
+        memory = (*_held_part(held), *parts)
+        return _plan_without_cache(planner, dtype, block_size, max_num_seqs, budget, max_len, memory)
     bytes_per_block = block_bytes(config, block_size, max(len(group.layers) for group in groups), itemsize)
     num_blocks = settings.cache.num_gpu_blocks_override
     if num_blocks is None:
@@ -195,7 +213,8 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
         settings.cache.enable_prefix_caching,
         "a hit saves computing, and keeping blocks costs nothing" if settings.cache.enable_prefix_caching else "as set",
     )
-    limit = bandwidth / (parameters_read_per_token(config) * itemsize) if bandwidth else 0.0
+    has_limit = bandwidth and config.pooling is None
+    limit = bandwidth / (parameters_read_per_token(config) * itemsize) if has_limit else 0.0
     return Plan(
         dtype=dtype,
         max_model_len=max_len,
@@ -211,6 +230,35 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
         memory=(*_held_part(held), *parts, cache),
         cache_tokens=cache_tokens(num_blocks, groups, block_size),
         decode_limit=limit,
+        decisions=tuple(planner.decisions),
+    )
+
+
+def _plan_without_cache(
+    planner: _Planner,
+    dtype: str,
+    block_size: int,
+    max_num_seqs: int,
+    budget: int,
+    max_len: int,
+    memory: tuple[MemoryPart, ...],
+) -> Plan:
+    """The plan of an encoder: every text is computed whole, in one step, and nothing of it is kept."""
+    planner.decide("max_model_len", max_len, "what the model was made for, unless it is set")
+    planner.decide("cache groups", 0, "tokens see those behind them, too, so nothing computed can be used again")
+    return Plan(
+        dtype=dtype,
+        max_model_len=max_len,
+        block_size=block_size,
+        num_blocks=_LEAST_BLOCKS,
+        groups=(),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=False,
+        enable_chunked_prefill=False,
+        scheduling_policy=planner.settings.scheduler.scheduling_policy,
+        num_steps_ahead=planner.steps_ahead(),
+        memory=memory,
         decisions=tuple(planner.decisions),
     )
 

@@ -15,7 +15,9 @@ from octavo.layers.weights import collect_slots, finalize
 from octavo.models.loading.checkpoint import Checkpoint, check_fit
 from octavo.models.loading.dummy import fill_with_noise
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
+from octavo.models.loading.pooled_weights import checkpoint_parts
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
+from octavo.models.pooled import PooledModel
 from octavo.telemetry.phases import PhaseTimer
 
 logger = logging.getLogger(__name__)
@@ -61,9 +63,13 @@ def load_weights(
         if load_format == "dummy":
             fill_with_noise(slots, seed)
         else:
-            checkpoint = _open(source, config, load_format)
-            check_fit(slots, checkpoint, is_tied=config.tie_word_embeddings)
-            _copy(checkpoint, slots, show_progress and sys.stderr.isatty())
+            parts: list[tuple[Checkpoint, dict[str, torch.Tensor]]] = [(_open(source, config, load_format), slots)]
+            if isinstance(model, PooledModel):
+                parts = checkpoint_parts(model, parts[0][0], source.path)
+            for checkpoint, wanted in parts:
+                check_fit(wanted, checkpoint, is_tied=config.tie_word_embeddings)
+            for checkpoint, wanted in parts:
+                _copy(checkpoint, wanted, show_progress and sys.stderr.isatty())
         finalize(model)
         _wait_for(slots)
         phase.num_bytes = num_bytes

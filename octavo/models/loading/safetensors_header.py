@@ -19,6 +19,8 @@ _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
 _METADATA = "__metadata__"
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# Tables of numbers that older encoders keep beside their weights; nobody reads them.
+_TABLES = ("position_ids", "token_type_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ def _tensor(path: Path, start: int, name: str, entry: Any) -> StoredTensor:
     dtype, shape, place = entry.get("dtype"), _counts(entry.get("shape")), _counts(entry.get("data_offsets"))
     if not isinstance(dtype, str) or shape is None or place is None or len(place) != 2:
         raise _corrupted(path, f"the header does not say type, shape and place of {name[:200]}")
+    if dtype == "I64" and name.rpartition(".")[2] in _TABLES:
+        dtype = "F64"  # of the same size
     if dtype not in _DTYPES:
         raise UnsupportedModelError(
             f"{path}: {name} is of the type {dtype}; supported are {', '.join(sorted(_DTYPES))}."

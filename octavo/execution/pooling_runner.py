@@ -1,0 +1,102 @@
+"""Runs models that answer with vectors: a step in, vectors out."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from octavo.execution.pooling import PooledStep, PoolingState
+from octavo.execution.runner import ModelRunner
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels import attention_backend, padded_rows
+from octavo.kernels.packed_attention import plan_packed
+from octavo.models.base import CausalLM
+from octavo.models.pooled import EncoderBackbone, PooledModel
+from octavo.platforms.transfer import to_device
+from octavo.records import NewRow, Plan, Step
+
+
+class PoolingRunner(Protocol):
+    """What the executor needs of a runner."""
+
+    def execute(self, step: Step) -> PooledStep:
+        """Run one step; where the device works on its own, this queues the work."""
+        ...
+
+
+class EncoderRunner:
+    """An encoder: requests come and go within one step, so it keeps nothing from one to the next."""
+
+    def __init__(self, model: PooledModel, device: torch.device) -> None:
+        assert isinstance(model.backbone, EncoderBackbone)
+        self._backbone = model.backbone
+        self._pooling = PoolingState(model.pooler, device)
+        self._device = device
+
+    @torch.inference_mode()
+    def execute(self, step: Step) -> PooledStep:
+        """Run one step, all of whose rows are new and whole."""
+        self._pooling.take_changes(step)
+        by_slot = {row.slot: row for row in step.new_rows}
+        rows = [by_slot[slot] for slot in step.slots.tolist()]
+        inputs = np.concatenate([_inputs_of(row) for row in rows], axis=1)  # [3, T]
+        num_tokens = inputs.shape[1]
+        padding = (0, padded_rows(self._device, num_tokens) - num_tokens)
+        token_ids, positions, segments = F.pad(to_device(inputs, self._device), padding)
+        plan = plan_packed(step.num_new.astype(np.int64), self._device)
+        hidden: torch.Tensor = self._backbone(token_ids, positions, segments, plan)
+        return self._pooling.run(step, hidden[:num_tokens])
+
+
+def _inputs_of(row: NewRow) -> np.ndarray:
+    """``[3, tokens]`` int64: token ids, positions, segments."""
+    inputs = np.zeros((3, len(row.token_ids)), np.int64)
+    inputs[0] = row.token_ids
+    inputs[1] = np.arange(len(row.token_ids))
+    if row.pooling is not None and row.pooling.segment_start is not None:
+        inputs[2, row.pooling.segment_start :] = 1
+    return inputs
+
+
+class DecoderPoolingRunner(ModelRunner):
+    """A decoder: chunks and prefix cache as for text, and vectors where tokens would be drawn."""
+
+    pooling: PoolingState
+
+    @torch.inference_mode()
+    def execute(self, step: Step) -> PooledStep:  # type: ignore[override]
+        """Run one step."""
+        self._take_changes(step)
+        self.pooling.take_changes(step)
+        inputs = self._prepare_inputs(step)
+        hidden = self._forward(inputs, self._plan_attention(step, inputs))
+        self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
+        return self.pooling.run(step, hidden)
+
+
+def pooling_runner(
+    model: PooledModel, config: ModelConfig, plan: Plan, device: torch.device, *, deterministic: bool
+) -> PoolingRunner:
+    """The runner for a model on a device, ready for steps.
+
+    Args:
+        deterministic: whether a row's bits must not depend on the other rows.
+    """
+    if config.encoder is not None:
+        return EncoderRunner(model, device)
+    backbone = model.backbone
+    assert isinstance(backbone, CausalLM)
+    backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
+    arguments = (backbone, config, plan, getattr(torch, plan.dtype), device, backend)
+    state = PoolingState(model.pooler, device)
+    if device.type == "cpu":
+        runner = DecoderPoolingRunner(*arguments)
+        runner.pooling = state
+        return runner
+    from octavo.execution.device_pooling_runner import DevicePoolingRunner
+
+    on_device = DevicePoolingRunner(*arguments)
+    on_device.pooling = state
+    on_device.warm_up()
+    return on_device

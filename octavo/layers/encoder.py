@@ -1,0 +1,110 @@
+"""The encoder's block: attention in both directions and a plain feed-forward, a norm after each."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels import AttentionSpec
+from octavo.kernels.packed_attention import PaddedRows, packed_attention
+from octavo.layers.build import Build
+from octavo.layers.linear import Linear, MergedLinear
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+class LayerNorm(nn.Module):
+    """Norm to mean 0 and variance 1 over the last dimension (arXiv:1607.06450)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(size), requires_grad=False)
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., size]`` in and out."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class SelfAttention(nn.Module):
+    """Queries, keys and values, named as BERT names them, and the attention of every token to all of its text."""
+
+    def __init__(self, config: ModelConfig, build: Build) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.qkv = MergedLinear(size, {"query": size, "key": size, "value": size}, build, bias=True)
+        heads, head_dim = config.num_heads, config.head_dim
+        self.spec = AttentionSpec(heads, heads, head_dim, head_dim**-0.5)
+
+    def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        return packed_attention(self.qkv(x), plan, self.spec)
+
+
+class AddNorm(nn.Module):
+    """``norm(residual + dense(x))``."""
+
+    def __init__(self, in_features: int, config: ModelConfig, build: Build) -> None:
+        super().__init__()
+        self.dense = Linear(in_features, config.hidden_size, build, bias=True)
+        self.LayerNorm = LayerNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """``[T, in_features]`` and ``[T, hidden]`` to ``[T, hidden]``."""
+        return self.LayerNorm(self.dense(x) + residual)
+
+
+class EncoderAttention(nn.Module):
+    """Attention with its sum and norm."""
+
+    def __init__(self, config: ModelConfig, build: Build) -> None:
+        super().__init__()
+        self.self = SelfAttention(config, build)
+        self.output = AddNorm(config.hidden_size, config, build)
+
+    def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        return self.output(self.self(x, plan), x)
+
+
+class FeedForward(nn.Module):
+    """The layer to the larger size, activated."""
+
+    def __init__(self, config: ModelConfig, build: Build) -> None:
+        super().__init__()
+        if config.hidden_act not in ACTIVATIONS:
+            raise UnsupportedModelError(
+                f"The activation {config.hidden_act!r} is not supported; supported are {', '.join(ACTIVATIONS)}."
+            )
+        self.dense = Linear(config.hidden_size, config.intermediate_size, build, bias=True)
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden] → [T, intermediate]``."""
+        return self.activation(self.dense(x))
+
+
+class EncoderLayer(nn.Module):
+    """One block of BERT's encoder (arXiv:1810.04805)."""
+
+    def __init__(self, config: ModelConfig, build: Build) -> None:
+        super().__init__()
+        self.attention = EncoderAttention(config, build)
+        self.intermediate = FeedForward(config, build)
+        self.output = AddNorm(config.intermediate_size, config, build)
+
+    def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        attended = self.attention(x, plan)
+        return self.output(self.intermediate(attended), attended)

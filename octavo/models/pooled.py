@@ -1,0 +1,81 @@
+"""Models that answer with vectors: a backbone that gives hidden states, and what makes vectors of them."""
+
+import importlib
+from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels.packed_attention import PaddedRows
+from octavo.layers.build import Build
+from octavo.layers.pooling import Pooler
+from octavo.models.base import CausalLM
+
+_BACKBONES = {"bert": "octavo.models.bert:BertBackbone"}
+_BACKBONE_OF = {"bert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
+
+
+class EncoderBackbone(nn.Module, ABC):
+    """A model whose tokens see both ways."""
+
+    @abstractmethod
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
+    ) -> torch.Tensor:
+        """Run the layers over sequences laid end to end.
+
+        Args:
+            token_ids, positions: ``[≥ T]`` int64; entries past the sequences are padding.
+            segments: ``[≥ T]`` int64, 0 for the first text of a pair, 1 for the second.
+            plan: how to attend; see :func:`octavo.kernels.packed_attention.plan_packed`.
+
+        Returns:
+            ``[≥ T, hidden]``.
+        """
+
+
+@runtime_checkable
+class WithHead(Protocol):
+    """A model with layers under ``model`` and a head under ``lm_head``, as most have it."""
+
+    model: nn.Module
+    lm_head: nn.Module
+
+
+class PooledModel(nn.Module):
+    """A backbone and its pooler.
+
+    Attributes:
+        backbone: an :class:`EncoderBackbone`, or a decoder without its head.
+        weight_prefix: what some checkpoints put before the names of the backbone's weights, and others leave out.
+    """
+
+    def __init__(self, backbone: nn.Module, pooler: Pooler, weight_prefix: str) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.pooler = pooler
+        self.weight_prefix = weight_prefix
+
+
+def build_encoder(config: ModelConfig, build: Build) -> PooledModel:
+    """An encoder with empty weights, of torch's default type on torch's default device."""
+    assert config.encoder is not None and config.pooling is not None, "an encoder's configuration"
+    module, _, name = _BACKBONES[_BACKBONE_OF[config.model_type]].partition(":")
+    backbone: EncoderBackbone = getattr(importlib.import_module(module), name)(config, build)
+    return PooledModel(backbone, Pooler(config.pooling), config.encoder.prefix).eval()
+
+
+def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:
+    """A text-generating model without its head, but with a pooler.
+
+    Raises:
+        UnsupportedModelError: its family keeps layers and head elsewhere than most do.
+    """
+    assert config.pooling is not None, "the configuration of a model that answers with vectors"
+    if not isinstance(model, WithHead):
+        raise UnsupportedModelError(f"{config.architecture} cannot be used for vectors: it has no head to do without.")
+    del model.lm_head
+    return PooledModel(model, Pooler(config.pooling), "model.").eval()
