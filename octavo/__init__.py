@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RequestOutput,
         RequestOutputKind,
         SamplingParams,
+        StructuredOutputsParams,
         TextPrompt,
         TokensPrompt,
     )
@@ -36,6 +37,7 @@ _HOMES = {
     "RequestOutput": "octavo.records",
     "RequestOutputKind": "octavo.records",
     "SamplingParams": "octavo.records",
+    "StructuredOutputsParams": "octavo.records",
     "TextPrompt": "octavo.records",
     "TokensPrompt": "octavo.records",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
     "__version__",

@@ -41,6 +41,7 @@ from octavo.records.prepared import PreparedRequest
 from octavo.records.prompts import PromptType, TextPrompt, TokensPrompt
 from octavo.records.sampling_params import RequestOutputKind, SamplingParams
 from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Step, StepResult
+from octavo.records.structured import GrammarBackend, StructuredOutputsParams
 
 __all__ = [
     "NAN_TOKEN",
@@ -58,6 +59,7 @@ __all__ = [
     "EngineOutput",
     "EngineRequest",
     "EngineStats",
+    "GrammarBackend",
     "Logprob",
     "MemoryPart",
     "NewRow",
@@ -84,6 +86,7 @@ __all__ = [
     "Step",
     "StepOutputs",
     "StepResult",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokenLogprobs",
     "TokensPrompt",
