@@ -5,6 +5,8 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
+
 from octavo.api.console.files import console_files
 
 STATIC = console_files()
@@ -130,3 +132,27 @@ def test_page_stands_below_a_proxys_prefix(start_server: StartServer) -> None:
     assert not any(path.startswith("/") for path in page.paths)
     for path, text in scripts().items():
         assert not re.search(r'(?:getJson|getText|ask|fetch)\("/', text), path
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2's relative luminance of ``#rrggbb``."""
+    parts = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("text", "ground"),
+    [
+        *(("text", ground) for ground in ("page", "raised", "sunken", "mine")),
+        *(("quiet", ground) for ground in ("page", "raised")),
+        *(("on-accent", "accent"), ("bad", "bad-page"), ("accent", "page")),
+    ],
+)
+def test_text_stands_out_from_its_ground(theme: str, text: str, ground: str) -> None:
+    style = STATIC["/console/style.css"].body.decode()
+    (rules,) = re.findall(r"color-scheme: " + theme + r";(.*?)}", style, re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6});", rules))
+    bright, dark = sorted((luminance(colours[text]), luminance(colours[ground])), reverse=True)
+    assert (bright + 0.05) / (dark + 0.05) >= 4.5

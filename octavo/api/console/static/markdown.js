@@ -4,7 +4,9 @@
 import { copyButton, element } from "./dom.js";
 
 const MAX_DEPTH = 6; // of lists and quotes in each other, and of emphasis in emphasis
-const REACH = 4096; // how far ahead the end of a span is looked for, which keeps the work linear
+// How far ahead the end of a span is looked for, and how many marks are tried: this keeps the work linear.
+const REACH = 4096;
+const MAX_TRIES = 32;
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
@@ -67,16 +69,22 @@ function endOfFence(lines, start, mark) {
   return lines.length; // not closed yet: the answer is still coming
 }
 
-/** A list goes on over items, indented lines, and single empty lines between them. */
+/** A list goes on over items of its kind, indented lines, and single empty lines between them. */
 function endOfList(lines, start) {
+  const [, indent, mark] = ITEM.exec(lines[start]);
+  const isOther = (line) => {
+    const item = ITEM.exec(line);
+    return item && item[1].length <= indent.length && /\d/.test(item[2]) !== /\d/.test(mark);
+  };
   let end = start + 1;
   while (end < lines.length) {
+    if (isOther(lines[end])) break;
     if (lines[end].trim() === "") {
       const next = lines[end + 1];
       if (next === undefined || !(ITEM.test(next) || /^\s{2,}\S/.test(next))) break;
-    } else if (!ITEM.test(lines[end]) && !/^\s/.test(lines[end]) && (lines[end - 1].trim() === "" || startsBlock(lines[end]))) {
-      break;
     } else if (RULE.test(lines[end])) {
+      break;
+    } else if (!ITEM.test(lines[end]) && !/^\s/.test(lines[end]) && startsBlock(lines[end])) {
       break;
     }
     end += 1;
@@ -233,7 +241,8 @@ function codeAt(text, at) {
 const TAGS = { "*": "em", _: "em", "**": "strong", __: "strong", "~~": "del" };
 
 function emphasisAt(text, at, depth) {
-  const run = Math.min(runLength(text, at), 3);
+  const run = runLength(text, at);
+  if (run > 3) return null;
   const isWord = (char) => /[\p{L}\p{N}]/u.test(char ?? "");
   if (/\s/.test(text[at + run] ?? " ")) return null;
   // snake_case is a name.
@@ -241,7 +250,10 @@ function emphasisAt(text, at, depth) {
   const mark = text[at].repeat(run === 3 ? 2 : run);
   const tag = TAGS[mark];
   if (!tag) return null;
-  for (let end = find(text, mark, at + run); end >= 0 && end - at < REACH; end = find(text, mark, end + runLength(text, end))) {
+  let end = at;
+  for (let tries = 0; tries < MAX_TRIES; tries += 1) {
+    end = find(text, mark, end + runLength(text, end));
+    if (end < 0 || end - at > REACH) return null;
     const closing = runLength(text, end);
     const fits = run === 3 ? closing >= 3 : closing === mark.length || closing > 2;
     if (!fits || /\s/.test(text[end - 1]) || (text[at] === "_" && isWord(text[end + closing]))) continue;
