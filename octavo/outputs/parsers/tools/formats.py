@@ -1,0 +1,106 @@
+"""The formats that Octavo knows by itself: their names, parsers, writers and marks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo.outputs.parsers.base import Tool, ToolParser
+from octavo.outputs.parsers.harmony import HarmonyToolParser
+from octavo.outputs.parsers.tools.bare_json import LlamaJsonParser, XlamParser
+from octavo.outputs.parsers.tools.glm import GlmParser
+from octavo.outputs.parsers.tools.json_formats import (
+    GigaChat3Parser,
+    Granite20bFunctionCallingParser,
+    GraniteParser,
+    HermesParser,
+    InternLMParser,
+    JambaParser,
+    LongcatParser,
+    Phi4MiniParser,
+)
+from octavo.outputs.parsers.tools.machine import ToolMachine
+from octavo.outputs.parsers.tools.named_json import DeepSeekV3Parser, DeepSeekV31Parser, KimiK2Parser, MistralParser
+from octavo.outputs.parsers.tools.pythonic import Lfm2Parser, Llama4PythonicParser, Olmo3Parser, PythonicParser
+from octavo.outputs.parsers.tools.xml_formats import (
+    DeepSeekV4Parser,
+    DeepSeekV32Parser,
+    MiniMaxM2Parser,
+    Qwen3CoderParser,
+    SeedOssParser,
+    Step3Parser,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """One format of calls.
+
+    Attributes:
+        parser: makes a parser of one answer from the request's tools.
+        models: who writes it, for people.
+        start_tags: what a call can begin with, for grammars that leave the text before it free.
+        model_types: beginnings of the ``model_type`` of models that write it; they decide before the marks do.
+        template_marks: what a chat template has that teaches the format: all of one group, of several groups any.
+    """
+
+    parser: Callable[[Sequence[Tool]], ToolParser]
+    models: str
+    start_tags: tuple[str, ...] = ()
+    model_types: tuple[str, ...] = ()
+    template_marks: tuple[tuple[str, ...], ...] = ()
+
+
+def _format(
+    parser: type[ToolMachine],
+    models: str,
+    *template_marks: tuple[str, ...],
+    model_types: tuple[str, ...] = (),
+) -> ToolFormat:
+    return ToolFormat(parser, models, parser.start_tags.tags, model_types, template_marks)
+
+
+BUILT_IN: dict[str, ToolFormat] = {
+    "openai": ToolFormat(
+        HarmonyToolParser, "gpt-oss", model_types=("gpt_oss",), template_marks=(("<|channel|>", "<|constrain|>"),)
+    ),
+    "deepseek_v32": _format(
+        DeepSeekV32Parser, "DeepSeek-V3.2", ("<｜DSML｜function_calls>",), model_types=("deepseek_v32",)
+    ),
+    "deepseek_v4": _format(DeepSeekV4Parser, "DeepSeek-V4", ("<｜DSML｜tool_calls>",), model_types=("deepseek_v4",)),
+    "deepseek_v3": _format(DeepSeekV3Parser, "DeepSeek-V3, DeepSeek-R1", ("<｜tool▁calls▁begin｜>", "```json")),
+    "deepseek_v31": _format(DeepSeekV31Parser, "DeepSeek-V3.1", ("<｜tool▁calls▁begin｜>",)),
+    "kimi_k2": _format(KimiK2Parser, "Kimi K2", ("<|tool_calls_section_begin|>",), model_types=("kimi_k2",)),
+    "minimax_m2": _format(MiniMaxM2Parser, "MiniMax-M2", ("<minimax:tool_call>",), model_types=("minimax_m2",)),
+    "seed_oss": _format(SeedOssParser, "Seed-OSS", ("<seed:tool_call>",), model_types=("seed_oss",)),
+    "step3": _format(Step3Parser, "Step3", ("<steptml:invoke",), model_types=("step3_", "step3v")),
+    "qwen3_coder": _format(Qwen3CoderParser, "Qwen3-Coder, Qwen3.5", ("<function=", "<parameter=")),
+    "qwen3_xml": _format(Qwen3CoderParser, "Qwen3-Coder, Qwen3.5"),
+    "mimo": _format(Qwen3CoderParser, "MiMo", model_types=("mimo",)),
+    "step3p5": _format(Qwen3CoderParser, "Step 3.5", model_types=("step3p5",)),
+    "glm45": _format(GlmParser, "GLM-4.5, GLM-4.6", ("<arg_key>", "<arg_value>"), model_types=("glm4_moe",)),
+    "glm47": _format(GlmParser, "GLM-4.7"),
+    "ling3": _format(GlmParser, "Ling 3"),
+    "poolside_v1": _format(GlmParser, "Laguna", model_types=("laguna",)),
+    "mistral": _format(MistralParser, "Mistral, Magistral, Devstral", ("[TOOL_CALLS]",)),
+    "longcat": _format(LongcatParser, "LongCat-Flash", ("<longcat_tool_call>",), model_types=("longcat",)),
+    "internlm": _format(InternLMParser, "InternLM 2, InternLM 2.5", ("<|action_start|>",), model_types=("internlm2",)),
+    "hunyuan_a13b": _format(JambaParser, "Hunyuan-A13B", ("<tool_calls>",), model_types=("hunyuan_v1_moe",)),
+    "jamba": _format(JambaParser, "Jamba 1.5", model_types=("jamba",)),
+    "phi4_mini_json": _format(Phi4MiniParser, "Phi-4-mini", ("functools[",), ("<|tool|>", "<|/tool|>")),
+    "gigachat3": _format(GigaChat3Parser, "GigaChat 3", ("function call<|role_sep|>",), ("<|function_call|>",)),
+    "granite": _format(GraniteParser, "Granite 3", ("<|tool_call|>",)),
+    "granite-20b-fc": _format(Granite20bFunctionCallingParser, "Granite-20B-FunctionCalling", ("<function_call>",)),
+    "lfm2": _format(Lfm2Parser, "LFM2", ("<|tool_call_start|>",), ("<|tool_list_start|>",), model_types=("lfm2",)),
+    "olmo3": _format(Olmo3Parser, "OLMo 3", ("<function_calls>",), model_types=("olmo3",)),
+    "llama4_pythonic": _format(Llama4PythonicParser, "Llama 4", ("<|python_start|>",), model_types=("llama4",)),
+    "pythonic": _format(PythonicParser, "Llama 3.2 (small), ToolACE", ("params_name1=params_value1",)),
+    "llama3_json": _format(
+        LlamaJsonParser, "Llama 3.1, 3.2, 3.3", ("<|python_tag|>",), ('"parameters": dictionary of argument name',)
+    ),
+    "llama4_json": _format(LlamaJsonParser, "Llama 4 with a JSON template"),
+    "xlam": _format(XlamParser, "xLAM"),
+    "hermes": _format(HermesParser, "Hermes 2 Pro, Hermes 3, Qwen2.5, Qwen3", ("<tool_call>",)),
+    "qwen3_json": _format(HermesParser, "Qwen3"),
+    "granite4": _format(HermesParser, "Granite 4"),
+    "ernie45": _format(HermesParser, "ERNIE 4.5", model_types=("ernie4_5",)),
+}
+"""Formats by name; see ``registry.TOOL_FORMATS``."""

@@ -1,0 +1,168 @@
+"""The answer as a parser of calls reads it: as if it were all there.
+
+A parser is written as a generator that reads the answer from left to right, as its format's grammar goes. Where more
+text is needed than has come, it yields, and it goes on from there with the next piece; what it reads does not depend on
+where the text was cut. Every generator here is used with ``yield from``.
+"""
+
+import re
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from octavo.outputs.parsers.tags import TagSet
+
+_T = TypeVar("_T")
+Reading = Generator[None, None, _T]
+Give = Callable[[str], object]
+
+SPACE = re.compile(r"\s+")
+
+
+class MalformedCallError(Exception):
+    """What was read does not follow the format; never leaves the parsers."""
+
+
+class AnswerReader:
+    """Text that has come and has not been read yet.
+
+    What is read between ``record`` and ``drop_record`` can be had back as text, for attempts that turn out to be no
+    calls.
+    """
+
+    __slots__ = ("_is_finished", "_position", "_record", "_text")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._position = 0
+        self._is_finished = False
+        self._record: list[str] | None = None
+
+    def feed(self, text: str) -> None:
+        """Add the next piece."""
+        self._text = self._text[self._position :] + text
+        self._position = 0
+
+    def finish(self) -> None:
+        """No more text comes."""
+        self._is_finished = True
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all text that has come is read."""
+        return self._position == len(self._text)
+
+    def record(self, text: str = "") -> None:
+        """Write down what is read from now on, after ``text``."""
+        self._record = [text]
+
+    def drop_record(self) -> str:
+        """What was read since ``record``, "" if nothing was written down; the record ends."""
+        record, self._record = self._record, None
+        return "".join(record) if record else ""
+
+    def take(self, count: int) -> str:
+        """The next characters, which must have come."""
+        start, end = self._position, self._position + count
+        self._position = end
+        taken = self._text[start:end]
+        if self._record is not None:
+            self._record.append(taken)
+        return taken
+
+    def unread(self, tag: str) -> None:
+        """Put back a tag that has just been read; the record, if there is one, begins anew before it."""
+        self._position -= len(tag)
+        if self._record is not None:
+            self._record = [""]
+
+    def take_run(self, pattern: re.Pattern[str]) -> str:
+        """What ``pattern`` matches next of the text that has come; more of it may follow later."""
+        match = pattern.match(self._text, self._position)
+        return self.take(match.end() - match.start()) if match is not None else ""
+
+    def peek(self, count: int = 1) -> Reading[str]:
+        """The next characters without reading them, fewer only at the answer's end."""
+        while len(self._text) - self._position < count and not self._is_finished:
+            yield
+        return self._text[self._position : self._position + count]
+
+    def skip_space(self) -> Reading[str]:
+        """Read white space; the character after it, not yet read, or "" at the answer's end."""
+        while True:
+            self.take_run(SPACE)
+            character = yield from self.peek()
+            if not character.isspace():
+                return character
+
+    def expect(self, text: str) -> Reading[None]:
+        """Read ``text``.
+
+        Raises:
+            MalformedCallError: something else comes.
+        """
+        if (yield from self.peek(len(text))) != text:
+            raise MalformedCallError
+        self.take(len(text))
+
+    def take_tag(self, tags: TagSet) -> Reading[str]:
+        """Read the tag that stands next, "" if none does."""
+        while tags.open_end(self._text, self._position) == self._position and not self._is_finished:
+            yield
+        tag = tags.match(self._text, self._position) or ""
+        self.take(len(tag))
+        return tag
+
+    def give_until(self, tags: TagSet, give: Give) -> Reading[str]:
+        """Give out text as it comes up to one of the tags, read and return that; "" if the answer ends before."""
+        while True:
+            found = tags.find(self._text, self._position)
+            open_end = len(self._text) if self._is_finished else tags.open_end(self._text, self._position)
+            # Text that is still open may become a tag that begins earlier, or a longer one.
+            end = found[0] if found is not None and found[0] < open_end else open_end
+            if end > self._position:
+                give(self.take(end - self._position))
+            if found is not None and found[0] == end:
+                self.take(len(found[1]))
+                return found[1]
+            if self._is_finished:
+                return ""
+            yield
+
+    def text_until(self, tags: TagSet, max_length: int) -> Reading[tuple[str, str]]:
+        """The text up to one of the tags, and that tag, both read.
+
+        Raises:
+            MalformedCallError: none comes within ``max_length`` characters, or at all.
+        """
+        pieces: list[str] = []
+        length = 0
+
+        def collect(piece: str) -> None:
+            nonlocal length
+            pieces.append(piece)
+            length += len(piece)
+            if length > max_length:
+                raise MalformedCallError
+
+        tag = yield from self.give_until(tags, collect)
+        if not tag:
+            raise MalformedCallError
+        return "".join(pieces), tag
+
+    def read_word(self, pattern: re.Pattern[str], max_length: int) -> Reading[str]:
+        """The longest run of characters that ``pattern`` matches one or more of, may be empty.
+
+        Raises:
+            MalformedCallError: it is longer than ``max_length``.
+        """
+        pieces: list[str] = []
+        length = 0
+        while True:
+            piece = self.take_run(pattern)
+            pieces.append(piece)
+            length += len(piece)
+            if length > max_length:
+                raise MalformedCallError
+            character = yield from self.peek()
+            if not character or pattern.match(character) is None:
+                return "".join(pieces)
