@@ -131,15 +131,19 @@ class MessageMachine(ABC):
 
     def finish(self) -> list[Part]:
         """The answer has ended: give out what was held back, unless it is a header."""
-        self._scanner.finish()
-        parts = self._run()
+        if self._body is not None:
+            self._scanner.finish()
+            return self._run()
+        held = self._scanner.take_all()
         text = self._header[self._num_header_from_prompt :]
-        is_role = any(role.startswith(text.strip()) for role in self.tags.roles)
-        if self._body is None and not self._header_has_tags and not is_role:
-            self._body = Body(BodyKind.CONTENT)
-            self._give(text)
-            parts += self._take_parts()
-        return parts
+        if self._header_has_tags or self._may_be_header(text.strip()):
+            return []
+        self._begin_body(Body(BodyKind.CONTENT))
+        self._give(text + held)
+        return self._take_parts()
+
+    def _may_be_header(self, text: str) -> bool:
+        return text.startswith("to=") or any(role.startswith(text) for role in ("to=", *self.tags.roles))
 
     def _run(self) -> list[Part]:
         while self._read_head() if self._body is None else self._read_body():

@@ -1,6 +1,5 @@
 """Formats of thoughts by name, plug-ins, and what ``auto`` stands for."""
 
-import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from octavo.outputs.parsers.harmony import HarmonyFormat
 from octavo.outputs.parsers.reasoning.detect import detect_reasoning
 from octavo.outputs.parsers.reasoning.formats import TAGGED_FORMATS
 from octavo.outputs.parsers.reasoning.message_formats import MESSAGE_FORMATS
+from octavo.outputs.parsers.tools.registry import detect_tools
 
 
 @runtime_checkable
@@ -105,10 +105,7 @@ def detect(
         model_type: as in the model's ``config.json``.
         vocab_has: whether the vocabulary holds this token.
     """
-    tools = importlib.import_module("octavo.outputs.parsers.tools.registry")
-    return detect_reasoning(chat_template, model_type, vocab_has), tools.detect_tools(
-        chat_template, model_type, vocab_has
-    )
+    return detect_reasoning(chat_template, model_type, vocab_has), detect_tools(chat_template, model_type, vocab_has)
 
 
 _BUILT_IN: tuple[ReasoningFormat, ...] = (*TAGGED_FORMATS, *MESSAGE_FORMATS, HarmonyFormat())

@@ -1,5 +1,7 @@
 """Feeds a text to a parser in pieces, and cuts texts."""
 
+from itertools import pairwise
+
 from hypothesis import strategies as st
 
 from octavo.outputs.parsers.parts import ContentText, ReasoningText, joined
@@ -16,7 +18,7 @@ def run(parser, pieces):
 def cut(text, places):
     """The text cut at these places."""
     edges = sorted({0, len(text), *(place for place in places if place <= len(text))})
-    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(edges)]
 
 
 def places():

@@ -1,14 +1,14 @@
 """Whatever a model writes, and however it is cut, a reasoning parser tells the same."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.parts import ContentText, ReasoningText, joined
-from octavo.outputs.parsers.registry import reasoning_format, reasoning_names
+from octavo.outputs.parsers.parts import ContentText, ReasoningText
 from octavo.outputs.parsers.reasoning.formats import TAGGED_FORMATS
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
+from octavo.outputs.parsers.registry import reasoning_format, reasoning_names
 from tests.outputs.parsers.cuts import check_cuts, cut, places, run
 
 EARLIER_TURNS = (
@@ -44,7 +44,7 @@ def answers(tags):
 
 
 @pytest.mark.parametrize("name", reasoning_names())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_cuts_do_not_matter(name, data):
     tags = tags_of(name)
@@ -88,11 +88,11 @@ def test_a_generated_answer_is_split_where_it_was_joined(format_, thought, conte
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(reasoning_names()), st.text(max_size=40), places())
 def test_text_without_tags_comes_back(name, text, cuts):
-    """Newlines at the ends of a thought apart, nothing is lost."""
+    """White space at the ends apart, nothing is lost, but for what looks like a header that breaks off."""
+    assume(not "assistant".startswith(text.strip()))
     parser = reasoning_format(name).start(PromptEnd())
-    parts = run(parser, cut(text, cuts))
-    given_out = "".join(part.text for part in joined(parts)).removeprefix("<think>")
-    assert given_out.strip(" \n") == text.strip(" \n") or text.strip() in ("", "assistant"[: len(text.strip())])
+    given_out = "".join(part.text for part in run(parser, cut(text, cuts))).removeprefix("<think>")
+    assert given_out.strip(" \n") == text.strip(" \n")
 
 
 def test_one_character_is_held_back_no_longer_than_needed():

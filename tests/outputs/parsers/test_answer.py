@@ -1,0 +1,110 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.outputs.parsers.answer import AnswerParser
+from octavo.outputs.parsers.base import PromptEnd, ToolParser
+from octavo.outputs.parsers.harmony import HarmonyReasoningParser
+from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.registry import reasoning_format, reasoning_names
+from octavo.outputs.parsers.tags import TagScanner, TagSet
+from tests.outputs.parsers.cuts import check_cuts, places, run
+
+
+class BracketParser(ToolParser):
+    """``[[`` begins a call to f, ``]]`` ends it; the least parser that holds something back."""
+
+    def __init__(self):
+        self._scanner = TagScanner()
+        self._num_calls = 0
+        self._is_in_call = False
+
+    def feed(self, text):
+        self._scanner.feed(text)
+        return self._run()
+
+    def finish(self):
+        self._scanner.finish()
+        return self._run()
+
+    def _run(self):
+        parts = []
+        while True:
+            text, tag = self._scanner.take(TagSet(["]]"] if self._is_in_call else ["[["]))
+            if text:
+                parts.append(ToolCallArguments(self._num_calls - 1, text) if self._is_in_call else ContentText(text))
+            if tag is None:
+                return parts
+            self._is_in_call = not self._is_in_call
+            if self._is_in_call:
+                parts.append(ToolCallBegin(self._num_calls, "f"))
+                self._num_calls += 1
+
+
+def parser(name="step3", prompt="<think>\n", tools=True):
+    return AnswerParser(reasoning_format(name).start(PromptEnd(prompt)), BracketParser() if tools else None)
+
+
+def test_calls_are_found_in_the_content_only():
+    text = "[[no]]\n</think>\n\nHi [[1]] and [[2]]<think>[[no]]</think>[[3]]"
+    assert check_cuts(parser, text, [9, 22, 30]) == [
+        ReasoningText("[[no]]"),
+        ContentText("Hi "),
+        ToolCallBegin(0, "f"),
+        ToolCallArguments(0, "1"),
+        ContentText(" and "),
+        ToolCallBegin(1, "f"),
+        ToolCallArguments(1, "2"),
+        ReasoningText("\n[[no]]"),
+        ToolCallBegin(2, "f"),
+        ToolCallArguments(2, "3"),
+    ]
+    counted = parser()
+    run(counted, [text])
+    assert counted.num_tool_calls == 3
+
+
+def test_without_parsers_everything_is_content():
+    assert run(AnswerParser(None, None), ["<think>", "", "[[1]]"]) == [ContentText("<think>[[1]]")]
+    assert not AnswerParser(None, None).is_reasoning
+
+
+def test_either_parser_may_be_missing():
+    assert run(parser(tools=False), ["a</think>[[1]]"]) == [ReasoningText("a"), ContentText("[[1]]")]
+    assert run(AnswerParser(None, BracketParser()), ["<think>[[1]]"]) == [
+        ContentText("<think>"),
+        ToolCallBegin(0, "f"),
+        ToolCallArguments(0, "1"),
+    ]
+
+
+def test_what_both_hold_back_comes_out_at_the_end():
+    whole = parser("qwen3")
+    assert whole.is_reasoning
+    assert whole.feed("a</thi") == [ReasoningText("a")]
+    assert whole.finish() == [ReasoningText("</thi")]
+    content = parser("qwen3", "<think></think>")
+    assert not content.is_reasoning
+    assert content.feed("b[") == [ContentText("b")]
+    assert content.finish() == [ContentText("[")]
+
+
+def test_content_of_harmony_goes_through_another_parser_of_calls():
+    """A grammar may bind gpt-oss's final message to be a list of calls."""
+    both = AnswerParser(HarmonyReasoningParser(PromptEnd("<|start|>assistant")), BracketParser())
+    text = "<|channel|>analysis<|message|>So<|end|><|start|>assistant<|channel|>final<|message|>[[1]]"
+    assert run(both, [text]) == [ReasoningText("So"), ToolCallBegin(0, "f"), ToolCallArguments(0, "1")]
+
+
+PIECES = ["<think>", "</think>", "[[", "]]", "[", "\n", "a", "<", "[THINK]", "[/THINK]"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(reasoning_names()),
+    st.lists(
+        st.sampled_from(["<think>", "</think>", "[[", "]]", "[", "\n", "a", "<", "[THINK]", "[/THINK]"]), max_size=12
+    ),
+    places(),
+)
+def test_cuts_do_not_matter(name, pieces, cuts):
+    check_cuts(lambda: parser(name, ""), "".join(pieces), cuts)
