@@ -214,6 +214,27 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     exclude_tools_when_tool_choice_none: Annotated[
         bool, Meta(description="Do not show tools to the model if tool_choice is none.")
     ] = False
+    chat_template_date: Annotated[
+        str | None,
+        Meta(description="Date that templates write as today's, as YYYY-MM-DD; pins gpt-oss's system message."),
+    ] = None
+    response_store_count: Annotated[
+        int, Meta(ge=0, description="Most answers of the Responses API that are kept in memory; 0 keeps none.")
+    ] = 4096
+    response_store_bytes: Annotated[
+        int, Meta(ge=0, description="Most bytes that they may take; the oldest go. Takes suffixes: 256MiB.")
+    ] = 256 << 20
+    allowed_mcp_server: Annotated[
+        list[str] | None,
+        Meta(description="MCP servers that requests of the Responses API may use, each as URL or LABEL=URL."),
+    ] = None
+    tool_server: Annotated[
+        str | None, Meta(description="The same for servers over SSE, as vLLM names them: HOST:PORT, comma between.")
+    ] = None
+    builtin_tool: Annotated[
+        list[str] | None,
+        Meta(description="Hooks for built-in tools: TYPE=package.module:NAME or TYPE=FILE.py:NAME."),
+    ] = None
     api_server_count: Annotated[int, Meta(ge=1, le=64, description="Number of API processes.")] = 1
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that running requests may take after SIGTERM.")
