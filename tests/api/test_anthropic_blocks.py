@@ -15,6 +15,7 @@ from octavo.api.anthropic.events import (
     BlockEvent,
     BlockStart,
     BlockStop,
+    InputJsonDelta,
     Message,
     MessageStart,
     MessageUsage,
@@ -167,6 +168,14 @@ def test_text_after_a_call_does_not_wait() -> None:
     writer.add(ToolCallArguments(0, '{"x": 1}'))
     assert [type(event) for event in writer.add(ContentText("on"))] == [BlockStop, BlockStart, BlockDelta]
     assert writer.add(ToolCallArguments(0, "\n")) == []
+
+
+@pytest.mark.parametrize("arguments", [', "a', "Paris", "[1, 2]", " 5"])
+def test_input_that_is_no_object_is_one_in_streams_too(arguments: str) -> None:
+    parts: list[Part] = [ToolCallBegin(0, "f", "a"), *(ToolCallArguments(0, char) for char in arguments)]
+    deltas = [event.delta for event in write(parts) if isinstance(event, BlockDelta)]
+    (delta,) = [delta for delta in deltas if isinstance(delta, InputJsonDelta)]
+    assert json.loads(delta.partial_json) == {"arguments": arguments} == blocks(write(parts))[0]["input"]
 
 
 def test_one_call_at_most() -> None:

@@ -1,5 +1,6 @@
 """Anthropic's clients get keys, refusals and missing routes in their own shape."""
 
+import anthropic
 import pytest
 from conftest import StartServer
 
@@ -43,3 +44,18 @@ def test_routes_that_do_not_exist(start_server: StartServer) -> None:
 def test_behind_a_proxy(start_server: StartServer) -> None:
     response = start_server(api_key=["secret"], root_path="/llm").client.post("/v1/messages")
     assert response.json()["type"] == "error"
+
+
+def test_models_are_listed_for_both(start_server: StartServer) -> None:
+    server = start_server(served_model_name=["one", "two/three"])
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        models = list(client.models.list())
+        assert [(model.id, model.type, model.display_name) for model in models] == [
+            ("one", "model", "one"),
+            ("two/three", "model", "two/three"),
+        ]
+        assert client.models.retrieve("one") == models[0]
+        assert models[0].created_at.timestamp() > 1e9
+        with pytest.raises(anthropic.NotFoundError, match="not_found_error"):
+            client.models.retrieve("three")
+    assert server.client.get("/v1/models").json()["object"] == "list"

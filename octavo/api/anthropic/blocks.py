@@ -51,6 +51,7 @@ class BlockWriter:
         self._thoughts: list[str] = []
         self._digest = hashlib.sha256()
         self._input: list[str] = []
+        self._is_object: bool | None = None
         self._num_checked = 0
         self._is_whole = False
         self._waiting: list[ReasoningText | ContentText] = []
@@ -72,8 +73,7 @@ class BlockWriter:
             case ToolCallArguments(index, text):
                 if not text or self._open is not ToolCallBegin or (index > 0 and not self._is_parallel):
                     return []
-                self._input.append(text)
-                return [self._delta(InputJsonDelta(text))]
+                return self._add_input(text)
             case ReasoningText() | ContentText():
                 if self._open is ToolCallBegin and not self._is_call_whole():
                     self._waiting.append(part)
@@ -87,6 +87,17 @@ class BlockWriter:
     def _end_call(self) -> list[BlockEvent]:
         waiting, self._waiting = self._waiting, []
         return [event for part in waiting for event in self._add_text(part)]
+
+    def _add_input(self, text: str) -> list[BlockEvent]:
+        """More of the open call's input; held back for good if it does not begin like an object."""
+        self._input.append(text)
+        if self._is_object is None:
+            beginning = "".join(self._input)
+            if not beginning.strip():
+                return []
+            self._is_object = beginning.lstrip().startswith("{")
+            text = beginning
+        return [self._delta(InputJsonDelta(text))] if self._is_object else []
 
     def _is_call_whole(self) -> bool:
         """Whether the open call's input is all there; looked at again only when there is more of it."""
@@ -120,6 +131,8 @@ class BlockWriter:
         if self._open is None:
             return []
         events: list[BlockEvent] = []
+        if self._open is ToolCallBegin and self._is_object is False:
+            events.append(self._delta(InputJsonDelta(bytes(tool_input("".join(self._input))).decode())))
         if self._open is ReasoningText:
             events.append(self._delta(SignatureDelta(base64.b64encode(self._digest.digest()).decode())))
         self._open, self._blank_kind = None, None
@@ -136,7 +149,8 @@ class BlockWriter:
         events = self._close()
         self._open, self._blank_kind = kind, None
         self._digest = hashlib.sha256()
-        self._input, self._num_checked, self._is_whole = [], 0, False
+        self._input, self._is_object = [], None
+        self._num_checked, self._is_whole = 0, False
         self._num_blocks += 1
         return [*events, BlockStart(self._num_blocks - 1, block)]
 

@@ -85,6 +85,7 @@ class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
     content: list[Block]
     stop_reason: str | None
     stop_sequence: str | None
+    stop_details: None = None
     usage: MessageUsage
 
 
@@ -129,6 +130,7 @@ class StopDelta(msgspec.Struct):
 
     stop_reason: str | None
     stop_sequence: str | None
+    stop_details: None = None
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):

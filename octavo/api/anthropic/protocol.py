@@ -105,7 +105,7 @@ class MessagesRequest(CountTokensRequest):
     metadata: Metadata | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: dict[str, str | Int64 | float | list[str | Int64 | float]] | None = None
 
 
 UNSUPPORTED: dict[str, str] = {
