@@ -2,6 +2,7 @@
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from octavo import __version__
 from octavo.api.admin.health import health_router
@@ -16,9 +17,19 @@ from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from octavo.api.openai.chat import chat_router
 from octavo.api.openai.completions import completions_router
 from octavo.api.openai.models import models_router
+from octavo.api.watched import SERVER_SEND
 from octavo.config import ServerSettings
 
 ROUTERS = (health_router, metrics_router, tokens_router, models_router, completions_router, chat_router)
+
+
+class App(FastAPI):
+    """FastAPI, with the server's own ``send`` at hand for streams."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope[SERVER_SEND] = send
+        await super().__call__(scope, receive, send)
 
 
 def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | None = None) -> FastAPI:
@@ -30,7 +41,7 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         drain: shared with the server, which ends requests through it.
     """
     frontend = Frontend(engine, settings, drain or Drain())
-    app = FastAPI(
+    app = App(
         title="Octavo",
         version=__version__,
         openapi_url=None if settings.disable_fastapi_docs else "/openapi.json",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fastapi import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
@@ -24,6 +24,8 @@ EVENT_STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),  # reverse proxies must pass each event on at once
 ]
 DONE = b"data: [DONE]\n\n"
+SERVER_SEND = "octavo.send"
+"""Where a request's scope has the server's own way to send, before any middleware wraps it."""
 
 
 class WatchedResponse(Response):
@@ -39,6 +41,7 @@ class WatchedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        send = _with_direct_body(send, scope.get(SERVER_SEND))
         work = asyncio.ensure_future(_as_coroutine(self._work(send)))
         gone = asyncio.ensure_future(_wait_until_gone(receive))
         self._drain.track(work)
@@ -58,6 +61,28 @@ class WatchedResponse(Response):
             logger.error("A request failed", exc_info=error)
             raise HttpError(500, INTERNAL_ERROR) from None
         work.result()
+
+
+def _with_direct_body(send: Send, server_send: Send | None) -> Send:
+    """Let an answer's head pass all middleware, which may add headers, and its body go straight to the server.
+
+    A stream sends its body in hundreds of small pieces, and each layer would cost as much as the piece itself.
+    """
+    if server_send is None:
+        return send
+    current = send
+
+    async def send_head(message: Message) -> None:
+        nonlocal current
+        await send(message)
+        current = server_send
+
+    current = send_head
+
+    def send_next(message: Message) -> Awaitable[None]:
+        return current(message)
+
+    return send_next
 
 
 async def _as_coroutine(work: Awaitable[None]) -> None:

@@ -210,13 +210,16 @@ class _Request:
 
     def delta(self, completion: Completion) -> RequestOutput:
         """One completion's news; prompt log-probabilities come along once."""
-        output = self._output([completion.delta()], self.is_finished)
+        news = completion.delta()
+        self._metrics.num_generation_tokens += len(news.token_ids)
+        output = self._output([news], self.is_finished)
         self._prompt_logprobs = None
         return output
 
     def snapshot(self) -> RequestOutput:
         """All completions that have begun, as they are."""
         begun = [completion.snapshot() for completion in self.completions if completion.has_begun]
+        self._count_tokens()
         return self._output(begun, self.is_finished)
 
     def ended(self, reason: str, error: str | None = None) -> RequestOutput:
@@ -226,13 +229,16 @@ class _Request:
         for completion in running:
             completion.end(reason)
         self.num_running = 0
+        self._count_tokens()
         if self.kind is RequestOutputKind.DELTA:
             return self._output([completion.delta() for completion in running], True)
         return self._output([completion.snapshot() for completion in self.completions], True)
 
+    def _count_tokens(self) -> None:
+        self._metrics.num_generation_tokens = sum([len(completion.token_ids) for completion in self.completions])
+
     def _output(self, outputs: list[CompletionOutput], finished: bool) -> RequestOutput:
         prepared = self._prepared
-        self._metrics.num_generation_tokens = sum([len(completion.token_ids) for completion in self.completions])
         return RequestOutput(
             prepared.request_id,
             prepared.prompt_text,
