@@ -106,8 +106,7 @@ async def server(
         settings = EngineConfig.from_kwargs(model=MODEL, log_level="warning", disable_log_stats=True)
         api = ServerSettings(host="127.0.0.1", port=port, disable_uvicorn_access_log=True)
         launch = ApiLaunch(settings, api, address, 0, [listener.fileno()])
-        command = ["taskset", "-c", str(cores[0]), sys.executable, "-m", "octavo.api.process"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        process = start_on(cores[0], ["-m", "octavo.api.process"], listener.fileno())
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(launch) + b"\n")
         process.stdin.flush()
@@ -115,10 +114,9 @@ async def server(
         listener.close()
         file = folder / "tokenizer.json"
         tokenizer.backend.save(str(file))
-        script = [str(HERE / "plain_server.py"), address, str(port), str(file)]
-        process = subprocess.Popen(["taskset", "-c", str(cores[0]), sys.executable, *script])
-    engine_script = [str(HERE / "fake_engine.py"), address, str(interval_ms), str(MAX_MODEL_LEN), str(ids_file)]
-    engine = subprocess.Popen(["taskset", "-c", str(cores[-1]), sys.executable, *engine_script])
+        process = start_on(cores[0], [str(HERE / "plain_server.py"), address, str(port), str(file)])
+    script = [str(HERE / "fake_engine.py"), address, str(interval_ms), str(MAX_MODEL_LEN), str(ids_file)]
+    engine = start_on(cores[-1], script)
     os.sched_setaffinity(0, cores[1:] or cores)
     try:
         await wait_until_healthy(port)
@@ -128,6 +126,12 @@ async def server(
             one.kill()
             one.wait()
         listener.close()
+
+
+def start_on(core: int, command: list[str], *fds: int) -> subprocess.Popen[bytes]:
+    """A Python process of our own on one core."""
+    stdin = subprocess.PIPE if fds else None
+    return subprocess.Popen(["taskset", "-c", str(core), sys.executable, *command], stdin=stdin, pass_fds=fds)
 
 
 async def wait_until_healthy(port: int) -> None:

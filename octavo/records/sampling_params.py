@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import InvalidRequestError
+from octavo.records.structured import StructuredOutputsParams
 
 MAX_N = 1024
 MAX_LOGPROBS = 1 << 20
@@ -59,6 +60,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         bad_words: strings that must not be generated.
         extra_args: free-form values for custom logit processors.
         skip_reading_prefix_cache: compute the whole prompt anew.
+        structured_outputs: what form the text must have.
     """
 
     n: int = 1
@@ -87,6 +89,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     bad_words: list[str] | None = None
     extra_args: dict[str, Any] | None = None
     skip_reading_prefix_cache: bool | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self.normalise()
@@ -153,6 +156,10 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             if count is not None:
                 _check_int(name, count, -1, MAX_LOGPROBS)
         self._verify_lists()
+        if self.structured_outputs is not None and self.allowed_token_ids is not None:
+            raise InvalidRequestError(
+                "structured_outputs and allowed_token_ids exclude each other.", "structured_outputs"
+            )
         if self.is_greedy and self.n > 1:
             raise InvalidRequestError(
                 f"n must be 1 with greedy sampling (temperature 0), got {self.n}: all texts would be equal.", "n"
