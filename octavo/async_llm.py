@@ -4,7 +4,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from octavo.engine.supervisor import Supervisor
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.frontend import Frontend
+from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.meter import RequestMeter
+from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
 from octavo.outputs.processor import OutputProcessor
 from octavo.outputs.stream import OutputStream
 from octavo.records import (
@@ -25,6 +27,8 @@ from octavo.records import (
     EngineOutput,
     EngineRequest,
     EngineStats,
+    PoolingParams,
+    PreparedRequest,
     PromptType,
     RequestOutput,
     RequestOutputKind,
@@ -81,6 +85,8 @@ class AsyncLLM:
         self._info: EngineInfo | None = None
         self._outputs = OutputProcessor(None)
         self._streams: dict[str, OutputStream] = {}
+        self._pooling = PoolingOutputs()
+        self._vectors: set[asyncio.Future[Pooled]] = set()
         self._replays = Replays()
         self._started = asyncio.Event()
         self._error: EngineDeadError | ConfigError | None = None
@@ -107,6 +113,11 @@ class AsyncLLM:
         return self._inputs
 
     @property
+    def pooling_processor(self) -> PoolingProcessor:
+        """The same for requests that are answered with vectors."""
+        return PoolingProcessor(self.info, self.tokenizer)
+
+    @property
     def info(self) -> EngineInfo:
         """The engine's description."""
         assert self._info is not None, "start() comes first"
@@ -131,7 +142,7 @@ class AsyncLLM:
     @property
     def num_unfinished(self) -> int:
         """Requests in flight."""
-        return len(self._streams)
+        return len(self._streams) + len(self._pooling)
 
     async def start(self) -> None:
         """Start the engine and wait until it is loaded.
@@ -236,6 +247,57 @@ class AsyncLLM:
                 await self._abort_in_engine(request_id)
             self._send_soon(self._replays.forget([child.request_id for child in prepared.children]))
 
+    async def encode(
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams | None,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> AsyncGenerator[Pooled, None]:
+        """The vector of a prompt, as the one output; closing the generator aborts the request. Raises as generate."""
+        options = PoolingOptions(priority, cache_salt, truncate_prompt_tokens)
+        process = partial(self.pooling_processor.process, request_id, prompt, pooling_params, None, options)
+        prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
+        for output in await self.pool([prepared]):
+            yield output
+
+    async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
+        """Run pooling requests side by side; if one fails, or the caller is cancelled, the others are aborted.
+
+        Raises:
+            InvalidRequestError: a request id is in use.
+            OverloadedError: too many requests wait already.
+            RequestFailedError: a request failed in the engine.
+            EngineDeadError: the engine is gone for good.
+        """
+        self._check_admission()
+        assert self._client is not None and self._meter is not None
+        requests = [request.children[0] for request in prepared]
+        request_ids = [request.request_id for request in prepared]
+        taken = next((name for name in request_ids if self._pooling.has(name) or self._outputs.has(name)), None)
+        if taken is not None:
+            raise InvalidRequestError(f"The request id {taken!r} is already in use.", "request_id")
+        futures = [asyncio.get_running_loop().create_future() for _ in prepared]
+        self._vectors.update(futures)
+        for request, future in zip(prepared, futures, strict=True):
+            self._pooling.add(request, partial(_settle, future))
+            self._meter.begin(request)
+        try:
+            if self._client.is_connected:
+                self._replays.enter(requests)
+            await self._client.add(requests)
+            return [checked(await future) for future in futures]
+        finally:
+            self._vectors.difference_update(futures)
+            unfinished = self._pooling.abort(request_ids)
+            self._meter.end(unfinished, "abort")
+            if unfinished and self._client is not None:
+                await self._client.abort(unfinished)
+            self._send_soon(self._replays.forget(request_ids))
+
     async def abort(self, request_id: str) -> None:
         """End a request; its generator raises :class:`RequestFailedError`."""
         stream = self._streams.get(request_id)
@@ -288,12 +350,15 @@ class AsyncLLM:
             self._error = error
         for stream in self._streams.values():
             stream.fail(self._error)
+        for future in self._vectors:
+            if not future.done():
+                future.set_exception(self._error)
         self._started.set()
 
     def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
         self._info = info
         self._started.set()
-        requests, guilty = self._replays.resume(self._outputs.replays())
+        requests, guilty = self._replays.resume(self._outputs.replays() + self._pooling.replays())
         error = "The engine died each time that it worked on this request."
         failures = [EngineOutput(request_id, finish_reason="error", error=error) for request_id in guilty]
         self._handle_batch(StepOutputs(others=failures), self.stats)
@@ -313,6 +378,7 @@ class AsyncLLM:
         if not outputs:
             return
         self._send_soon(self._replays.take(outputs))
+        self._pooling.process(outputs)
         processed = self._outputs.process(outputs)
         for output in processed.outputs:
             stream = self._streams.get(output.request_id)
@@ -333,6 +399,12 @@ _background: set[asyncio.Task[None]] = set()
 def _is_long(prompt: PromptType) -> bool:
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return isinstance(text, str) and len(text) > _LONG_TEXT
+
+
+def _settle(future: "asyncio.Future[Pooled]", output: Pooled) -> None:
+    """Hand an answer over, unless nobody waits for it any more."""
+    if not future.done():
+        future.set_result(output)
 
 
 def _run_soon(work: Coroutine[None, None, None]) -> None:

@@ -11,6 +11,7 @@ from octavo.engine.core import EngineCore
 from octavo.errors import ConfigError, InvalidRequestError, RequestFailedError
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
+from octavo.llm_pooling import PoolingFace, as_prompts
 from octavo.outputs.processor import OutputProcessor
 from octavo.records import (
     PreparedRequest,
@@ -26,7 +27,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 Message = dict[str, Any]
 
 
-class LLM:
+class LLM(PoolingFace):
     """A model for offline inference, with vLLM's interface.
 
     Args:
@@ -83,7 +84,7 @@ class LLM:
             InvalidRequestError: a prompt or parameter is wrong; nothing has run then.
             RequestFailedError: a request failed in the engine.
         """
-        items = _as_prompts(prompts)
+        items = as_prompts(prompts)
         params = _one_each(sampling_params, len(items), "sampling_params")
         priorities = _one_each(priority, len(items), "priority")
         prepared = [
@@ -183,16 +184,6 @@ class LLM:
 def _progress(use_tqdm: bool | Callable[..., tqdm], total: int) -> tqdm:
     make = use_tqdm if callable(use_tqdm) else tqdm
     return make(total=total, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm)
-
-
-def _as_prompts(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
-    """One prompt or several, as a list; a list of token ids is one prompt."""
-    if isinstance(prompts, (str, dict)):
-        return [prompts]
-    items = list(prompts)
-    if items and all(isinstance(item, int) for item in items):
-        return [items]  # type: ignore[list-item]
-    return items  # type: ignore[return-value]
 
 
 def _as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:

@@ -13,6 +13,10 @@ from octavo.records import EngineInfo, EngineRequest, PreparedRequest, PromptTyp
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_SALT_LENGTH = 256
+NO_TEXT = (
+    "This model answers with vectors and does not write text; use /v1/embeddings, /pooling, /classify, /score or "
+    "/rerank, or LLM.embed, LLM.classify and LLM.score."
+)
 _SEED_MASK = (1 << 64) - 1
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 # Name in a generation config → name of the sampling parameter.
@@ -96,6 +100,8 @@ class InputProcessor:
             InvalidRequestError: something is wrong; the sentence says what, ``param`` names the field.
             PromptTooLongError: the prompt does not fit.
         """
+        if self._info.pooling is not None:
+            raise InvalidRequestError(NO_TEXT)
         params = self._checked_params(params)
         parsed = parse_prompt(
             prompt,

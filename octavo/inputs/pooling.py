@@ -1,0 +1,241 @@
+"""Prompts and pooling parameters to engine requests, checked."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.errors import InvalidRequestError, PromptTooLongError
+from octavo.inputs.processor import MAX_SALT_LENGTH
+from octavo.inputs.prompts import check_token_ids, plain_ints
+from octavo.inputs.texts import Side, cut, encode_text
+from octavo.records import (
+    EngineInfo,
+    EngineRequest,
+    PooledData,
+    PoolingParams,
+    PoolingRequest,
+    PoolingSpec,
+    PoolingTask,
+    PreparedRequest,
+    PromptType,
+    SamplingParams,
+)
+from octavo.tokenization.tokenizer import Tokenizer
+
+WRITES_TEXT = (
+    "This model writes text and does not answer with vectors; start it with --runner pooling (and --convert embed or "
+    "classify) for that."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingOptions:
+    """What is the same for all inputs of one call.
+
+    Attributes:
+        priority: lower runs first under the priority policy.
+        cache_salt: separates prefix-cache entries.
+        truncate_prompt_tokens: keep at most so many tokens of each input; −1 is as many as the model takes, None
+            refuses inputs that are longer.
+        truncation_side: where they are cut.
+        add_special_tokens: let the tokenizer put its own around texts.
+    """
+
+    priority: int = 0
+    cache_salt: str | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Side = "right"
+    add_special_tokens: bool = True
+
+
+class PoolingProcessor:
+    """Checks pooling requests and turns them into requests for the engine. May be used from any thread.
+
+    Args:
+        tokenizer: None if prompts are token ids.
+    """
+
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer | None) -> None:
+        self._info = info
+        self._tokenizer = tokenizer
+
+    @property
+    def spec(self) -> PoolingSpec:
+        """What the model answers with vectors.
+
+        Raises:
+            InvalidRequestError: it writes text.
+        """
+        if self._info.pooling is None:
+            raise InvalidRequestError(WRITES_TEXT)
+        return self._info.pooling
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt, in tokens."""
+        return self._info.max_model_len
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer.
+
+        Raises:
+            InvalidRequestError: there is none.
+        """
+        if self._tokenizer is None:
+            raise InvalidRequestError("The engine runs without a tokenizer; give token ids.", "prompt")
+        return self._tokenizer
+
+    def process(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: PoolingParams | None = None,
+        task: PoolingTask | None = None,
+        options: PoolingOptions = PoolingOptions(),
+    ) -> PreparedRequest:
+        """Check and tokenise one request; ``params`` is left as it is.
+
+        Args:
+            params: None takes the defaults.
+            task: what is meant if ``params`` does not say; None is what the model is made for.
+
+        Raises:
+            InvalidRequestError: something is wrong; the sentence says what, ``param`` names the field.
+            PromptTooLongError: the prompt does not fit.
+        """
+        request = self.resolve(params, task)
+        text, token_ids, salt = self._read(prompt, options)
+        return self.prepare(request_id, text, token_ids, request, params, options, salt)
+
+    def resolve(self, params: PoolingParams | None, task: PoolingTask | None = None) -> PoolingRequest:
+        """What the engine is to do; arguments and errors as of :meth:`process`."""
+        spec = self.spec
+        params = PoolingParams() if params is None else params
+        if not isinstance(params, PoolingParams):
+            raise InvalidRequestError(
+                f"Pooling parameters must be PoolingParams, got {type(params).__name__}.", "pooling_params"
+            )
+        params.verify()
+        wanted = params.task or task or spec.tasks[0]
+        if wanted not in spec.tasks:
+            able = " or ".join(repr(name) for name in spec.tasks)
+            raise InvalidRequestError(f"This model is made for the task {able}; it cannot do {wanted!r}.", "task")
+        is_embedding = wanted in ("embed", "token_embed")
+        if params.dimensions is not None:
+            self._check_dimensions(spec, params.dimensions, is_embedding)
+        use_activation = params.use_activation
+        if use_activation is None:
+            use_activation = spec.normalize if is_embedding else True
+        return PoolingRequest(wanted, use_activation, params.dimensions)
+
+    def prepare(
+        self,
+        request_id: str,
+        text: str | None,
+        token_ids: list[int],
+        request: PoolingRequest,
+        params: PoolingParams | None = None,
+        options: PoolingOptions = PoolingOptions(),
+        cache_salt: str | None = None,
+    ) -> PreparedRequest:
+        """The request for tokens that are there already; errors as of :meth:`process`."""
+        if not token_ids:
+            raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
+        if len(token_ids) > self._info.max_model_len:
+            raise PromptTooLongError(
+                f"The input has {len(token_ids)} tokens; the model takes at most {self._info.max_model_len}. Shorten "
+                "it, or let it be cut with truncate_prompt_tokens = -1.",
+                "input",
+            )
+        check_token_ids(token_ids, self._info.vocab_size, "prompt")
+        is_whole = params is not None and params.skip_reading_prefix_cache
+        sampling = SamplingParams(
+            max_tokens=None,
+            detokenize=False,
+            skip_reading_prefix_cache=bool(is_whole) or self.spec.needs_all_tokens(request.task),
+        )
+        arrival_time = time.time()
+        child = EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            params=sampling,
+            priority=options.priority,
+            arrival_time=arrival_time,
+            cache_salt=_checked_salt(options.cache_salt or cache_salt),
+            pooling=request,
+        )
+        return PreparedRequest(request_id, text, token_ids, sampling, [child], arrival_time)
+
+    def limit(self, options: PoolingOptions) -> int | None:
+        """Most tokens to keep; None to refuse what is too long.
+
+        Raises:
+            InvalidRequestError: ``truncate_prompt_tokens`` is out of range.
+        """
+        wanted, longest = options.truncate_prompt_tokens, self._info.max_model_len
+        if wanted is None or wanted == -1:
+            return None if wanted is None else longest
+        if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= longest:
+            raise InvalidRequestError(
+                f"truncate_prompt_tokens must be between 1 and {longest}, or -1 for the latter, got {wanted}.",
+                "truncate_prompt_tokens",
+            )
+        return wanted
+
+    def _read(self, prompt: object, options: PoolingOptions) -> tuple[str | None, list[int], str | None]:
+        """Text, token ids and cache salt of a prompt in any of its shapes."""
+        text: str | None = None
+        given: object = prompt
+        salt: object = None
+        if isinstance(prompt, Mapping):
+            given, salt = prompt.get("prompt_token_ids"), prompt.get("cache_salt")
+            text = prompt.get("prompt") if isinstance(prompt.get("prompt"), str) else None
+            given = text if given is None else given
+        if salt is not None and not isinstance(salt, str):
+            raise InvalidRequestError("cache_salt must be a text.", "cache_salt")
+        limit = self.limit(options)
+        if isinstance(given, str):
+            side, has_frame = options.truncation_side, options.add_special_tokens
+            ids = encode_text(self.tokenizer, given, limit=limit, side=side, add_special_tokens=has_frame)
+            return given, ids, salt
+        if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
+            raise InvalidRequestError(
+                "An input must be a text, a list of token ids, or a dictionary with prompt or prompt_token_ids.",
+                "prompt",
+            )
+        ids = plain_ints(given, "prompt")
+        if limit is not None:
+            ids = cut(ids, limit, options.truncation_side)
+        return text, ids, salt
+
+    def _check_dimensions(self, spec: PoolingSpec, dimensions: int, is_embedding: bool) -> None:
+        size = spec.output_size
+        if not is_embedding:
+            raise InvalidRequestError("dimensions are for embeddings; this request is for classes.", "dimensions")
+        if dimensions == size:
+            return
+        if spec.dimensions == []:
+            raise InvalidRequestError(
+                f"The model's embeddings have {size} dimensions and were not trained to be cut (Matryoshka); leave "
+                "dimensions out.",
+                "dimensions",
+            )
+        if spec.dimensions is not None and dimensions not in spec.dimensions:
+            known = ", ".join(map(str, spec.dimensions))
+            raise InvalidRequestError(f"dimensions must be one of {known}, got {dimensions}.", "dimensions")
+        if dimensions > size:
+            raise InvalidRequestError(
+                f"dimensions must be at most {size}, the model's own, got {dimensions}.", "dimensions"
+            )
+
+
+def with_query(request: PoolingRequest, query: PooledData) -> PoolingRequest:
+    """The same request, but for how well its tokens match a query's."""
+    return PoolingRequest(request.task, request.use_activation, request.dimensions, query=query)
+
+
+def _checked_salt(cache_salt: str | None) -> str | None:
+    if cache_salt is not None and not 0 < len(cache_salt) <= MAX_SALT_LENGTH:
+        raise InvalidRequestError(f"cache_salt must be a text of 1 to {MAX_SALT_LENGTH} characters.", "cache_salt")
+    return cache_salt

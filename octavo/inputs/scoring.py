@@ -1,0 +1,225 @@
+"""How well texts match: as a model that reads both at once says, or by the vectors that a model gives each."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.errors import InvalidRequestError
+from octavo.inputs.pooling import PoolingOptions, PoolingProcessor, with_query
+from octavo.inputs.texts import encode_pair, encode_text
+from octavo.records import (
+    PooledData,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequest,
+    PoolingRequestOutput,
+    PreparedRequest,
+)
+
+MAX_PAIRS = 4096
+
+Output = PoolingRequestOutput[PoolingOutput]
+Outputs = list[Output]
+ScoringJob = Generator[list[PreparedRequest], Outputs, list["Score"]]
+"""Yields requests to run together and is sent their outputs, once or twice; returns a score for each pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well two texts match.
+
+    Attributes:
+        token_ids: of all that was computed for this pair and for no pair before it.
+    """
+
+    value: float
+    token_ids: list[int]
+    num_cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOptions:
+    """What is the same for all pairs.
+
+    Attributes:
+        max_tokens_per_query, max_tokens_per_doc: most tokens of each text; 0 is no limit.
+    """
+
+    pooling: PoolingOptions = field(default_factory=PoolingOptions)
+    max_tokens_per_query: int = 0
+    max_tokens_per_doc: int = 0
+
+
+def make_pairs(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
+    """One text with each of several, or text by text.
+
+    Raises:
+        InvalidRequestError: the numbers do not go together, or are too large.
+    """
+    if not first or not second:
+        raise InvalidRequestError("There are no texts to compare.")
+    if len(first) not in (1, len(second)):
+        raise InvalidRequestError(
+            f"Give one text to compare with all others, or as many on both sides; got {len(first)} and {len(second)}."
+        )
+    if len(second) > MAX_PAIRS:
+        raise InvalidRequestError(f"One request may compare at most {MAX_PAIRS} pairs of texts, got {len(second)}.")
+    return list(zip(first if len(first) > 1 else list(first) * len(second), second, strict=True))
+
+
+def score_pairs(
+    processor: PoolingProcessor,
+    pairs: Sequence[tuple[str, str]],
+    new_id: Callable[[], str],
+    params: PoolingParams | None = None,
+    options: ScoringOptions = ScoringOptions(),
+) -> ScoringJob:
+    """The way to the scores of some pairs, by what the model can do.
+
+    Args:
+        new_id: gives ids to requests.
+
+    Raises:
+        InvalidRequestError: the model cannot score, or a text does not fit.
+    """
+    spec = processor.spec
+    if "classify" in spec.tasks:
+        if spec.num_labels != 1:
+            raise InvalidRequestError(
+                f"Scores need a model of one class, a cross-encoder; this one has {spec.num_labels}. Use /classify."
+            )
+        return _score_together(processor, pairs, new_id, params, options)
+    if spec.tasks[0] == "token_embed":
+        return _score_late(processor, pairs, new_id, params, options)
+    if "embed" in spec.tasks:
+        return _score_apart(processor, pairs, new_id, params, options)
+    raise InvalidRequestError(f"This model's task is {spec.tasks[0]!r}; it cannot compare texts.")
+
+
+def _score_together(
+    processor: PoolingProcessor,
+    pairs: Sequence[tuple[str, str]],
+    new_id: Callable[[], str],
+    params: PoolingParams | None,
+    options: ScoringOptions,
+) -> ScoringJob:
+    """A cross-encoder reads both texts at once."""
+    base = processor.resolve(params, "classify")
+    limit = processor.limit(options.pooling)
+    prepared = []
+    for first, second in pairs:
+        pair = encode_pair(
+            processor.tokenizer,
+            first,
+            second,
+            limit=limit,
+            max_first=options.max_tokens_per_query,
+            max_second=options.max_tokens_per_doc,
+        )
+        request = PoolingRequest(base.task, base.use_activation, segment_start=pair.segment_start)
+        prepared.append(processor.prepare(new_id(), None, pair.token_ids, request, params, options.pooling))
+    outputs = yield prepared
+    return [
+        Score(float(output.outputs.array[0]), output.prompt_token_ids, output.num_cached_tokens) for output in outputs
+    ]
+
+
+def _score_apart(
+    processor: PoolingProcessor,
+    pairs: Sequence[tuple[str, str]],
+    new_id: Callable[[], str],
+    params: PoolingParams | None,
+    options: ScoringOptions,
+) -> ScoringJob:
+    """Each text has a vector; the score is the cosine of their angle."""
+    request = processor.resolve(params, "embed")
+    wanted = _unique(pairs)
+    outputs = yield [
+        _prepared(processor, text, is_query, new_id(), request, params, options) for text, is_query in wanted
+    ]
+    found = dict(zip(wanted, outputs, strict=True))
+    fresh = set(wanted)
+    scores = []
+    for first, second in pairs:
+        query, document = found[first, True], found[second, False]
+        value = _cosine(query.outputs.array, document.outputs.array)
+        scores.append(_score(value, [(first, True), (second, False)], found, fresh))
+    return scores
+
+
+def _score_late(
+    processor: PoolingProcessor,
+    pairs: Sequence[tuple[str, str]],
+    new_id: Callable[[], str],
+    params: PoolingParams | None,
+    options: ScoringOptions,
+) -> ScoringJob:
+    """Each token has a vector. The queries' are computed first; the device then compares each document's with them."""
+    request = processor.resolve(params, "token_embed")
+    queries = list(dict.fromkeys(first for first, _ in pairs))
+    found = yield [_prepared(processor, text, True, new_id(), request, params, options) for text in queries]
+    by_query = dict(zip(queries, found, strict=True))
+    vectors = {text: PooledData.of(output.outputs.array) for text, output in by_query.items()}
+    outputs = yield [
+        _prepared(processor, second, False, new_id(), with_query(request, vectors[first]), params, options)
+        for first, second in pairs
+    ]
+    fresh = {(text, True) for text in queries}
+    known = {(text, True): output for text, output in by_query.items()}
+    scores = []
+    for (first, _), output in zip(pairs, outputs, strict=True):
+        score = _score(float(output.outputs.array), [(first, True)], known, fresh)
+        scores.append(
+            Score(
+                score.value, [*score.token_ids, *output.prompt_token_ids], score.num_cached + output.num_cached_tokens
+            )
+        )
+    return scores
+
+
+_Text = tuple[str, bool]
+"""A text, and whether it is a query."""
+
+
+def _unique(pairs: Sequence[tuple[str, str]]) -> list[_Text]:
+    texts: dict[_Text, None] = {}
+    for first, second in pairs:
+        texts[first, True] = texts[second, False] = None
+    return list(texts)
+
+
+def _prepared(
+    processor: PoolingProcessor,
+    text: str,
+    is_query: bool,
+    request_id: str,
+    request: PoolingRequest,
+    params: PoolingParams | None,
+    options: ScoringOptions,
+) -> PreparedRequest:
+    limit = processor.limit(options.pooling)
+    own = options.max_tokens_per_query if is_query else options.max_tokens_per_doc
+    if own:
+        own += processor.tokenizer.backend.num_special_tokens_to_add(False)
+        limit = own if limit is None else min(limit, own)
+    token_ids = encode_text(processor.tokenizer, text, limit=limit, side=options.pooling.truncation_side)
+    return processor.prepare(request_id, text, token_ids, request, params, options.pooling)
+
+
+def _score(value: float, texts: Sequence[_Text], found: dict[_Text, Output], fresh: set[_Text]) -> Score:
+    """A score, with the tokens of those texts that no score before it has counted."""
+    token_ids: list[int] = []
+    num_cached = 0
+    for text in texts:
+        if text in fresh:
+            fresh.discard(text)
+            token_ids += found[text].prompt_token_ids
+            num_cached += found[text].num_cached_tokens
+    return Score(value, token_ids, num_cached)
+
+
+def _cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    norm = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
+    return float(first @ second) / norm if norm else 0.0

@@ -1,0 +1,222 @@
+"""The offline face for models that answer with vectors: embeddings, classes, scores."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from tqdm import tqdm
+
+from octavo.engine.core import EngineCore
+from octavo.errors import InvalidRequestError
+from octavo.inputs.frontend import Frontend
+from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
+from octavo.inputs.scoring import Outputs, Score, ScoringJob, ScoringOptions, make_pairs, score_pairs
+from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
+from octavo.records import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingParams,
+    PoolingTask,
+    PreparedRequest,
+    PromptType,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+
+Params = PoolingParams | Sequence[PoolingParams] | None
+Bar = bool | Callable[..., tqdm]
+
+
+class PoolingFace:
+    """The part of :class:`octavo.LLM` that gives vectors, with vLLM's interface."""
+
+    _engine: EngineCore
+    _frontend: Frontend
+    _request_ids: "count[int]"
+
+    def encode(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        pooling_params: Params = None,
+        *,
+        use_tqdm: Bar = True,
+        pooling_task: PoolingTask | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+    ) -> list[Pooled]:
+        """Vectors as they come from the model.
+
+        Args:
+            prompts: one prompt or several, as :meth:`octavo.LLM.generate` takes them.
+            pooling_params: for all prompts, or one for each.
+            pooling_task: ``embed``, ``classify``, ``token_embed`` or ``token_classify``; None is what the model is for.
+            tokenization_kwargs: ``truncate_prompt_tokens``, ``truncation_side`` and ``add_special_tokens``.
+
+        Returns:
+            One output per prompt, in order; its tensor is at ``outputs.data``.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is wrong, or the model writes text; nothing has run then.
+            RequestFailedError: a request failed in the engine.
+        """
+        items = as_prompts(prompts)
+        given = _one_each(pooling_params, len(items))
+        processor, options = self._pooling_processor(), _options(tokenization_kwargs)
+        prepared = [
+            processor.process(str(next(self._request_ids)), prompt, params, pooling_task, options)
+            for prompt, params in zip(items, given, strict=True)
+        ]
+        return self._pool(prepared, use_tqdm)
+
+    def embed(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        *,
+        use_tqdm: Bar = True,
+        pooling_params: Params = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """An embedding for each prompt; arguments and errors as of :meth:`encode`."""
+        outputs = self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            pooling_task="embed",
+            tokenization_kwargs=tokenization_kwargs,
+        )
+        return [
+            EmbeddingRequestOutput(
+                output.request_id,
+                EmbeddingOutput(output.outputs.array.tolist()),
+                output.prompt_token_ids,
+                output.num_cached_tokens,
+                True,
+            )
+            for output in outputs
+        ]
+
+    def classify(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        *,
+        pooling_params: Params = None,
+        use_tqdm: Bar = True,
+        tokenization_kwargs: dict[str, Any] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """Probabilities of classes for each prompt; arguments and errors as of :meth:`encode`."""
+        outputs = self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            pooling_task="classify",
+            tokenization_kwargs=tokenization_kwargs,
+        )
+        return [
+            ClassificationRequestOutput(
+                output.request_id,
+                ClassificationOutput(output.outputs.array.tolist()),
+                output.prompt_token_ids,
+                output.num_cached_tokens,
+                True,
+            )
+            for output in outputs
+        ]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        use_tqdm: Bar = True,
+        pooling_params: PoolingParams | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How well texts match: one with each of several, or text by text.
+
+        A cross-encoder reads both texts at once; an embedding model gives the cosine of their embeddings, a
+        late-interaction model the sum of each query token's best match.
+
+        Raises:
+            InvalidRequestError: as of :meth:`encode`; also if the numbers of texts do not go together.
+        """
+        pairs = make_pairs(_as_texts(data_1, "data_1"), _as_texts(data_2, "data_2"))
+        options = ScoringOptions(_options(tokenization_kwargs))
+        ids = (str(next(self._request_ids)) for _ in count())
+        job = score_pairs(self._pooling_processor(), pairs, ids.__next__, pooling_params, options)
+        return [
+            ScoringRequestOutput(
+                str(next(self._request_ids)), ScoringOutput(score.value), score.token_ids, score.num_cached, True
+            )
+            for score in self._finish(job, use_tqdm)
+        ]
+
+    def _pooling_processor(self) -> PoolingProcessor:
+        return PoolingProcessor(self._engine.info, self._frontend.tokenizer)
+
+    def _finish(self, job: ScoringJob, use_tqdm: Bar) -> list[Score]:
+        requests = next(job)
+        while True:
+            try:
+                requests = job.send(self._pool(requests, use_tqdm))
+            except StopIteration as end:
+                scores: list[Score] = end.value
+                return scores
+
+    def _pool(self, prepared: list[PreparedRequest], use_tqdm: Bar) -> Outputs:
+        """Run requests to their end, and none of them any further if one fails."""
+        in_flight = PoolingOutputs()
+        done: dict[str, Pooled] = {}
+        make = use_tqdm if callable(use_tqdm) else tqdm
+        try:
+            with make(total=len(prepared), desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm) as bar:
+
+                def take(output: Pooled) -> None:
+                    done[output.request_id] = checked(output)
+                    bar.update()
+
+                for request in prepared:
+                    in_flight.add(request, take)
+                    self._engine.add(request.children[0])
+                while len(in_flight):
+                    in_flight.process(self._engine.step())
+        finally:
+            self._engine.abort(in_flight.abort([request.request_id for request in prepared]))
+        return [done[request.request_id] for request in prepared]
+
+
+def as_prompts(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
+    """One prompt or several, as a list; a list of token ids is one prompt."""
+    if isinstance(prompts, (str, dict)):
+        return [prompts]
+    items = list(prompts)
+    if items and all(isinstance(item, int) for item in items):
+        return [items]  # type: ignore[list-item]
+    return items  # type: ignore[return-value]
+
+
+def _as_texts(texts: str | Sequence[str], name: str) -> list[str]:
+    items = [texts] if isinstance(texts, str) else list(texts)
+    if not all(isinstance(text, str) for text in items):
+        raise InvalidRequestError(f"{name} must be a text or a list of texts.", name)
+    return items
+
+
+def _one_each(params: Params, num_prompts: int) -> Iterator[PoolingParams | None]:
+    if not isinstance(params, Sequence):
+        return iter([params] * num_prompts)
+    if len(params) != num_prompts:
+        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(params)} pooling_params.")
+    return iter(params)
+
+
+def _options(tokenization_kwargs: dict[str, Any] | None) -> PoolingOptions:
+    kwargs = tokenization_kwargs or {}
+    unknown = [
+        name for name in kwargs if name not in ("truncate_prompt_tokens", "truncation_side", "add_special_tokens")
+    ]
+    if unknown:
+        raise InvalidRequestError(f"tokenization_kwargs does not take {unknown[0]!r}.", "tokenization_kwargs")
+    if kwargs.get("truncation_side", "right") not in ("left", "right"):
+        raise InvalidRequestError("truncation_side must be 'left' or 'right'.", "truncation_side")
+    return PoolingOptions(**kwargs)
