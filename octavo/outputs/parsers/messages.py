@@ -25,7 +25,7 @@ class BodyKind(Enum):
     CONTENT = 1
     CALL = 2
     RAW = 3
-    """Content with the tags around it: a call that a parser of tools reads."""
+    """Content that a parser of calls reads."""
     IGNORED = 4
 
 
@@ -35,7 +35,7 @@ class Body:
 
     Attributes:
         name: the tool, if this is a call.
-        opening: what is given out before a raw body.
+        opening: what is given out before a raw body; the end tag follows it then.
         is_code: the call's body is no JSON; it is made the JSON object ``{"code": "…"}``.
     """
 
@@ -211,7 +211,7 @@ class MessageMachine(ABC):
                 self._give_arguments('"}' if self._has_arguments else '{"code": ""}')
             elif not self._has_arguments:
                 self._give_arguments("{}")
-        elif self._body.kind is BodyKind.RAW and tag in self.tags.end:
+        elif self._body.opening and tag in self.tags.end:
             self._give(tag)
         self._body = None
 

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -7,6 +8,7 @@ from octavo.outputs.parsers.harmony import HarmonyReasoningParser
 from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.registry import reasoning_format, reasoning_names
 from octavo.outputs.parsers.tags import TagScanner, TagSet
+from octavo.outputs.parsers.tools.registry import tool_parser
 from tests.outputs.parsers.cuts import check_cuts, places, run
 
 
@@ -93,6 +95,50 @@ def test_content_of_harmony_goes_through_another_parser_of_calls():
     both = AnswerParser(HarmonyReasoningParser(PromptEnd("<|start|>assistant")), BracketParser())
     text = "<|channel|>analysis<|message|>So<|end|><|start|>assistant<|channel|>final<|message|>[[1]]"
     assert run(both, [text]) == [ReasoningText("So"), ToolCallBegin(0, "f"), ToolCallArguments(0, "1")]
+
+
+HERMES_CALL = '<tool_call>\n{"name": "f", "arguments": {"a":1}}\n</tool_call>'
+CALLED = [ToolCallBegin(0, "f"), ToolCallArguments(0, '{"a":1}')]
+
+
+@pytest.mark.parametrize(
+    ("name", "tool_name", "prompt", "text"),
+    [
+        (
+            "qwen3",
+            "hermes",
+            "<think>\n",
+            'So\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a":1}}\n</tool_call>',
+        ),
+        ("qwen3", "hermes", "<think>\n", 'So\n<tool_call>\n{"name": "f", "arguments": {"a":1}}\n</tool_call>'),
+        ("mistral", "mistral", "[/INST]", '[THINK]So[/THINK][TOOL_CALLS]f[ARGS]{"a":1}'),
+        (
+            "hunyuan_a13b",
+            "hunyuan_a13b",
+            "",
+            '<think>\nSo\n</think>\n<answer>\n<tool_calls>[{"name":"f","arguments":{"a":1}}]</tool_calls>\n</answer>',
+        ),
+        (
+            "inkling",
+            "inkling",
+            "<|message_model|>",
+            "<|content_thinking|>So<|end_message|><|message_model|>f<|content_invoke_tool_json|>"
+            '{"name":"f","args":{"a":1}}<|end_message|>',
+        ),
+        (
+            "openai_gptoss",
+            "openai",
+            "<|start|>assistant",
+            "<|channel|>analysis<|message|>So<|end|><|start|>assistant"
+            '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":1}<|call|>',
+        ),
+    ],
+)
+def test_a_thought_and_a_call_as_models_write_them(name, tool_name, prompt, text):
+    def start():
+        return AnswerParser(reasoning_format(name).start(PromptEnd(prompt)), tool_parser(tool_name))
+
+    assert check_cuts(start, text, [4, 17, 40]) == [ReasoningText("So"), *CALLED]
 
 
 PIECES = ["<think>", "</think>", "[[", "]]", "[", "\n", "a", "<", "[THINK]", "[/THINK]"]

@@ -12,7 +12,7 @@ _MARKS: tuple[tuple[str, str], ...] = (
     ("<|START_THINKING|>", "cohere_command3"),
     ("<|plamo:begin_think:plamo|>", "plamo3"),
     ("<ifm|think", "k2_horizon"),
-    ("<|channel>thought", "gemma4"),
+    ("<|channel>", "gemma4"),
     ("to=self", "muse_glimmer"),
     ("[THINK]", "mistral"),
     ("Here is my thought process", "granite"),
@@ -44,6 +44,7 @@ _THINK_TYPES: tuple[tuple[str, str], ...] = (
 # The same by marks, for servers that know the template only.
 _THINK_MARKS: tuple[tuple[str, str], ...] = (
     ("[gMASK]", "glm45"),
+    ("<|start_of_role|>", "granite"),
     ("<|tool_calls_section_begin|>", "kimi_k2"),
     ("]~b]", "minimax_m2"),
     ("<minimax:tool_call>", "minimax_m2"),

@@ -9,7 +9,10 @@ _RECIPIENT = re.compile(r"\bto=(\S+)")
 
 
 class MuseMachine(MessageMachine):
-    """``<|start|>assistant to=self<|message|>…<|eom|>`` is a thought; what is said to a tool goes on as it is."""
+    """``<|start|>assistant to=self<|message|>…<|eom|>`` is a thought.
+
+    What is said to a tool is content without its header, for a parser of calls.
+    """
 
     tags = MessageTags(start=("<|start|>",), inner=(), body=("<|message|>",), end=("<|eom|>", "<|eot|>"))
 
@@ -19,7 +22,7 @@ class MuseMachine(MessageMachine):
             return Body(BodyKind.CONTENT)
         if recipient.group(1) == "self":
             return Body(BodyKind.REASONING)
-        return Body(BodyKind.RAW, opening=recipient.group() + body_tag)
+        return Body(BodyKind.RAW)
 
 
 class InklingMachine(MessageMachine):

@@ -170,7 +170,7 @@ EXAMPLES = [
         None,
         " to=self<|message|>So<|eom|><|start|>assistant to=maps.find<|message|><x><|eom|>",
         "So",
-        "to=maps.find<|message|><x><|eom|>",
+        "<x>",
     ),
     ("musespark1x", "<|start|>assistant", None, "<|message|>Two", "", "Two"),
     (
