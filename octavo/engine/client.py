@@ -5,12 +5,13 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import zmq
 import zmq.asyncio
 
 from octavo.engine import messages
-from octavo.errors import EngineDeadError
+from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.records import EngineInfo, EngineRequest, EngineStats, StepOutputs
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class EngineClient:
         self._socket.bind(address)
         self._identity: bytes | None = None
         self._generation = 0
-        self._calls: dict[int, asyncio.Future[bool]] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -69,17 +70,18 @@ class EngineClient:
         """Ask to end requests, if an engine is there."""
         await self._send(messages.Abort(request_ids))
 
-    async def call(self, name: str) -> bool:
-        """Run a control function of the engine.
+    async def call(self, name: str, **arguments: Any) -> Any:
+        """Run a control function of the engine; see :class:`~octavo.engine.control.Control`.
 
         Raises:
             EngineDeadError: no engine is there, or it died before it answered.
+            InvalidRequestError: the engine refused.
         """
         if self._identity is None:
             raise EngineDeadError("The engine is not running at the moment.")
         call_id = next(self._call_ids)
         self._calls[call_id] = asyncio.get_running_loop().create_future()
-        await self._send(messages.Call(call_id, name))
+        await self._send(messages.Call(call_id, name, arguments))
         return await self._calls[call_id]
 
     async def close(self) -> None:
@@ -119,10 +121,14 @@ class EngineClient:
                 await self.add(self._on_ready(info))
             case messages.Failed(error=error, is_setting=is_setting):
                 self._on_failed(error, is_setting)
-            case messages.Reply(call_id=call_id, value=value):
+            case messages.Reply(call_id=call_id, value=value, error=error):
                 future = self._calls.pop(call_id, None)
-                if future is not None and not future.done():
+                if future is None or future.done():
+                    return
+                if error is None:
                     future.set_result(value)
+                else:
+                    future.set_exception(InvalidRequestError(error))
 
     async def _watch_connection(self) -> None:
         while True:

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.execution.executor import Executor, InProcessExecutor
@@ -20,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 class EngineCore:
     """Scheduler and executor in one loop. Knows token ids, no text; not safe for several threads.
+
+    Attributes:
+        is_paused: no step is begun.
+        sleep_level: what memory was given back: 0 none, 1 the cache's, weights lie in host memory, 2 the weights', too.
 
     Args:
         phases: times the start; may have timed phases before this one's.
@@ -45,6 +50,8 @@ class EngineCore:
         self.scheduler = Scheduler(self.plan)
         self._pending: deque[PendingStep] = deque()
         self._held: tuple[Step, HeldStep] | None = None
+        self.is_paused = False
+        self.sleep_level = 0
         self._mask_width = -(-config.vocab_size // 32)
         self.info = EngineInfo(
             max_model_len=self.plan.max_model_len,
@@ -77,7 +84,7 @@ class EngineCore:
 
         Keeps up to ``num_steps_ahead`` further steps under way.
         """
-        while len(self._pending) <= self.plan.num_steps_ahead and self._held is None:
+        while not self.is_paused and len(self._pending) <= self.plan.num_steps_ahead and self._held is None:
             step = self.scheduler.schedule()
             if step is None:
                 break
@@ -99,16 +106,52 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step may do something."""
-        return self.scheduler.has_unfinished or bool(self._pending) or self._held is not None
+        return (self.scheduler.has_unfinished and not self.is_paused) or not self.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no step is under way."""
+        return not self._pending and self._held is None
 
     @property
     def stats(self) -> EngineStats:
         """Figures as of now."""
-        return self.scheduler.current_stats()
+        stats = self.scheduler.current_stats()
+        stats.is_paused, stats.sleep_level = self.is_paused, self.sleep_level
+        return stats
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes; refused (False) while requests run."""
         return self.scheduler.reset_prefix_cache()
+
+    def sleep(self, level: int, *, keeps_weights: bool = False) -> None:
+        """Give memory back while paused and quiet; requests that ran are computed again afterwards.
+
+        Args:
+            level: 1 moves weights to host memory, 2 drops them; the cache goes in either case.
+            keeps_weights: with level 1, they stay.
+        """
+        self.scheduler.preempt_all(device_is_new=True)
+        self.executor.sleep(0 if keeps_weights else level)
+        self.sleep_level = max(self.sleep_level, level)
+
+    def wake_up(self, *, weights: bool = True, cache: bool = True) -> None:
+        """Take memory again: for the weights, and then for the cache."""
+        if weights or cache:
+            self.executor.wake_weights()
+        if cache:
+            self.executor.wake_cache()
+            self.sleep_level = 0
+
+    def load_weights(self, folder: Path | None) -> None:
+        """Replace the weights while paused and quiet; see :meth:`Executor.load_weights`."""
+        self.executor.check_weights(folder)
+        self.scheduler.preempt_all(device_is_new=True)
+        try:
+            self.executor.load_weights(folder)
+        finally:
+            if not self.sleep_level:
+                self.executor.wake_cache()
 
     def shutdown(self) -> None:
         """Give the model's memory back."""

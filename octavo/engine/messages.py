@@ -4,6 +4,8 @@ Every message is one msgpack array, tagged by kind. Decoding builds only the typ
 arrives can run code.
 """
 
+from typing import Any
+
 import msgspec
 
 from octavo.errors import InvalidRequestError
@@ -23,10 +25,11 @@ class Abort(msgspec.Struct, tag="abort"):
 
 
 class Call(msgspec.Struct, tag="call"):
-    """Run one of the engine's control functions and reply."""
+    """Run one of the engine's control functions (see :class:`~octavo.engine.control.Control`) and reply."""
 
     call_id: int
     name: str
+    arguments: dict[str, Any] = {}
 
 
 class Ready(msgspec.Struct, tag="ready"):
@@ -61,10 +64,11 @@ class Batch(msgspec.Struct, tag="batch"):
 
 
 class Reply(msgspec.Struct, tag="reply"):
-    """A control function's result."""
+    """A control function's result, or why there is none."""
 
     call_id: int
-    value: bool
+    value: Any = None
+    error: str | None = None
 
 
 ToEngine = Add | Abort | Call

@@ -9,12 +9,15 @@ import logging
 import signal
 import sys
 import time
+from functools import partial
+from typing import Any
 
 import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from octavo.engine import messages
+from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.launch import Launch
 from octavo.engine.parent import end_with_parent
@@ -52,6 +55,7 @@ class EngineServer:
         self._frontends = [_Frontend(self._context, address, launch.generation) for address in launch.addresses]
         self._owners: dict[str, int] = {}
         self._core: EngineCore | None = None
+        self._control: Control | None = None
         self._settings = launch.settings
         self._last_stats = 0.0
 
@@ -61,6 +65,7 @@ class EngineServer:
             phases = PhaseTimer(logger)
             phases.add("imports", process_age())
             self._core = EngineCore(self._settings, phases)
+            self._control = Control(self._core, self._settings, self._deliver, self._send_stats)
             # What exists by now stays; a garbage collection in service need not look at it again and again.
             gc.freeze()
         except OctavoError as error:
@@ -68,6 +73,7 @@ class EngineServer:
         except Exception as error:
             logger.exception("the engine could not start")
             return self._report_failure(f"The engine could not start: {error}", is_setting=False)
+        assert self._control is not None
         # Connections were made before the model was loaded; their handshakes wait in the monitors and bring out Ready.
         poller = zmq.Poller()
         for frontend in self._frontends:
@@ -79,6 +85,7 @@ class EngineServer:
                 self._handle(events)
             if self._core.has_work:
                 self._deliver(self._core.step())
+            self._control.advance()
 
     def _handle(self, events: dict[zmq.Socket, int]) -> None:
         for index, frontend in enumerate(self._frontends):
@@ -97,7 +104,7 @@ class EngineServer:
             self._send(frontend, messages.Ready(self._generation, self._core.info))
 
     def _receive(self, index: int, frontend: _Frontend) -> None:
-        assert self._core is not None
+        assert self._core is not None and self._control is not None
         while True:
             try:
                 data = frontend.socket.recv(zmq.NOBLOCK)
@@ -110,10 +117,11 @@ class EngineServer:
                         self._add(request, frontend)
                 case messages.Abort(request_ids=request_ids):
                     self._abort(request_ids)
-                case messages.Call(call_id=call_id, name="reset_prefix_cache"):
-                    self._send(frontend, messages.Reply(call_id, self._core.reset_prefix_cache()))
-                case messages.Call(call_id=call_id):
-                    self._send(frontend, messages.Reply(call_id, False))
+                case messages.Call(call_id=call_id, name=name, arguments=arguments):
+                    self._control.call(name, arguments, partial(self._reply, frontend, call_id))
+
+    def _reply(self, frontend: _Frontend, call_id: int, value: Any, error: str | None) -> None:
+        self._send(frontend, messages.Reply(call_id, value, error))
 
     def _add(self, request: EngineRequest, frontend: _Frontend) -> None:
         assert self._core is not None

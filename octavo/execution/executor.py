@@ -1,22 +1,25 @@
 """Where steps are carried out."""
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 from octavo.config import EngineConfig
-from octavo.errors import ConfigError
-from octavo.execution.results import HeldStep, PendingStep
+from octavo.errors import ConfigError, InvalidRequestError, OctavoError
+from octavo.execution.offload import HostWeights, checksums
 from octavo.execution.pooling_runner import PoolingRunner, pooling_runner
+from octavo.execution.results import HeldStep, PendingStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import attention_backend, load_kernels
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
-from octavo.models.loading import LoadReport, load_weights
+from octavo.models.loading import LoadReport, check_weights, load_weights
 from octavo.models.pooled import PooledModel
 from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform
@@ -32,6 +35,45 @@ class Executor(ABC):
     @abstractmethod
     def submit(self, step: Step) -> PendingStep | HeldStep:
         """Start a step; its results are asked for later. One with ``masked_rows`` is held until its masks are there."""
+
+    @abstractmethod
+    def sleep(self, level: int) -> None:
+        """Give memory back, with no step under way: the cache's, and the weights'.
+
+        Args:
+            level: 0 keeps the weights where they are, 1 moves them to host memory, 2 drops them.
+        """
+
+    @abstractmethod
+    def wake_weights(self) -> None:
+        """Bring the weights back, if they are gone."""
+
+    @abstractmethod
+    def wake_cache(self) -> None:
+        """Make an empty cache and all else that steps need, if it is gone; the weights are there."""
+
+    @abstractmethod
+    def check_weights(self, folder: Path | None) -> None:
+        """Look whether the folder holds safetensors files of the names and shapes that the model has.
+
+        Raises:
+            OctavoError: it does not.
+        """
+
+    @abstractmethod
+    def load_weights(self, folder: Path | None) -> None:
+        """Replace the weights, with no step under way; the cache must be made anew afterwards.
+
+        Args:
+            folder: where they lie, checked; None reads the model's own again.
+
+        Raises:
+            OctavoError: they cannot be read. What was there before is there again.
+        """
+
+    @abstractmethod
+    def weight_checksums(self) -> dict[str, str]:
+        """A checksum of each parameter."""
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -57,15 +99,17 @@ class InProcessExecutor(Executor):
         # Twice: while layers rearrange their weights, a copy lies beside the original.
         platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"))
         self._settings = settings
+        self._source = self._first_source = source
         self._config = config
+        self._load_plan = plan
+        self._plan: Plan | None = None
         self._device = platform.device
         self._phases = phases
         self._runner: ModelRunner | PoolingRunner | None = None
+        self._host_weights: HostWeights | None = None
         load_kernels(self._device)
-        dtype = getattr(torch, plan.dtype)
-        with _out_of_memory_in_words("the weights were loaded"):
-            self._loaded: CausalLM | PooledModel | None
-            self._loaded, self.load_report = _load(settings, source, config, plan, dtype, self._device, phases)
+        self._loaded: CausalLM | PooledModel | None
+        self._loaded, self.load_report = self._load(source)
 
     def start(self, plan: Plan) -> None:
         """Make the cache and everything else that steps need, and run the largest step.
@@ -76,20 +120,19 @@ class InProcessExecutor(Executor):
         Raises:
             ConfigError: the device's memory does not do.
         """
+        self._plan = plan
         with _out_of_memory_in_words("the engine made its cache and tried its largest step"):
             self._start(plan)
 
     def _start(self, plan: Plan) -> None:
         device, deterministic = self._device, self._settings.device.deterministic
-        if isinstance(self._loaded, PooledModel):
-            pooled, self._loaded = self._loaded, None
-            self._runner = pooling_runner(pooled, self._config, plan, device, deterministic=deterministic)
+        model = self._loaded
+        assert model is not None, "weights are there before steps run"
+        if isinstance(model, PooledModel):
+            self._runner = pooling_runner(model, self._config, plan, device, deterministic=deterministic)
             return
         processors = load_processors(self._settings.model.logits_processors or [], self._settings, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
-        # From here on the runner alone holds the model, so that its memory goes when the runner goes.
-        model, self._loaded = self._loaded, None
-        assert model is not None, "an executor starts once"
         arguments = (model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
         if device.type == "cpu":
             self._runner = ModelRunner(*arguments)
@@ -107,8 +150,87 @@ class InProcessExecutor(Executor):
         assert self._runner is not None, "the executor is not started, or shut down"
         return self._runner.execute(step)
 
+    def sleep(self, level: int) -> None:
+        self._runner = None
+        if level == 2:
+            self._loaded = self._host_weights = None
+        elif level == 1 and self._loaded is not None and self._host_weights is None and self._device.type != "cpu":
+            self._host_weights = HostWeights(self._loaded)
+        self._return_memory()
+
+    def wake_weights(self) -> None:
+        if self._host_weights is not None:
+            self._host_weights.restore()
+            self._host_weights = None
+        elif self._loaded is None:
+            self._loaded, self.load_report = self._load(self._source)
+
+    def wake_cache(self) -> None:
+        if self._runner is None:
+            assert self._plan is not None, "start() comes first"
+            self.start(self._plan)
+
+    def check_weights(self, folder: Path | None) -> None:
+        if folder is not None:
+            check_weights(self._build(torch.device("meta")), self._source_in(folder), self._config)
+
+    def load_weights(self, folder: Path | None) -> None:
+        source = self._source_in(folder)
+        self._runner = self._loaded = self._host_weights = None
+        self._return_memory()
+        try:
+            self._loaded, self.load_report = self._load(source)
+        except OctavoError:
+            self._loaded, self.load_report = self._load(self._source)
+            raise
+        self._source = source
+
+    def weight_checksums(self) -> dict[str, str]:
+        if self._loaded is None or self._host_weights is not None:
+            raise InvalidRequestError("The weights are not on the device; wake the engine first.")
+        return checksums(self._loaded)
+
     def shutdown(self) -> None:
-        self._loaded = self._runner = None
+        self._loaded = self._runner = self._host_weights = None
+
+    def _source_in(self, folder: Path | None) -> ModelSource:
+        own = self._first_source
+        return own if folder is None else ModelSource("folder", folder, own.name)
+
+    def _is_updated(self, source: ModelSource) -> bool:
+        return source.path != self._first_source.path
+
+    def _return_memory(self) -> None:
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _build(self, device: torch.device) -> CausalLM | PooledModel:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(getattr(torch, self._load_plan.dtype))
+        try:
+            with device:
+                scheme = PlainScheme(deterministic=self._settings.device.deterministic)
+                build = build_model if self._config.pooling is None else build_pooled
+                return build(self._config, Build(scheme), self._load_plan.max_model_len)
+        finally:
+            torch.set_default_dtype(before)
+
+    def _load(self, source: ModelSource) -> tuple[CausalLM | PooledModel, LoadReport]:
+        load = self._settings.load
+        with _out_of_memory_in_words("the weights were loaded"):
+            model = self._build(self._device)
+            report = load_weights(
+                model,
+                source,
+                self._config,
+                # A model of dummy weights may be given real ones.
+                load_format="safetensors" if self._is_updated(source) else load.load_format,
+                seed=self._settings.model.seed,
+                show_progress=load.use_tqdm_on_load,
+                phases=self._phases,
+            )
+        return model, report
 
 
 @contextmanager
@@ -126,33 +248,3 @@ def _out_of_memory_in_words(what: str) -> Iterator[None]:
             "device; lower max_num_batched_tokens, max_num_seqs or max_model_len; or take a smaller or quantised "
             "model, or a larger device."
         ) from error
-
-
-def _load(
-    settings: EngineConfig,
-    source: ModelSource,
-    config: ModelConfig,
-    plan: Plan,
-    dtype: torch.dtype,
-    device: torch.device,
-    phases: PhaseTimer,
-) -> tuple[CausalLM | PooledModel, LoadReport]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            scheme = PlainScheme(deterministic=settings.device.deterministic)
-            build = build_model if config.pooling is None else build_pooled
-            model = build(config, Build(scheme), plan.max_model_len)
-    finally:
-        torch.set_default_dtype(before)
-    report = load_weights(
-        model,
-        source,
-        config,
-        load_format=settings.load.load_format,
-        seed=settings.model.seed,
-        show_progress=settings.load.use_tqdm_on_load,
-        phases=phases,
-    )
-    return model, report

@@ -1,5 +1,6 @@
 """How requests come in: what can be taken at all, and who of those that wait may run."""
 
+import math
 import time
 from array import array
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ class Admission:
         self._requests = requests
         self._stats = stats
         self._num_arrived = 0
+        self._num_admissible = math.inf
 
     def receive(self, source: EngineRequest, constraint: Constraint | None = None) -> Request:
         """Queue a request, and the grammar that binds its tokens if there is one.
@@ -79,7 +81,7 @@ class Admission:
             request = self._waiting.pop()
             if request is None:
                 break
-            if request.num_steps_under_way or self._waits_for_leader(request):
+            if self.is_late(request) or request.num_steps_under_way or self._waits_for_leader(request):
                 held_back.append(request)
                 continue
             part = self._try(request, budget)
@@ -91,6 +93,18 @@ class Admission:
         for request in held_back:
             self._waiting.push(request)
         return parts
+
+    def close(self) -> None:
+        """Let nobody in who comes from now on."""
+        self._num_admissible = self._num_arrived
+
+    def open(self) -> None:
+        """Let everybody in again."""
+        self._num_admissible = math.inf
+
+    def is_late(self, request: Request) -> bool:
+        """Whether a request came after :meth:`close`."""
+        return request.order >= self._num_admissible
 
     def _try(self, request: Request, budget: int) -> Part | None:
         """Let a request run as far as the budget goes; None if it does not fit yet."""

@@ -91,6 +91,36 @@ class Scheduler:
             self._finish(request)
         return [EngineOutput(request.request_id, finish_reason="abort", times=request.times) for request in found]
 
+    def close(self) -> None:
+        """Run only the requests that are here, until :meth:`open`; others wait."""
+        self._admission.close()
+
+    def open(self) -> None:
+        """Run all requests again."""
+        self._admission.open()
+
+    @property
+    def is_done_before_close(self) -> bool:
+        """Whether only requests are left that came after :meth:`close`."""
+        return all(self._admission.is_late(request) for request in self.requests.values())
+
+    def preempt_all(self, *, device_is_new: bool) -> None:
+        """Let every request wait, and forget cached prefixes; no step may be under way.
+
+        Args:
+            device_is_new: whoever runs steps knows nothing of the requests so far.
+        """
+        assert not self._under_way, "results of steps would find no request"
+        for request in self.running:
+            self._running.leave(request)
+            self._wait_again(request)
+        self._last_batch = None
+        self._running.changes.block_updates.clear()
+        if device_is_new:
+            self._running.take_changes()
+        is_cleared = self.cache.pool.clear_index()
+        assert is_cleared, "nobody holds blocks"
+
     @property
     def running(self) -> list[Request]:
         """Requests that have a slot, in the order of their admission."""

@@ -63,17 +63,34 @@ def load_weights(
         if load_format == "dummy":
             fill_with_noise(slots, seed)
         else:
-            parts: list[tuple[Checkpoint, dict[str, torch.Tensor]]] = [(_open(source, config, load_format), slots)]
-            if isinstance(model, PooledModel):
-                parts = checkpoint_parts(model, parts[0][0], source.path)
-            for checkpoint, wanted in parts:
-                check_fit(wanted, checkpoint, is_tied=config.tie_word_embeddings)
-            for checkpoint, wanted in parts:
+            for checkpoint, wanted in _fitting_parts(model, source, config, load_format):
                 _copy(checkpoint, wanted, show_progress and sys.stderr.isatty())
         finalize(model)
         _wait_for(slots)
         phase.num_bytes = num_bytes
     return LoadReport(num_bytes, phase.seconds)
+
+
+def check_weights(model: nn.Module, source: ModelSource, config: ModelConfig) -> None:
+    """Look only at names and shapes: whether safetensors files fit a model, which may be on the meta device.
+
+    Raises:
+        WeightsError: weights are missing, unexpected, mis-shaped or unreadable.
+    """
+    _fitting_parts(model, source, config, "safetensors")
+
+
+def _fitting_parts(
+    model: nn.Module, source: ModelSource, config: ModelConfig, load_format: str
+) -> list[tuple[Checkpoint, dict[str, torch.Tensor]]]:
+    """Files, and what of the model each of them fills."""
+    checkpoint = _open(source, config, load_format)
+    parts = [(checkpoint, collect_slots(model))]
+    if isinstance(model, PooledModel):
+        parts = checkpoint_parts(model, checkpoint, source.path)
+    for part, wanted in parts:
+        check_fit(wanted, part, is_tied=config.tie_word_embeddings)
+    return parts
 
 
 def _wait_for(slots: dict[str, torch.Tensor]) -> None:

@@ -1,0 +1,241 @@
+"""What an owner may do to a running engine: pause, sleep, replace weights, take profiles."""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.engine.core import EngineCore
+from octavo.errors import InvalidRequestError, OctavoError
+from octavo.execution.profiling import StepProfiler
+from octavo.records import StepOutputs
+
+logger = logging.getLogger(__name__)
+
+Reply = Callable[[Any, str | None], None]
+Job = Generator[None, None, Any]
+
+PAUSE_MODES = ("abort", "wait", "keep")
+WAKE_TAGS = ("weights", "kv_cache", "scheduling")
+_ENGINE_ID = re.compile(r"(?:\d+_)?(?P<answer>.+)-\d+-[0-9a-f]{8}")
+
+
+class Control:
+    """Runs control functions between steps.
+
+    Some have to wait until no step is under way, or until requests are done. These are generators that yield for as
+    long as they wait; :meth:`advance` takes up the oldest of them again. The others are done at once.
+
+    Args:
+        deliver: takes outputs of requests that a function ended.
+        announce: lets frontends know the engine's figures, before something that takes long.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        settings: EngineConfig,
+        deliver: Callable[[StepOutputs], None],
+        announce: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._deliver, self._announce = deliver, announce
+        self._profiler = StepProfiler(settings.logging.profiler_config)
+        folder = settings.load.weight_update_dir
+        self._weights_folder = None if folder is None else Path(folder).resolve()
+        self._weight_version = "default"
+        self._is_updating = self._is_resumed = False
+        self._jobs: deque[tuple[Job, Reply]] = deque()
+        self._functions: dict[str, Callable[..., Any]] = {
+            "abort": self._abort,
+            "finish_weight_update": self._finish_weight_update,
+            "pause": self._pause,
+            "reset_prefix_cache": self._reset_prefix_cache,
+            "resume": self._resume,
+            "set_weight_version": self._set_weight_version,
+            "sleep": self._sleep,
+            "start_profile": self._profiler.start,
+            "start_weight_update": self._start_weight_update,
+            "stop_profile": self._profiler.stop,
+            "update_weights": self._update_weights,
+            "wake_up": self._wake_up,
+            "weight_checksums": self._weight_checksums,
+            "weight_version": lambda: self._weight_version,
+        }
+
+    def call(self, name: str, arguments: dict[str, Any], reply: Reply) -> None:
+        """Run a function, or begin to."""
+        function = self._functions.get(name)
+        if function is None:
+            reply(None, f"The engine has no function {name!r}.")
+            return
+        try:
+            result = function(**arguments)
+        except OctavoError as error:
+            reply(None, str(error))
+            return
+        if isinstance(result, Generator):
+            self._jobs.append((result, reply))
+            self.advance()
+        else:
+            reply(result, None)
+
+    def advance(self) -> None:
+        """Go on with what waits."""
+        while self._jobs:
+            job, reply = self._jobs[0]
+            try:
+                next(job)
+                return
+            except StopIteration as end:
+                outcome: tuple[Any, str | None] = (end.value, None)
+            except OctavoError as error:
+                outcome = (None, str(error))
+            self._jobs.popleft()
+            reply(*outcome)
+
+    def _pause(self, mode: str = "abort", clear_cache: bool = True) -> Job:
+        """Begin no step until :meth:`_resume`.
+
+        Args:
+            mode: what becomes of requests: ``abort`` ends them, ``wait`` lets those that are here finish first,
+                ``keep`` lets them go on afterwards. Others that come wait.
+            clear_cache: forget cached prefixes; kept requests are computed again afterwards.
+        """
+        if mode not in PAUSE_MODES:
+            raise InvalidRequestError(f"mode is one of {', '.join(PAUSE_MODES)}, not {mode!r}.", "mode")
+        core = self._core
+        self._is_resumed = False
+        if mode == "wait" and not core.is_paused:
+            core.scheduler.close()
+            while not (core.scheduler.is_done_before_close or self._is_resumed):
+                yield
+            core.scheduler.open()
+        core.is_paused = not self._is_resumed
+        if mode == "abort":
+            self._deliver(StepOutputs(others=core.abort(list(core.scheduler.requests))))
+        while not (core.is_quiet or self._is_resumed):
+            yield
+        if self._is_resumed:
+            raise InvalidRequestError("The engine was told to resume before it had paused.")
+        if clear_cache:
+            core.scheduler.preempt_all(device_is_new=core.sleep_level > 0)
+        self._announce()
+        return True
+
+    def _resume(self) -> bool:
+        if self._core.sleep_level:
+            raise InvalidRequestError("The engine sleeps; wake it up first.")
+        self._is_resumed = True
+        self._core.is_paused = False
+        self._announce()
+        return True
+
+    def _sleep(self, level: int = 1, mode: str = "abort", keep_weights: bool = False) -> Job:
+        """Pause, and give memory back.
+
+        Args:
+            level: 0 only pauses.
+            keep_weights: with level 1, leave the weights where they are.
+        """
+        if not 0 <= level <= 2:
+            raise InvalidRequestError(f"level is 0, 1 or 2, not {level}.", "level")
+        yield from self._pause(mode, clear_cache=level > 0)
+        if level > self._core.sleep_level:
+            self._core.sleep(level, keeps_weights=keep_weights)
+            logger.info("Fell asleep, level %d", level)
+        self._announce()
+        return True
+
+    def _wake_up(self, tags: list[str] | None = None) -> bool:
+        """Take memory again, all or in parts; requests run again once everything is there."""
+        unknown = sorted(set(tags or ()) - set(WAKE_TAGS))
+        if unknown:
+            raise InvalidRequestError(f"tags are among {', '.join(WAKE_TAGS)}, not {unknown[0]!r}.", "tags")
+        wanted = tags or WAKE_TAGS
+        if "scheduling" in wanted and "kv_cache" not in wanted and self._core.sleep_level:
+            raise InvalidRequestError("The cache sleeps; wake up 'kv_cache' before 'scheduling'.", "tags")
+        if self._core.sleep_level:
+            self._core.wake_up(weights="weights" in wanted, cache="kv_cache" in wanted)
+            logger.info("Woke up: %s", ", ".join(wanted))
+        if not self._core.sleep_level and (tags is None or "scheduling" in wanted):
+            self._resume()
+        self._announce()
+        return True
+
+    def _reset_prefix_cache(self, reset_running_requests: bool = False) -> Job:
+        """Forget cached prefixes; False while requests run, unless these are to be computed again."""
+        core = self._core
+        if not reset_running_requests:
+            return core.reset_prefix_cache()
+        was_paused, core.is_paused = core.is_paused, True
+        while not core.is_quiet:
+            yield
+        core.scheduler.preempt_all(device_is_new=core.sleep_level > 0)
+        core.is_paused = was_paused
+        return True
+
+    def _abort(self, request_ids: list[str]) -> list[str]:
+        """End the requests of some answers, by the ids that clients see; returns the answers that there were."""
+        wanted = set(request_ids)
+        found: dict[str, list[str]] = {}
+        for request_id in self._core.scheduler.requests:
+            match = _ENGINE_ID.fullmatch(request_id)
+            for name in (request_id, match and match["answer"]):
+                if name in wanted:
+                    found.setdefault(str(name), []).append(request_id)
+        ended = self._core.abort([request_id for ids in found.values() for request_id in ids])
+        self._deliver(StepOutputs(others=ended))
+        return list(found)
+
+    def _start_weight_update(self) -> bool:
+        if not self._core.is_paused:
+            raise InvalidRequestError("Pause the engine before its weights are updated.")
+        self._is_updating = True
+        return True
+
+    def _update_weights(self, path: str | None = None) -> Job:
+        """Read weights from a folder below ``weight_update_dir``, or the model's own again."""
+        if not self._is_updating:
+            raise InvalidRequestError("Start the weight update first.")
+        folder = None if path is None else self._update_folder(path)
+        while not self._core.is_quiet:
+            yield
+        self._announce()
+        self._core.load_weights(folder)
+        return True
+
+    def _finish_weight_update(self, weight_version: str | None = None) -> bool:
+        if not self._is_updating:
+            raise InvalidRequestError("No weight update was started.")
+        self._is_updating = False
+        if weight_version is not None:
+            self._weight_version = weight_version
+        return True
+
+    def _set_weight_version(self, version: str) -> bool:
+        self._weight_version = version
+        return True
+
+    def _weight_checksums(self) -> dict[str, str]:
+        return self._core.executor.weight_checksums()
+
+    def _update_folder(self, path: str) -> Path:
+        if self._weights_folder is None:
+            raise InvalidRequestError(
+                "Start the server with --weight-update-dir to read weights from elsewhere.", "path"
+            )
+        try:
+            folder = (self._weights_folder / path).resolve()
+            is_there = folder.is_relative_to(self._weights_folder) and folder.is_dir()
+        except (OSError, ValueError):
+            is_there = False
+        if not is_there:
+            raise InvalidRequestError(f"There is no folder {path!r} below the server's --weight-update-dir.", "path")
+        return folder

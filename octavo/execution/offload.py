@@ -1,0 +1,99 @@
+"""A model's weights in host memory, while the device's memory serves somebody else."""
+
+import gc
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+
+import torch
+from torch import nn
+
+
+class HostWeights:
+    """Moves every tensor of a model to host memory, and back.
+
+    What moves are the tensors' storages: the tensors themselves, views of each other among them, stay where the
+    model's layers hold them. On the way back they may come to lie at other addresses, so whatever has noted addresses,
+    such as captured graphs, must be made anew.
+
+    Args:
+        model: its device's memory is free once this object is made.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parts: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
+        for storage in _storages(model):
+            host = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
+            host_storage = host.untyped_storage()
+            host_storage.copy_(storage)
+            self._parts.append((storage, host_storage))
+        for storage, _ in self._parts:
+            storage.resize_(0)
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory that the weights take."""
+        return sum(host.nbytes() for _, host in self._parts)
+
+    def restore(self) -> None:
+        """Bring the weights back; this object is of no use afterwards."""
+        for storage, host in self._parts:
+            storage.resize_(host.nbytes())
+            storage.copy_(host)
+        self._parts.clear()
+
+
+def checksums(model: nn.Module) -> dict[str, str]:
+    """A checksum of every tensor that a model's modules hold, by the module and the attribute it is found in."""
+    found: dict[str, str] = {}
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        attributes = {**vars(module), **module._parameters, **module._buffers}
+        for name, value in attributes.items():
+            if name.startswith("_") and name != "_product":
+                continue
+            new = [tensor for tensor in tensors_within(value) if tensor.numel() and id(tensor) not in seen]
+            seen.update(map(id, new))
+            for index, tensor in enumerate(new):
+                found[f"{path}.{name}".lstrip(".") + (f".{index}" if index else "")] = checksum(tensor)
+    return found
+
+
+def checksum(tensor: torch.Tensor) -> str:
+    """Sixteen hexadecimal digits that change when any bit of the tensor does, as good as surely."""
+    plain = tensor.to_dense() if tensor.is_mkldnn else tensor
+    data = plain.detach().contiguous().view(torch.uint8).reshape(-1)
+    padded = torch.nn.functional.pad(data, (0, -len(data) % 4)).view(torch.int32).long()
+    # Sums wrap around at 64 bits; odd factors make them depend on the order.
+    factors = torch.arange(len(padded), device=padded.device, dtype=torch.int64) * 2654435761 * 2 + 1
+    return f"{int((padded * factors).sum()) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+
+
+def _storages(model: nn.Module) -> Iterator[torch.UntypedStorage]:
+    """Each storage that the model's tensors lie in, once."""
+    found: set[int] = set()
+    for tensor in tensors_within(model):
+        if tensor.layout is not torch.strided or tensor.is_mkldnn:
+            continue
+        storage = tensor.untyped_storage()
+        # What somebody else allocated, such as a mapped file, takes no memory of the device.
+        if storage.resizable() and storage.nbytes() and storage.data_ptr() not in found:
+            found.add(storage.data_ptr())
+            yield storage
+
+
+def tensors_within(root: object) -> Iterator[torch.Tensor]:
+    """Every tensor that can be reached from a model or a part of one, whatever its layers keep them in."""
+    seen: set[int] = set()
+    stack: list[object] = [root]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen or isinstance(item, type | ModuleType):
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, FunctionType):
+            # Not its globals: they reach everything there is.
+            stack += [cell.cell_contents for cell in item.__closure__ or ()]
+        elif gc.is_tracked(item):
+            stack += gc.get_referents(item)

@@ -1,0 +1,65 @@
+"""Profiles of steps, taken while the engine serves."""
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+from octavo.errors import ConfigError, InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+
+class StepProfiler:
+    """Records what the host and the device do between :meth:`start` and :meth:`stop`.
+
+    Args:
+        settings: ``profiler_config``: where traces go under ``torch_profiler_dir``; None if nobody may take profiles.
+
+    Raises:
+        ConfigError: the settings say something else.
+    """
+
+    def __init__(self, settings: dict[str, object] | None) -> None:
+        self._folder: Path | None = None
+        self._profile: torch.profiler.profile | None = None
+        if settings is None:
+            return
+        unknown = set(settings) - {"profiler", "torch_profiler_dir"}
+        folder = settings.get("torch_profiler_dir")
+        if unknown or settings.get("profiler", "torch") != "torch" or not isinstance(folder, str):
+            raise ConfigError('profiler_config looks like {"torch_profiler_dir": "FOLDER"}.')
+        self._folder = Path(folder)
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            InvalidRequestError: profiles are not allowed, or one is being taken.
+        """
+        if self._folder is None:
+            raise InvalidRequestError("Profiles are off; start the server with --profiler-config.")
+        if self._profile is not None:
+            raise InvalidRequestError("A profile is being taken already.")
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(activities=activities)
+        self._profile.start()
+
+    def stop(self) -> str:
+        """Write what was recorded, for Chrome's and Perfetto's trace viewers; returns the file.
+
+        Raises:
+            InvalidRequestError: no profile is being taken.
+        """
+        if self._profile is None or self._folder is None:
+            raise InvalidRequestError("No profile is being taken.")
+        profile, self._profile = self._profile, None
+        profile.stop()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"octavo-{time.time_ns()}.json.gz"
+        profile.export_chrome_trace(str(path))
+        logger.info("Wrote a profile to %s", path)
+        return str(path)
