@@ -29,6 +29,20 @@ _TYPES_BY_FIRST_CHARACTER = {
     "n": "null",
     **dict.fromkeys("-0123456789", "number"),
 }
+# Names of types that schemas made by hand or from Python have.
+_ALIASES = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+    "map": "object",
+    "none": "null",
+}
 _PYTHON_WORDS = {"true": "boolean", "false": "boolean", "none": "null", "null": "null"}
 
 
@@ -49,9 +63,9 @@ def _types(schema: object, root: Mapping[str, Any], depth: int) -> set[str]:
         return set()
     types = schema.get("type")
     if isinstance(types, str):
-        found = {types}
+        found = {_ALIASES.get(types, types)}
     elif isinstance(types, Sequence):
-        found = {name for name in types if isinstance(name, str)}
+        found = {_ALIASES.get(name, name) for name in types if isinstance(name, str)}
     elif isinstance(schema.get("enum"), Sequence):
         found = {_type_of(value) for value in schema["enum"]}
     elif "const" in schema:

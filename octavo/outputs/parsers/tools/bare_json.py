@@ -42,4 +42,5 @@ class XlamParser(JsonMachine):
         if tag == "```":
             self._reader.record()
             yield from self._reader.skip_space()
-            yield from self._reader.take_tag(self._FENCE_END)
+            if (yield from self._reader.take_tag(self._FENCE_END)):
+                self.end_call()

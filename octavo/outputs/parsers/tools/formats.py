@@ -6,24 +6,39 @@ from dataclasses import dataclass
 from octavo.outputs.parsers.base import Tool, ToolParser
 from octavo.outputs.parsers.harmony import HarmonyToolParser
 from octavo.outputs.parsers.tools.bare_json import LlamaJsonParser, XlamParser
-from octavo.outputs.parsers.tools.glm import GlmParser
+from octavo.outputs.parsers.tools.gemma import FunctionGemmaParser, Gemma4Parser
+from octavo.outputs.parsers.tools.glm import GlmParser, HunyuanParser, K2HorizonParser
 from octavo.outputs.parsers.tools.json_formats import (
+    ApertusParser,
+    CohereParser,
     GigaChat3Parser,
     Granite20bFunctionCallingParser,
     GraniteParser,
     HermesParser,
+    InklingParser,
     InternLMParser,
     JambaParser,
     LongcatParser,
     Phi4MiniParser,
 )
 from octavo.outputs.parsers.tools.machine import ToolMachine
-from octavo.outputs.parsers.tools.named_json import DeepSeekV3Parser, DeepSeekV31Parser, KimiK2Parser, MistralParser
+from octavo.outputs.parsers.tools.named_json import (
+    DeepSeekV3Parser,
+    DeepSeekV31Parser,
+    KimiK2Parser,
+    MistralParser,
+    Plamo3Parser,
+)
 from octavo.outputs.parsers.tools.pythonic import Lfm2Parser, Llama4PythonicParser, Olmo3Parser, PythonicParser
 from octavo.outputs.parsers.tools.xml_formats import (
     DeepSeekV4Parser,
     DeepSeekV32Parser,
+    DeepSeekV41Parser,
+    DotsParser,
+    KimiK3Parser,
+    MiniCpm5Parser,
     MiniMaxM2Parser,
+    MuseParser,
     Qwen3CoderParser,
     SeedOssParser,
     Step3Parser,
@@ -65,6 +80,7 @@ BUILT_IN: dict[str, ToolFormat] = {
     "deepseek_v32": _format(
         DeepSeekV32Parser, "DeepSeek-V3.2", ("<｜DSML｜function_calls>",), model_types=("deepseek_v32",)
     ),
+    "deepseek_v41": _format(DeepSeekV41Parser, "DeepSeek-V4.1", ("<｜DSML｜ calls>",), model_types=("deepseek_v41",)),
     "deepseek_v4": _format(DeepSeekV4Parser, "DeepSeek-V4", ("<｜DSML｜tool_calls>",), model_types=("deepseek_v4",)),
     "deepseek_v3": _format(DeepSeekV3Parser, "DeepSeek-V3, DeepSeek-R1", ("<｜tool▁calls▁begin｜>", "```json")),
     "deepseek_v31": _format(DeepSeekV31Parser, "DeepSeek-V3.1", ("<｜tool▁calls▁begin｜>",)),
@@ -76,6 +92,22 @@ BUILT_IN: dict[str, ToolFormat] = {
     "qwen3_xml": _format(Qwen3CoderParser, "Qwen3-Coder, Qwen3.5"),
     "mimo": _format(Qwen3CoderParser, "MiMo", model_types=("mimo",)),
     "step3p5": _format(Qwen3CoderParser, "Step 3.5", model_types=("step3p5",)),
+    "hy_v3": _format(HunyuanParser, "Hunyuan 3", ("<tool_calls", "<tool_sep"), model_types=("hy_v3",)),
+    "hy_v4": _format(HunyuanParser, "Hunyuan 4", ("<tool_calls", "<arg_key"), model_types=("hy_v4",)),
+    "k2_horizon": _format(K2HorizonParser, "K2 Horizon", ("<ifm|tool_call",)),
+    "kimi_k3": _format(KimiK3Parser, "Kimi K3", ("<|open|>", "call tool="), model_types=("kimi_k3",)),
+    "muse": _format(MuseParser, "Muse", ("<atem:invoke",), model_types=("muse",)),
+    "muse_glimmer": _format(MuseParser, "Muse Glimmer"),
+    "musespark1x": _format(MuseParser, "Muse Spark"),
+    "inkling": _format(InklingParser, "Inkling", ("<|content_invoke_tool_json|>",), model_types=("inkling",)),
+    "plamo3": _format(Plamo3Parser, "PLaMo 3", ("<|plamo:begin_tool_request",), model_types=("plamo3",)),
+    "cohere_command3": _format(CohereParser, "Command R7B, Command A", ("<|START_ACTION|>",)),
+    "cohere_command4": _format(CohereParser, "Command A successors"),
+    "apertus": _format(ApertusParser, "Apertus", ("<|tools_prefix|>",), model_types=("apertus",)),
+    "dots": _format(DotsParser, "dots", ("<dots_function_call>",)),
+    "gemma4": _format(Gemma4Parser, "Gemma 4", ("<|tool_call>",), model_types=("gemma4",)),
+    "functiongemma": _format(FunctionGemmaParser, "FunctionGemma", ("<start_function_call>",)),
+    "minicpm5": _format(MiniCpm5Parser, "MiniCPM 5", ('<function name="', '<param name="')),
     "glm45": _format(GlmParser, "GLM-4.5, GLM-4.6", ("<arg_key>", "<arg_value>"), model_types=("glm4_moe",)),
     "glm47": _format(GlmParser, "GLM-4.7"),
     "ling3": _format(GlmParser, "Ling 3"),

@@ -4,6 +4,8 @@ from typing import ClassVar
 
 from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.json_machine import JsonMachine
+from octavo.outputs.parsers.tools.json_text import read_string
+from octavo.outputs.parsers.tools.machine import MAX_NAME_LENGTH
 from octavo.outputs.parsers.tools.reader import MalformedCallError, Reading
 
 
@@ -81,6 +83,57 @@ class Phi4MiniParser(TaggedJsonParser):
 
 
 class GigaChat3Parser(TaggedJsonParser):
-    """GigaChat 3: ``function call<|role_sep|>`` and one object."""
+    """GigaChat 3: ``function call<|role_sep|>``, in 3.1 ``<|function_call|>``, and one object."""
 
-    start_tags: ClassVar = TagSet(("function call<|role_sep|>",))
+    start_tags: ClassVar = TagSet(("function call<|role_sep|>", "<|function_call|>"))
+
+
+class CohereParser(TaggedJsonParser):
+    """Command R7B, Command A: ``<|START_ACTION|>[{…}]<|END_ACTION|>``, with ``tool_name`` and ``tool_call_id``."""
+
+    name_keys: ClassVar = ("tool_name", "name")
+    argument_keys: ClassVar = ("parameters", "arguments")
+    id_keys: ClassVar = ("tool_call_id", "id")
+    start_tags: ClassVar = TagSet(("<|START_ACTION|>",))
+    end_tags: ClassVar = TagSet(("<|END_ACTION|>",))
+    closing_tags: ClassVar = end_tags
+    silent_tags: ClassVar = TagSet(
+        ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>", "<|END_OF_TURN_TOKEN|>")
+    )
+
+
+class InklingParser(TaggedJsonParser):
+    """Inkling: ``<|content_invoke_tool_json|>{"name": "f", "args": {…}}<|end_message|>``."""
+
+    argument_keys: ClassVar = ("args", "arguments")
+    start_tags: ClassVar = TagSet(("<|content_invoke_tool_json|>",))
+    end_tags: ClassVar = TagSet(("<|end_message|>", "<|content_model_end_sampling|>"))
+    closing_tags: ClassVar = end_tags
+
+
+class ApertusParser(JsonMachine):
+    """Apertus: ``<|tools_prefix|>[{"f": {…}}]<|tools_suffix|>``, where the name is the key of its arguments."""
+
+    start_tags: ClassVar = TagSet(("<|tools_prefix|>",))
+    end_tags: ClassVar = TagSet(("<|tools_suffix|>",))
+    closing_tags: ClassVar = end_tags
+
+    def read_calls(self, tag: str) -> Reading[None]:
+        yield from self.read_body()
+
+    def read_object(self) -> Reading[None]:
+        reader = self._reader
+        yield from reader.expect("{")
+        while True:
+            yield from reader.skip_space()
+            name = yield from read_string(reader, MAX_NAME_LENGTH)
+            yield from reader.skip_space()
+            yield from reader.expect(":")
+            self.begin_call(name)
+            yield from self.read_arguments()
+            self.end_call()
+            character = yield from reader.skip_space()
+            if character != ",":
+                break
+            reader.take(1)
+        yield from reader.expect("}")

@@ -90,7 +90,9 @@ class ToolMachine(ToolParser):
     def _read_answer(self) -> Reading[None]:
         while tag := (yield from self._reader.give_until(self._stop_tags, self.give_content)):
             if tag not in self.start_tags.tags:
-                if tag in self.closing_tags.tags and not self._is_after_call:
+                if self._is_after_call:
+                    self._space.clear()
+                elif tag in self.closing_tags.tags:
                     self.give_content(tag)
                 continue
             self._reader.record(tag)

@@ -97,6 +97,39 @@ class KimiK2Parser(SectionParser):
         yield from self.read_end()
 
 
+class Plamo3Parser(SectionParser):
+    """PLaMo 3: name and arguments between tags of their own."""
+
+    call_tag: ClassVar = "<|plamo:begin_tool_request:plamo|>"
+    start_tags: ClassVar = TagSet(("<|plamo:begin_tool_requests:plamo|>", "<|plamo:begin_tool_request:plamo|>"))
+    end_tags: ClassVar = TagSet(("<|plamo:end_tool_arguments:plamo|>",))
+    closing_tags: ClassVar = TagSet(
+        (
+            "<|plamo:end_tool_arguments:plamo|>",
+            "<|plamo:end_tool_request:plamo|>",
+            "<|plamo:end_tool_requests:plamo|>",
+        )
+    )
+    silent_tags: ClassVar = TagSet(("<|plamo:tag|>",))
+    _NAME_END: ClassVar = TagSet(("<|plamo:end_tool_name:plamo|>",))
+    _CONSTRAINT: ClassVar = TagSet(("<|plamo:constrain|>json",))
+    _BODY: ClassVar = TagSet(("<|plamo:msg|>",))
+
+    def read_call(self) -> Reading[None]:
+        yield from self._reader.skip_space()
+        yield from self._reader.expect("<|plamo:begin_tool_name:plamo|>")
+        name, _ = yield from self._reader.text_until(self._NAME_END, MAX_NAME_LENGTH)
+        if not name.strip():
+            raise MalformedCallError
+        self.begin_call(name.strip())
+        yield from self._reader.skip_space()
+        yield from self._reader.expect("<|plamo:begin_tool_arguments:plamo|>")
+        yield from self._reader.take_tag(self._CONSTRAINT)
+        yield from self._reader.take_tag(self._BODY)
+        yield from self.read_arguments()
+        yield from self.read_end()
+
+
 class MistralParser(JsonMachine):
     """Mistral: ``[TOOL_CALLS]`` and a list of objects, or from tokenizer v11 on ``f[ARGS]{…}`` for each call.
 

@@ -118,12 +118,12 @@ class AnswerReader:
             found = tags.find(self._text, self._position)
             open_end = len(self._text) if self._is_finished else tags.open_end(self._text, self._position)
             # Text that is still open may become a tag that begins earlier, or a longer one.
-            end = found[0] if found is not None and found[0] < open_end else open_end
+            is_certain = found is not None and found[0] < open_end
+            end = found[0] if found is not None and is_certain else open_end
             if end > self._position:
                 give(self.take(end - self._position))
-            if found is not None and found[0] == end:
-                self.take(len(found[1]))
-                return found[1]
+            if found is not None and is_certain:
+                return self.take(len(found[1]))
             if self._is_finished:
                 return ""
             yield

@@ -10,7 +10,6 @@ from octavo.outputs.parsers.tools.machine import MAX_NAME_LENGTH, ToolMachine
 from octavo.outputs.parsers.tools.python_text import escaped
 from octavo.outputs.parsers.tools.reader import MalformedCallError, Reading
 
-_HEADER_END = TagSet((">",))
 _MAX_HEADER_LENGTH = 2 * MAX_NAME_LENGTH
 _NAME_ATTRIBUTE = re.compile(r"""\bname\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 
@@ -67,6 +66,7 @@ class XmlMachine(ArgumentsMachine):
         argument_tag: what an argument's header begins with.
         value_ends: what ends an argument.
         call_ends: what ends a call.
+        header_end: what ends the header of a call or an argument.
         trims_line_breaks: one line break at either end of a value is none of it; ``value_ends`` has the last.
     """
 
@@ -75,6 +75,7 @@ class XmlMachine(ArgumentsMachine):
     argument_tag: ClassVar[str]
     value_ends: ClassVar[TagSet]
     call_ends: ClassVar[TagSet]
+    header_end: ClassVar[TagSet] = TagSet((">",))
     trims_line_breaks: ClassVar[bool] = False
     _inner_tags: ClassVar[TagSet]
 
@@ -142,7 +143,7 @@ class XmlMachine(ArgumentsMachine):
         Raises:
             MalformedCallError: there is no end of it, or no name in it.
         """
-        header, _ = yield from self._reader.text_until(_HEADER_END, _MAX_HEADER_LENGTH)
+        header, _ = yield from self._reader.text_until(self.header_end, _MAX_HEADER_LENGTH)
         name = self.name_in(header)
         if not name or len(name) > MAX_NAME_LENGTH:
             raise MalformedCallError
