@@ -17,10 +17,19 @@ from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from octavo.api.openai.chat import chat_router
 from octavo.api.openai.completions import completions_router
 from octavo.api.openai.models import models_router
+from octavo.api.scale_out.generate import generate_router
 from octavo.api.watched import SERVER_SEND
 from octavo.config import ServerSettings
 
-ROUTERS = (health_router, metrics_router, tokens_router, models_router, completions_router, chat_router)
+ROUTERS = (
+    health_router,
+    metrics_router,
+    tokens_router,
+    models_router,
+    completions_router,
+    chat_router,
+    generate_router,
+)
 
 
 class App(FastAPI):

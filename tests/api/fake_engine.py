@@ -104,7 +104,8 @@ class FakeEngine:
         self, text: str, prompt_ids: list[int], params: SamplingParams, request_id: str
     ) -> AsyncGenerator[RequestOutput, None]:
         assert self.tokenizer is not None
-        reply_ids = self.tokenizer.encode(self.reply)
+        stop = next((text for text in params.stop_strings if text in self.reply), None)
+        reply_ids = self.tokenizer.encode(self.reply if stop is None else self.reply[: self.reply.index(stop)])
         limit = params.max_tokens or self.info.max_model_len
         if params.ignore_eos:
             reply_ids = (reply_ids * (limit // len(reply_ids) + 1))[:limit]
@@ -134,7 +135,9 @@ class FakeEngine:
             if params.logprobs is not None:
                 logprobs = [self._candidates(token, params.logprobs) for token in new_ids]
             completions = [
-                CompletionOutput(i, new_text, new_ids, 0.0, logprobs, reason if is_last else None)
+                CompletionOutput(
+                    i, new_text, new_ids, 0.0, logprobs, reason if is_last else None, stop if is_last else None
+                )
                 for i in range(params.n)
             ]
             yield RequestOutput(request_id, text, prompt_ids, prompt_logprobs, completions, is_last, None, 3)

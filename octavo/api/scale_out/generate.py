@@ -1,0 +1,199 @@
+"""``/inference/v1/generate``: tokens in, tokens out."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from starlette.types import Send
+
+from octavo.api.frontend import Frontend, engine_id
+from octavo.api.json_body import json_route
+from octavo.api.middleware import clean_request_id
+from octavo.api.openai.logprobs import chat_logprobs, finite, finite_prompt_logprobs
+from octavo.api.openai.responses import ENCODER, ChatLogprobs
+from octavo.api.openai.usage import UsageCounter
+from octavo.api.scale_out.protocol import (
+    GenerateAnswer,
+    GenerateChoice,
+    GenerateChunk,
+    GenerateRequest,
+    PositionLogprobs,
+    TokenLogprob,
+    TokensLogprobs,
+    refuse_unsupported_transfers,
+)
+from octavo.api.watched import WatchedResponse, last_items, send_events, send_json
+from octavo.errors import InvalidRequestError
+from octavo.records import CompletionOutput, RequestOutput, RequestOutputKind, SampleLogprobs, SamplingParams
+
+_FIELDS = frozenset(SamplingParams.__struct_fields__)
+# How the answer is sent is the request's business, not the parameters'.
+_IGNORED_FIELDS = frozenset({"output_kind", "detokenize"})
+_EMPTY: tuple[object, ...] = (None, False, "", 0, [], {})
+
+
+def generate_router(frontend: Frontend) -> APIRouter:
+    """The route that generates from token ids."""
+    route_class = json_route(frontend.settings.max_request_bytes)
+    router = APIRouter(prefix="/inference/v1/generate", tags=["tokens"], route_class=route_class)
+
+    @router.post("", summary="Generate from token ids.")
+    async def generate(body: GenerateRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        refuse_unsupported_transfers(body)
+        if body.stream_options is not None and not body.stream:
+            raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
+        answer = TokensAnswer(frontend, body, request_name(request, body.request_id), model)
+        source = answer.start()
+
+        async def work(send: Send) -> None:
+            if body.stream:
+                await send_events(send, answer.events(source), frontend.drain)
+            else:
+                await send_json(send, answer.whole((await last_items([source]))[0]))
+
+        return WatchedResponse(work, frontend.drain)
+
+    return router
+
+
+def request_name(request: Request, body_id: str | None) -> str:
+    """What the client calls its request, by body or header, else something new."""
+    given = clean_request_id(body_id) or clean_request_id(request.headers.get("x-request-id"))
+    return given or uuid.uuid4().hex
+
+
+def read_sampling_params(given: dict[str, Any], *, is_text_wanted: bool) -> SamplingParams:
+    """Sampling parameters as a client writes them in JSON.
+
+    Raises:
+        InvalidRequestError: a parameter is unknown, of the wrong type or out of range.
+    """
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _IGNORED_FIELDS:
+            continue
+        if name in _FIELDS:
+            values[name] = value
+        elif not name.startswith("_") and value not in _EMPTY:
+            raise InvalidRequestError(f"sampling_params has no field {name[:40]!r}.", "sampling_params")
+    try:
+        params = msgspec.convert(values, SamplingParams, str_keys=True)
+        # Free-form values must be such that the engine's process can be sent them.
+        msgspec.msgpack.encode(params)
+    except (msgspec.ValidationError, OverflowError) as error:
+        sentence = str(error)
+        raise InvalidRequestError(f"sampling_params: {sentence.rstrip('.')}.", "sampling_params") from None
+    # Stop strings are found in text.
+    params.detokenize = is_text_wanted or bool(params.stop_strings)
+    return params
+
+
+class TokensAnswer:
+    """Builds the answer to one request, whole or in events."""
+
+    def __init__(self, frontend: Frontend, body: GenerateRequest, name: str, model: str) -> None:
+        self._frontend = frontend
+        self._body = body
+        self._name = name
+        self._model = model
+        self._is_text = body.output_mode == "text"
+        if self._is_text:
+            frontend.need_tokenizer()
+        self._params = read_sampling_params(body.sampling_params, is_text_wanted=self._is_text)
+        self._params.output_kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+        if body.stream and self._params.prompt_logprobs is not None:
+            raise InvalidRequestError(
+                "prompt_logprobs are not sent in streams; set stream to false.", "sampling_params.prompt_logprobs"
+            )
+        self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
+
+    def start(self) -> AsyncGenerator[RequestOutput, None]:
+        """The generator of outputs; nothing runs before it is iterated."""
+        return self._frontend.engine.generate(
+            self._body.token_ids,
+            self._params,
+            engine_id(self._name, 0),
+            priority=self._body.priority,
+            cache_salt=self._body.cache_salt,
+            clip_max_tokens=False,
+        )
+
+    def whole(self, output: RequestOutput) -> bytes:
+        """The answer as JSON, from the final output."""
+        self._usage.add(0, output)
+        answer = GenerateAnswer(
+            request_id=self._name,
+            output_mode=self._body.output_mode,
+            model=self._model,
+            created=int(time.time()),
+            choices=[self._choice(completion) for completion in output.outputs],
+            usage=self._usage.usage(),
+        )
+        if self._body.return_token_ids:
+            answer.prompt_token_ids = self._body.token_ids
+        if output.prompt_logprobs is not None:
+            answer.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
+        return ENCODER.encode(answer)
+
+    async def events(self, source: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, as outputs come."""
+        options = self._body.stream_options
+        is_first = True
+        async with aclosing(source) as outputs:
+            async for output in outputs:
+                self._usage.add(0, output)
+                chunk = self._chunk([self._choice(completion) for completion in output.outputs])
+                if options and options.continuous_usage_stats:
+                    chunk.usage = self._usage.usage()
+                if is_first and self._body.return_token_ids:
+                    chunk.prompt_token_ids = self._body.token_ids
+                is_first = False
+                yield _event(chunk)
+        if options and options.include_usage:
+            chunk = self._chunk([])
+            chunk.usage = self._usage.usage()
+            yield _event(chunk)
+
+    def _chunk(self, choices: list[GenerateChoice]) -> GenerateChunk:
+        return GenerateChunk(request_id=self._name, output_mode=self._body.output_mode, choices=choices)
+
+    def _choice(self, completion: CompletionOutput) -> GenerateChoice:
+        choice = GenerateChoice(
+            completion.index,
+            list(completion.token_ids),
+            completion.finish_reason,
+            completion.stop_reason,
+            self._logprobs(completion),
+        )
+        if self._is_text:
+            choice.text = completion.text
+        return choice
+
+    def _logprobs(self, completion: CompletionOutput) -> TokensLogprobs | ChatLogprobs | None:
+        if completion.logprobs is None or self._params.logprobs is None:
+            return None
+        if self._is_text:
+            tokenizer = self._frontend.engine.tokenizer
+            return chat_logprobs(completion.token_ids, completion.logprobs, self._params.logprobs, tokenizer)
+        return tokens_logprobs(completion.token_ids, completion.logprobs)
+
+
+def tokens_logprobs(token_ids: Sequence[int], positions: SampleLogprobs) -> TokensLogprobs:
+    """Log-probabilities by token id: per position the chosen token, then the candidates by rank."""
+    content = []
+    for token_id, candidates in zip(token_ids, positions, strict=False):
+        entries = [TokenLogprob(other, finite(entry.logprob), entry.rank) for other, entry in candidates.items()]
+        entries.sort(key=lambda entry: (entry.token_id != token_id, -entry.logprob))
+        chosen = candidates.get(token_id)
+        logprob, rank = (finite(chosen.logprob), chosen.rank) if chosen else (finite(float("-inf")), None)
+        content.append(PositionLogprobs(token_id, logprob, rank, entries))
+    return TokensLogprobs(content)
+
+
+def _event(chunk: GenerateChunk) -> bytes:
+    return b"data: " + ENCODER.encode(chunk) + b"\n\n"

@@ -1,0 +1,120 @@
+"""Bodies and answers of the routes that split serving: render → generate → derender.
+
+One server may turn requests into tokens, another generate from them, a third turn tokens back into answers. Names are
+vLLM's; what belongs to images or to moving caches between servers is refused where it says something.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from pydantic import Field
+
+from octavo.api.openai.protocol import MAX_CACHE_SALT, RequestModel, StreamOptions, TokenIds
+from octavo.api.openai.responses import ChatLogprobs, PromptLogprobs, Usage
+from octavo.errors import InvalidRequestError
+from octavo.records import SamplingParams
+
+_NO_MEDIA = "images, audio and video are not supported"
+_NO_TRANSFER = "moving caches between servers is not supported"
+UNSUPPORTED: dict[str, str] = {
+    "features": _NO_MEDIA,
+    "content_parts": _NO_MEDIA,
+    "kv_transfer_params": _NO_TRANSFER,
+    "ec_transfer_params": _NO_TRANSFER,
+}
+
+
+class GenerateRequest(RequestModel):
+    """Body of ``POST /inference/v1/generate``: tokens in, tokens (or text) out."""
+
+    token_ids: Annotated[TokenIds, Field(min_length=1)]
+    sampling_params: dict[str, Any]
+    request_id: str | None = None
+    output_mode: Literal["tokens", "text"] = "tokens"
+    return_token_ids: bool | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+
+
+class TokenLogprob(msgspec.Struct):
+    """One candidate at one position."""
+
+    token_id: int
+    logprob: float
+    rank: int | None = None
+
+
+class PositionLogprobs(msgspec.Struct):
+    """The chosen token at one position and the candidates, the chosen one first."""
+
+    token_id: int
+    logprob: float
+    rank: int | None
+    top_logprobs: list[TokenLogprob]
+
+
+class TokensLogprobs(msgspec.Struct):
+    """One entry a token."""
+
+    content: list[PositionLogprobs]
+
+
+class GenerateChoice(msgspec.Struct):
+    """One completion, or the new part of it in a stream; ``text`` only in the mode of that name."""
+
+    index: int
+    token_ids: list[int]
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    logprobs: TokensLogprobs | ChatLogprobs | None = None
+    text: str | UnsetType = UNSET
+
+
+class GenerateAnswer(msgspec.Struct, kw_only=True):
+    """Answer of ``/inference/v1/generate``."""
+
+    request_id: str
+    output_mode: str
+    model: str
+    created: int
+    choices: list[GenerateChoice]
+    usage: Usage
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class GenerateChunk(msgspec.Struct, kw_only=True):
+    """Event of its stream."""
+
+    request_id: str
+    output_mode: str
+    choices: list[GenerateChoice]
+    usage: Usage | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class RenderedRequest(msgspec.Struct, kw_only=True):
+    """What a render route makes of a request: a body for ``/inference/v1/generate``."""
+
+    request_id: str
+    token_ids: list[int]
+    sampling_params: SamplingParams
+    model: str
+    stream: bool
+    stream_options: dict[str, Any] | None
+    cache_salt: str | None
+    priority: int
+
+
+def refuse_unsupported_transfers(body: RequestModel) -> None:
+    """Refuse fields whose silent neglect would change what the client gets.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    for name, value in (body.model_extra or {}).items():
+        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
+            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
