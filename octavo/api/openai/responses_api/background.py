@@ -1,0 +1,99 @@
+"""Responses that are made while nobody waits: their events are kept for those who come later."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from octavo.api.openai.responses_api.events import Event, encode
+from octavo.api.openai.responses_api.objects import Response
+from octavo.errors import InvalidRequestError
+
+MAX_LOG_BYTES = 8 << 20
+MAX_RUNNING = 128
+
+
+class EventLog:
+    """Events of one response, encoded; the oldest go when they are too many bytes.
+
+    Attributes:
+        num_bytes: of the events that are kept.
+    """
+
+    def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:
+        self.num_bytes = 0
+        self._max_bytes = max_bytes
+        self._events: deque[bytes] = deque()
+        self._first = 0  # sequence number of the first event that is kept
+        self._is_closed = False
+        self._changed = asyncio.Event()
+
+    async def append(self, new: Sequence[Event]) -> None:
+        """Add the next events."""
+        for event in new:
+            data = encode(event)
+            self._events.append(data)
+            self.num_bytes += len(data)
+        while self.num_bytes > self._max_bytes and len(self._events) > 1:
+            self.num_bytes -= len(self._events.popleft())
+            self._first += 1
+        self._wake()
+
+    def close(self) -> None:
+        """There are no more."""
+        self._is_closed = True
+        self._wake()
+
+    def check(self, after: int) -> None:
+        """See whether all events behind this number are kept.
+
+        Raises:
+            InvalidRequestError: some are gone.
+        """
+        if after + 1 < self._first:
+            raise InvalidRequestError(
+                f"starting_after: the events before number {self._first} are no longer kept.", "starting_after"
+            )
+
+    async def read(self, after: int) -> AsyncGenerator[bytes, None]:
+        """The events behind this number, as they come.
+
+        Raises:
+            InvalidRequestError: the reader is so slow that events are gone.
+        """
+        number = after + 1
+        while True:
+            self.check(number - 1)
+            changed = self._changed
+            last = self._first + len(self._events)
+            if number < last:
+                yield self._events[number - self._first]
+                number += 1
+            elif self._is_closed:
+                return
+            else:
+                await changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Background:
+    """A response that is being made, or was.
+
+    Attributes:
+        log: its events.
+        task: does the work.
+        snapshot: the response as far as it is.
+    """
+
+    def __init__(self) -> None:
+        self.log = EventLog()
+        self.task: asyncio.Task[None] | None = None
+        self.snapshot: Callable[[], Response] | None = None
+
+    async def cancel(self) -> None:
+        """End the work, and wait until it has ended."""
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+            await asyncio.wait((self.task,))

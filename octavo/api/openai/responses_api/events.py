@@ -1,0 +1,158 @@
+"""Events of a streamed response, in the shapes of OpenAI's clients.
+
+Every event has a ``sequence_number``, which the sender sets: numbers go up by one from 0.
+"""
+
+from typing import Any
+
+import msgspec
+
+from octavo.api.openai.responses import ENCODER, ChatTokenLogprob
+from octavo.api.openai.responses_api.items import OutputText, ReasoningPart, ShownItem
+from octavo.api.openai.responses_api.objects import Response
+
+
+class Event(msgspec.Struct, tag_field="type", kw_only=True):
+    """Base of all events."""
+
+    sequence_number: int = -1
+
+
+class ResponseEvent(Event, kw_only=False, tag="response"):
+    """Base of the events that show the whole response."""
+
+    response: Response
+
+
+class Created(ResponseEvent, tag="response.created"):
+    """The first event."""
+
+
+class Queued(ResponseEvent, tag="response.queued"):
+    """A response in the background waits."""
+
+
+class InProgress(ResponseEvent, tag="response.in_progress"):
+    """Work has begun."""
+
+
+class Completed(ResponseEvent, tag="response.completed"):
+    """The last event of a whole answer."""
+
+
+class Incomplete(ResponseEvent, tag="response.incomplete"):
+    """The last event of an answer that was cut or cancelled."""
+
+
+class Failed(ResponseEvent, tag="response.failed"):
+    """The last event of a response that failed."""
+
+
+class OutputItemAdded(Event, kw_only=False, tag="response.output_item.added"):
+    """An item begins."""
+
+    output_index: int
+    item: ShownItem
+
+
+class OutputItemDone(Event, kw_only=False, tag="response.output_item.done"):
+    """An item is whole, or as whole as it will be."""
+
+    output_index: int
+    item: ShownItem
+
+
+class OfItem(Event, kw_only=False, tag="item"):
+    """Base of the events inside an item."""
+
+    item_id: str
+    output_index: int
+
+
+class ContentPartAdded(OfItem, tag="response.content_part.added"):
+    """A part of a message or a thought begins."""
+
+    content_index: int
+    part: OutputText | ReasoningPart
+
+
+class ContentPartDone(OfItem, tag="response.content_part.done"):
+    """The part has ended."""
+
+    content_index: int
+    part: OutputText | ReasoningPart
+
+
+class OutputTextDelta(OfItem, tag="response.output_text.delta"):
+    """The next piece of a message."""
+
+    content_index: int
+    delta: str
+    logprobs: list[ChatTokenLogprob]
+
+
+class OutputTextDone(OfItem, tag="response.output_text.done"):
+    """A message's whole text."""
+
+    content_index: int
+    text: str
+    logprobs: list[ChatTokenLogprob]
+
+
+class ReasoningTextDelta(OfItem, tag="response.reasoning_text.delta"):
+    """The next piece of a thought."""
+
+    content_index: int
+    delta: str
+
+
+class ReasoningTextDone(OfItem, tag="response.reasoning_text.done"):
+    """The whole thought."""
+
+    content_index: int
+    text: str
+
+
+class FunctionCallArgumentsDelta(OfItem, tag="response.function_call_arguments.delta"):
+    """The next piece of a call's arguments."""
+
+    delta: str
+
+
+class FunctionCallArgumentsDone(OfItem, tag="response.function_call_arguments.done"):
+    """All of a call's arguments."""
+
+    name: str
+    arguments: str
+
+
+class McpCallArgumentsDelta(OfItem, tag="response.mcp_call_arguments.delta"):
+    """The next piece of a tool's arguments."""
+
+    delta: str
+
+
+class McpCallArgumentsDone(OfItem, tag="response.mcp_call_arguments.done"):
+    """All of a tool's arguments."""
+
+    arguments: str
+
+
+class ToolProgress(Event, kw_only=False, tag=False):
+    """How far a tool of the server is: the type is such as ``response.mcp_call.completed``."""
+
+    type: str
+    item_id: str
+    output_index: int
+
+
+def encode(event: Event) -> bytes:
+    """A server-sent event."""
+    kind = event.type if isinstance(event, ToolProgress) else event.__struct_config__.tag
+    return b"event: %s\ndata: %s\n\n" % (str(kind).encode(), ENCODER.encode(event))
+
+
+def as_dict(event: Event) -> dict[str, Any]:
+    """An event as plain values."""
+    built: dict[str, Any] = msgspec.to_builtins(event)
+    return built

@@ -1,0 +1,392 @@
+"""Items: what a conversation is made of here, as clients send them and as answers show them."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from pydantic import ValidationError
+
+from octavo.api.openai.protocol import Objects
+from octavo.api.openai.responses import ChatTokenLogprob
+from octavo.api.openai.responses_api.protocol import Part
+from octavo.errors import InvalidRequestError
+
+Status = Literal["in_progress", "completed", "incomplete"]
+Item = dict[str, Any]
+"""An item of the input, checked: it has a type, and the fields of that type are of the right kinds."""
+
+MAX_ITEMS = 1 << 14
+_REASONING_MARK = "octavo-reasoning-1:"
+
+
+class InputMessage(Part):
+    """A message of anybody."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Objects
+
+
+class InputCall(Part):
+    """A call of a function, or of a tool that the server has."""
+
+    call_id: str | None = None
+    name: str
+    arguments: str
+
+
+class InputCallOutput(Part):
+    """What a function gave."""
+
+    call_id: str
+    output: str | Objects
+
+
+class InputReasoning(Part):
+    """A thought."""
+
+    summary: Objects | None = None
+    content: Objects | None = None
+    encrypted_content: str | None = None
+
+
+class InputMcpList(Part):
+    """What tools an MCP server has."""
+
+    server_label: str
+    tools: Objects
+
+
+class InputMcpCall(Part):
+    """A call of an MCP server's tool, with what came of it."""
+
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: str | dict[str, Any] | None = None
+    approval_request_id: str | None = None
+
+
+class InputApprovalRequest(Part):
+    """A call that waits for leave."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+
+
+class InputApproval(Part):
+    """Leave for a call, or its refusal."""
+
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+
+
+class InputReference(Part):
+    """An item that the server keeps."""
+
+    id: str
+
+
+class InputBuiltinCall(Part):
+    """A call of a built-in tool; one of another server may lack what would tell the model of it."""
+
+    name: str | None = None
+    arguments: str | None = None
+    output: str | None = None
+
+
+_MODELS: dict[str, type[Part]] = {
+    "message": InputMessage,
+    "function_call": InputCall,
+    "function_call_output": InputCallOutput,
+    "reasoning": InputReasoning,
+    "mcp_list_tools": InputMcpList,
+    "mcp_call": InputMcpCall,
+    "mcp_approval_request": InputApprovalRequest,
+    "mcp_approval_response": InputApproval,
+    "item_reference": InputReference,
+    "web_search_call": InputBuiltinCall,
+    "file_search_call": InputBuiltinCall,
+    "code_interpreter_call": InputBuiltinCall,
+}
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+def parse_items(given: str | list[dict[str, Any]], id_tail: str) -> list[Item]:
+    """The input's items, each checked and with an id.
+
+    Args:
+        id_tail: makes the ids that are missing unique.
+
+    Raises:
+        InvalidRequestError: naming the item that is wrong.
+    """
+    if isinstance(given, str):
+        given = [{"type": "message", "role": "user", "content": given}]
+    if len(given) > MAX_ITEMS:
+        raise InvalidRequestError(f"input takes at most {MAX_ITEMS} items, got {len(given)}.", "input")
+    return [_parse_item(f"input[{index}]", item, f"{id_tail}i{index}") for index, item in enumerate(given)]
+
+
+def _parse_item(where: str, item: dict[str, Any], id_tail: str) -> Item:
+    kind = item.get("type", "message" if "role" in item else "item_reference" if set(item) == {"id"} else None)
+    model = _MODELS.get(kind) if isinstance(kind, str) else None
+    if model is None and is_builtin_call(item):
+        model = InputBuiltinCall
+    if model is None:
+        known = ", ".join(_MODELS)
+        raise InvalidRequestError(f"{where} is of type {short(kind)}; this server takes {known}.", "input")
+    check(where, model, item)
+    given_id = item.get("id")
+    if given_id is not None and (not isinstance(given_id, str) or not 0 < len(given_id) <= 256):
+        raise InvalidRequestError(f"{where}.id must be a text of 1 to 256 characters.", "input")
+    checked = {**item, "type": kind, "id": given_id or f"{_PREFIXES.get(str(kind), 'item')}_{id_tail}"}
+    if model is InputMessage:
+        is_answer = item["role"] == "assistant"
+        checked["content"] = _parse_content(f"{where}.content", item["content"], is_answer)
+        checked["status"] = "completed"
+    elif model is InputCallOutput and not isinstance(item["output"], str):
+        checked["output"] = _parse_content(f"{where}.output", item["output"], False)
+    elif model is InputReasoning:
+        checked["summary"] = item.get("summary") or []
+        for name in ("content", "summary"):
+            for place, part in enumerate(item.get(name) or ()):
+                _need_text(f"{where}.{name}[{place}]", part)
+    elif model is InputMcpList:
+        for place, tool in enumerate(item["tools"]):
+            if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
+                raise InvalidRequestError(f"{where}.tools[{place}] needs a name and an input_schema.", "input")
+    elif model is InputCall:
+        checked["call_id"] = item.get("call_id") or checked["id"]
+    return checked
+
+
+def is_builtin_call(item: Mapping[str, Any]) -> bool:
+    """Whether it is a call of a built-in tool, in the form that this server gives it."""
+    kind = item.get("type")
+    return (
+        isinstance(kind, str)
+        and kind.endswith("_call")
+        and kind not in ("function_call", "mcp_call")
+        and isinstance(item.get("name"), str)
+        and isinstance(item.get("arguments"), str)
+    )
+
+
+def _parse_content(where: str, content: str | list[dict[str, Any]], is_answer: bool) -> list[dict[str, Any]]:
+    own = "output_text" if is_answer else "input_text"
+    if isinstance(content, str):
+        content = [{"type": own, "text": content}]
+    parts: list[dict[str, Any]] = []
+    for place, part in enumerate(content):
+        kind = part.get("type", own)
+        spot = f"{where}[{place}]"
+        if kind == "refusal":
+            if not isinstance(part.get("refusal"), str):
+                raise InvalidRequestError(f"{spot} has no refusal.", "input")
+            parts.append({"type": "refusal", "refusal": part["refusal"]})
+        elif kind in ("input_text", "output_text", "text", "summary_text"):
+            text = _need_text(spot, part)
+            parts.append({"type": own, "text": text, **({"annotations": []} if is_answer else {})})
+        elif isinstance(kind, str) and kind.startswith("input_"):
+            raise InvalidRequestError(f"{spot} is of type {short(kind)}; this model takes text only.", "input")
+        else:
+            raise InvalidRequestError(f"{spot} is of type {short(kind)}; there is input_text and output_text.", "input")
+    return parts
+
+
+def _need_text(where: str, part: dict[str, Any]) -> str:
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"{where} has no text.", "input")
+    return text
+
+
+def check(where: str, model: type[Part], value: object, param: str = "input") -> Any:
+    """``value`` as ``model``.
+
+    Raises:
+        InvalidRequestError: with the first thing that is wrong.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        spot = ".".join([where, *(str(part) for part in first["loc"][:4])])
+        raise InvalidRequestError(f"{spot}: {first['msg']}.", param) from None
+
+
+def short(value: object) -> str:
+    """A value of a client in a sentence."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def text_of(content: object) -> str:
+    """The text of a checked message's or output's content."""
+    if isinstance(content, str):
+        return content
+    assert isinstance(content, list)
+    return "\n".join(str(part.get("text", part.get("refusal", ""))) for part in content)
+
+
+def thought_of(item: Mapping[str, Any]) -> str:
+    """A reasoning item's thought: in the open, or in what this server gave as encrypted content."""
+    if item.get("content"):
+        return "".join(part["text"] for part in item["content"])
+    sealed = item.get("encrypted_content")
+    if isinstance(sealed, str) and sealed.startswith(_REASONING_MARK):
+        try:
+            return base64.b64decode(sealed[len(_REASONING_MARK) :], validate=True).decode()
+        except (binascii.Error, ValueError):
+            return ""
+    return "\n".join(part["text"] for part in item.get("summary") or ())
+
+
+def sealed_thought(text: str) -> str:
+    """A thought in the form in which clients that keep no conversations send it back.
+
+    It is not secret: this server hides no thoughts, and the same text stands beside it.
+    """
+    return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode()
+
+
+class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
+    """Text of an answer."""
+
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[ChatTokenLogprob] = []
+
+
+class ReasoningPart(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    """Text of a thought."""
+
+    text: str
+
+
+class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
+    """A message of the model."""
+
+    id: str
+    status: Status
+    content: list[OutputText]
+    role: str = "assistant"
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """A thought of the model."""
+
+    id: str
+    status: Status
+    content: list[ReasoningPart]
+    summary: list[Any] = []
+    encrypted_content: str | None = None
+
+
+class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
+    """A call that the client is to carry out."""
+
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+
+
+class McpToolInfo(msgspec.Struct):
+    """A tool as its MCP server describes it."""
+
+    name: str
+    input_schema: Any
+    description: str | None = None
+    annotations: Any = None
+
+
+class McpListToolsItem(msgspec.Struct, tag_field="type", tag="mcp_list_tools"):
+    """The tools of an MCP server."""
+
+    id: str
+    server_label: str
+    tools: list[McpToolInfo]
+    error: str | None = None
+
+
+class McpCallItem(msgspec.Struct, tag_field="type", tag="mcp_call"):
+    """A call of an MCP server's tool; ``error`` is one of the protocol's error objects."""
+
+    id: str
+    status: str
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: dict[str, Any] | None = None
+    approval_request_id: str | None = None
+
+
+class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval_request"):
+    """A call for which the client is asked."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+
+
+class BuiltinCallItem(msgspec.Struct):
+    """A call of a built-in tool.
+
+    Attributes:
+        type: such as ``web_search_call``.
+        output: what the model was told.
+        fields: further fields of the type, as its hook gives them.
+    """
+
+    type: str
+    id: str
+    status: str
+    name: str
+    arguments: str
+    output: str | None = None
+    fields: dict[str, Any] = {}
+
+    def shown(self) -> dict[str, Any]:
+        """As clients see it."""
+        own = {name: getattr(self, name) for name in ("type", "id", "status", "name", "arguments", "output")}
+        return {**self.fields, **own}
+
+
+OutputItem = (
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | McpListToolsItem
+    | McpCallItem
+    | McpApprovalRequestItem
+    | BuiltinCallItem
+)
+ShownItem = (
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | McpListToolsItem
+    | McpCallItem
+    | McpApprovalRequestItem
+    | dict[str, Any]
+)
+
+
+def shown(item: OutputItem) -> ShownItem:
+    """An item as clients see it."""
+    return item.shown() if isinstance(item, BuiltinCallItem) else item
+
+
+def as_input(items: Iterable[OutputItem]) -> list[Item]:
+    """Items of an answer as items of the next conversation."""
+    return [msgspec.to_builtins(shown(item)) for item in items]

@@ -1,0 +1,63 @@
+"""Which tokens stand behind a piece of content."""
+
+from octavo.api.openai.logprobs import chat_logprobs
+from octavo.api.openai.responses import ChatTokenLogprob
+from octavo.records import CompletionOutput, Logprob
+from octavo.tokenization.tokenizer import Tokenizer
+
+_Token = tuple[int, dict[int, Logprob], bytes]
+
+
+class ContentLogprobs:
+    """Holds an answer's tokens back until it is known what they meant.
+
+    Tokens of tags, thoughts and calls are dropped; a parser may hold back text, so that content comes later than
+    its tokens.
+
+    Args:
+        num_top: likeliest tokens to tell per token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, num_top: int) -> None:
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._tokens: list[_Token] = []
+
+    def add(self, completion: CompletionOutput) -> None:
+        """Take the next tokens."""
+        for token_id, candidates in zip(completion.token_ids, completion.logprobs or (), strict=False):
+            self._tokens.append((token_id, candidates, self._bytes(token_id, candidates)))
+
+    def take(self, text: str) -> list[ChatTokenLogprob]:
+        """The tokens that spell this piece of content; those before them are dropped."""
+        taken = self._cut(text)
+        if taken is None:  # the parser has changed the text
+            taken, self._tokens = self._tokens, []
+        ids = [token_id for token_id, _, _ in taken]
+        return chat_logprobs(ids, [candidates for _, candidates, _ in taken], self._num_top, self._tokenizer).content
+
+    def skip(self, text: str) -> None:
+        """Drop the tokens that spell this piece of something else."""
+        self._cut(text)
+
+    def _cut(self, text: str) -> list[_Token] | None:
+        wanted = text.encode("utf-8", "replace")
+        start = b"".join(data for _, _, data in self._tokens).find(wanted)
+        if start < 0:
+            return None
+        end = start + len(wanted)
+        first = last = place = 0
+        for index, (_, _, data) in enumerate(self._tokens):
+            if place + len(data) <= start:
+                first = index + 1
+            if place < end:
+                last = index + 1
+            place += len(data)
+        taken, self._tokens = self._tokens[first:last], self._tokens[last:]
+        return taken
+
+    def _bytes(self, token_id: int, candidates: dict[int, Logprob]) -> bytes:
+        if self._tokenizer is not None:
+            return bytes(self._tokenizer.token_bytes(token_id))
+        entry = candidates.get(token_id)
+        return ((entry.decoded_token if entry else None) or "").encode("utf-8", "replace")

@@ -1,0 +1,295 @@
+"""From the parts of an answer to output items, with the events that tell of them as they grow.
+
+What comes out depends on the parts' text alone, not on how it was cut: neighbours of one kind make one item.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from octavo.api.openai.responses import ChatTokenLogprob
+from octavo.api.openai.responses_api import events
+from octavo.api.openai.responses_api.events import Event
+from octavo.api.openai.responses_api.items import (
+    BuiltinCallItem,
+    FunctionCallItem,
+    McpApprovalRequestItem,
+    McpCallItem,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningPart,
+    Status,
+    sealed_thought,
+    shown,
+)
+from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+
+
+@dataclass(frozen=True, slots=True)
+class CallKind:
+    """Who carries out a call.
+
+    Attributes:
+        kind: ``approval`` if the client is asked first.
+        name: the tool's own name, which may differ from the one that the model sees.
+        server_label: of an MCP server.
+        item_type: of a built-in tool's items, such as ``web_search_call``.
+    """
+
+    kind: Literal["function", "mcp", "approval", "builtin"]
+    name: str
+    server_label: str = ""
+    item_type: str = ""
+
+
+CallItem = FunctionCallItem | McpCallItem | McpApprovalRequestItem | BuiltinCallItem
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of the model in this round, and the item that shows it.
+
+    Attributes:
+        shown_name: as the model called it.
+        is_whole: the model came to the call's end.
+        is_done: nothing more will happen to the item.
+    """
+
+    output_index: int
+    item: CallItem
+    kind: CallKind
+    call_id: str
+    shown_name: str
+    is_whole: bool = False
+    is_done: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    """The item that is being written."""
+
+    item: ReasoningItem | MessageItem | CallItem
+    call: Call | None = None
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[ChatTokenLogprob] = field(default_factory=list)
+
+
+class OutputBuilder:
+    """Writes the output items of one response.
+
+    Args:
+        id_tail: makes the items' ids unique.
+        classify: from a tool's name, as the model says it, to who carries it out.
+        seals_reasoning: give each thought as ``encrypted_content``, too.
+
+    Attributes:
+        items: all so far, in order.
+        calls: of the round.
+    """
+
+    def __init__(self, id_tail: str, classify: Callable[[str], CallKind], *, seals_reasoning: bool = False) -> None:
+        self.items: list[OutputItem] = []
+        self.calls: list[Call] = []
+        self._id_tail = id_tail
+        self._classify = classify
+        self._seals_reasoning = seals_reasoning
+        self._open: _Open | None = None
+        self._blank = ""  # white space that may turn out to stand between two other items
+        self._num_before_round = 0
+
+    def begin_round(self) -> None:
+        """The model is asked once more."""
+        self.calls = []
+        self._num_before_round = len(self.items)
+
+    def feed(self, part: Part, logprobs: Sequence[ChatTokenLogprob] = ()) -> Iterator[Event]:
+        """Take the next part.
+
+        Args:
+            logprobs: of the tokens behind a piece of content.
+        """
+        match part:
+            case ReasoningText(text):
+                yield from self._reasoning(text)
+            case ContentText(text):
+                yield from self._content(text, logprobs)
+            case ToolCallBegin(_, name, call_id):
+                yield from self._begin_call(name, call_id or "")
+            case ToolCallArguments(_, text):
+                yield from self._arguments(text)
+
+    def end_round(self, status: Status) -> Iterator[Event]:
+        """The model has ended its answer, or was cut: what is open is closed.
+
+        Args:
+            status: of the item that is open; those before it are complete.
+        """
+        yield from self._close(status)
+        if len(self.items) == self._num_before_round:
+            # Whoever asks gets a message, be it an empty one.
+            blank, self._blank = self._blank, ""
+            yield from self._open_message()
+            if blank:
+                yield from self._delta(blank, ())
+            yield from self._close(status)
+        self._blank = ""
+
+    def finish_call(self, call: Call, *progress: str) -> Iterator[Event]:
+        """A call's item is as it will stay.
+
+        Args:
+            progress: types of events that tell how it went.
+        """
+        call.is_done = True
+        for kind in progress:
+            yield events.ToolProgress(kind, call.item.id, call.output_index)
+        yield events.OutputItemDone(call.output_index, shown(call.item))
+
+    def abandon(self) -> Iterator[Event]:
+        """Nothing more will come, whatever is open: all of it is closed as incomplete."""
+        yield from self._close("incomplete")
+        for call in self.calls:
+            if not call.is_done and isinstance(call.item, McpCallItem | BuiltinCallItem):
+                call.item.status = "incomplete"
+                yield from self.finish_call(call)
+
+    def add(self, item: OutputItem, *progress: str) -> Iterator[Event]:
+        """Add an item that is whole at once.
+
+        Args:
+            progress: types of events between its beginning and its end.
+        """
+        index = len(self.items)
+        self.items.append(item)
+        yield events.OutputItemAdded(index, shown(item))
+        for kind in progress:
+            yield events.ToolProgress(kind, item.id, index)
+        yield events.OutputItemDone(index, shown(item))
+
+    def new_id(self, prefix: str) -> str:
+        """The id for the next item."""
+        return f"{prefix}_{self._id_tail}{len(self.items):x}"
+
+    def _reasoning(self, text: str) -> Iterator[Event]:
+        self._blank = ""
+        if self._open is None or not isinstance(self._open.item, ReasoningItem):
+            yield from self._close("completed")
+            item = ReasoningItem(self.new_id("rs"), "in_progress", [])
+            index = self._begin(item)
+            yield events.OutputItemAdded(index, ReasoningItem(item.id, "in_progress", []))
+            yield events.ContentPartAdded(item.id, index, 0, ReasoningPart(""))
+        yield from self._delta(text, ())
+
+    def _content(self, text: str, logprobs: Sequence[ChatTokenLogprob]) -> Iterator[Event]:
+        if self._open is None or not isinstance(self._open.item, MessageItem):
+            self._blank += text
+            if not text.strip():
+                return
+            text, self._blank = self._blank, ""
+            yield from self._close("completed")
+            yield from self._open_message()
+        yield from self._delta(text, logprobs)
+
+    def _open_message(self) -> Iterator[Event]:
+        item = MessageItem(self.new_id("msg"), "in_progress", [])
+        index = self._begin(item)
+        yield events.OutputItemAdded(index, MessageItem(item.id, "in_progress", []))
+        yield events.ContentPartAdded(item.id, index, 0, OutputText(""))
+
+    def _begin_call(self, name: str, call_id: str) -> Iterator[Event]:
+        self._blank = ""
+        yield from self._close("completed")
+        kind = self._classify(name)
+        item: CallItem
+        match kind.kind:
+            case "function":
+                item = FunctionCallItem(self.new_id("fc"), "in_progress", call_id, name, "")
+            case "mcp":
+                item = McpCallItem(self.new_id("mcp"), "in_progress", kind.server_label, kind.name, "")
+            case "approval":
+                item = McpApprovalRequestItem(self.new_id("mcpr"), kind.server_label, kind.name, "")
+            case "builtin":
+                item = BuiltinCallItem(kind.item_type, self.new_id("bc"), "in_progress", name, "")
+        index = self._begin(item)
+        assert self._open is not None
+        self._open.call = Call(index, item, kind, call_id, name)
+        self.calls.append(self._open.call)
+        match item:
+            case FunctionCallItem():
+                yield events.OutputItemAdded(index, FunctionCallItem(item.id, "in_progress", call_id, name, ""))
+            case McpCallItem():
+                fresh = McpCallItem(item.id, "in_progress", item.server_label, item.name, "")
+                yield events.OutputItemAdded(index, fresh)
+                yield events.ToolProgress("response.mcp_call.in_progress", item.id, index)
+
+    def _arguments(self, text: str) -> Iterator[Event]:
+        if self._open is None or self._open.call is None:
+            return  # of a call that was left out
+        yield from self._delta(text, ())
+
+    def _begin(self, item: ReasoningItem | MessageItem | CallItem) -> int:
+        self._open = _Open(item)
+        self.items.append(item)
+        return len(self.items) - 1
+
+    def _delta(self, text: str, logprobs: Sequence[ChatTokenLogprob]) -> Iterator[Event]:
+        assert self._open is not None
+        self._open.pieces.append(text)
+        self._open.logprobs += logprobs
+        item, index = self._open.item, len(self.items) - 1
+        match item:
+            case MessageItem():
+                yield events.OutputTextDelta(item.id, index, 0, text, list(logprobs))
+            case ReasoningItem():
+                yield events.ReasoningTextDelta(item.id, index, 0, text)
+            case FunctionCallItem():
+                yield events.FunctionCallArgumentsDelta(item.id, index, text)
+            case McpCallItem():
+                yield events.McpCallArgumentsDelta(item.id, index, text)
+
+    def _close(self, status: Status) -> Iterator[Event]:
+        if self._open is None:
+            return
+        ended, self._open = self._open, None
+        item, index, text = ended.item, len(self.items) - 1, "".join(ended.pieces)
+        if ended.call is not None:
+            ended.call.is_whole = status == "completed"
+            # What the server carries out goes on with that, unless the model was cut.
+            ended.call.is_done = not ended.call.is_whole or not isinstance(item, McpCallItem | BuiltinCallItem)
+        match item:
+            case MessageItem():
+                part = OutputText(text, [], ended.logprobs)
+                item.content, item.status = [part], status
+                yield events.OutputTextDone(item.id, index, 0, text, ended.logprobs)
+                yield events.ContentPartDone(item.id, index, 0, part)
+                yield events.OutputItemDone(index, item)
+            case ReasoningItem():
+                thought = ReasoningPart(text)
+                item.content, item.status = [thought], status
+                item.encrypted_content = sealed_thought(text) if self._seals_reasoning else None
+                yield events.ReasoningTextDone(item.id, index, 0, text)
+                yield events.ContentPartDone(item.id, index, 0, thought)
+                yield events.OutputItemDone(index, item)
+            case FunctionCallItem():
+                item.arguments, item.status = text, status
+                yield events.FunctionCallArgumentsDone(item.id, index, item.name, text)
+                yield events.OutputItemDone(index, item)
+            case McpCallItem():
+                item.arguments = text
+                yield events.McpCallArgumentsDone(item.id, index, text)
+                if status != "completed":
+                    item.status = status
+                    yield events.OutputItemDone(index, item)
+            case McpApprovalRequestItem():
+                item.arguments = text
+                yield events.OutputItemAdded(index, item)
+                yield events.OutputItemDone(index, item)
+            case BuiltinCallItem():
+                item.arguments = text
+                yield events.OutputItemAdded(index, shown(item))
+                yield events.ToolProgress(f"response.{item.type}.in_progress", item.id, index)
+                if status != "completed":
+                    item.status = status
+                    yield events.OutputItemDone(index, shown(item))

@@ -1,0 +1,267 @@
+"""From a request to all that its run needs: everything that can be refused is refused here."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.api.errors import HttpError
+from octavo.api.frontend import Frontend
+from octavo.api.middleware import clean_request_id
+from octavo.api.openai.responses_api.hooks import Hook
+from octavo.api.openai.responses_api.items import Item, parse_items, short
+from octavo.api.openai.responses_api.mcp import McpServers
+from octavo.api.openai.responses_api.messages import Style
+from octavo.api.openai.responses_api.objects import Response
+from octavo.api.openai.responses_api.protocol import (
+    ENCRYPTED_REASONING,
+    LOGPROBS,
+    InputTokensRequest,
+    ResponsesRequest,
+    ToolChoiceObject,
+    refuse_unsupported,
+)
+from octavo.api.openai.responses_api.store import ResponseStore, Turn
+from octavo.api.openai.responses_api.tools import Toolset
+from octavo.errors import InvalidRequestError
+from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+_SHARED_FIELDS = (
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed"),
+    *("stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens"),
+    *("include_stop_str_in_output", "logit_bias"),
+)
+_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
+_HARMONY_MARK = "<|channel|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all requests share."""
+
+    frontend: Frontend
+    store: ResponseStore
+    servers: McpServers
+    hooks: Mapping[str, Hook]
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A request that has passed the door.
+
+    Attributes:
+        owner: whose responses these are.
+        response: as it is before anything is done.
+        parent: the conversation that it goes on with.
+        history: that conversation's items.
+        items: the request's own.
+        params: ``max_tokens`` is for all rounds together.
+        num_logprobs: likeliest tokens to tell per token; None tells no log-probabilities.
+    """
+
+    body: ResponsesRequest
+    owner: str
+    response: Response
+    parent: Turn | None
+    history: list[Item]
+    items: list[Item]
+    toolset: Toolset
+    params: SamplingParams
+    response_format: StructuredOutputsParams | None
+    template_kwargs: dict[str, Any]
+    style: Style
+    num_logprobs: int | None
+
+    @property
+    def id_tail(self) -> str:
+        """Makes ids of the response's items unique."""
+        return self.response.id.removeprefix("resp_")[-64:]
+
+
+def prepare(services: Services, body: ResponsesRequest, owner: str) -> Prepared:
+    """Check a request and find what it refers to.
+
+    Raises:
+        OctavoError: something in it is wrong, or unknown here.
+    """
+    frontend, store = services.frontend, services.store
+    model = frontend.check_model(body.model)
+    refuse_unsupported(body)
+    if body.background and not store.max_count:
+        raise InvalidRequestError(
+            "background: this server keeps no responses, so none could be asked for.", "background"
+        )
+    response_id = _response_id(store, body, owner)
+    parent = None
+    if body.previous_response_id is not None:
+        entry = store.get(owner, body.previous_response_id, "previous_response_id")
+        if entry.turn is None:
+            raise InvalidRequestError(
+                f"previous_response_id: the response {body.previous_response_id!r} is still being made.",
+                "previous_response_id",
+            )
+        parent = entry.turn
+    items = _resolved(store, owner, parse_items(body.input, response_id.removeprefix("resp_")[-64:]))
+    if not items and parent is None and not body.previous_input_messages and not isinstance(body, InputTokensRequest):
+        raise InvalidRequestError("input has no items.", "input")
+    toolset = Toolset.parse(body.tools or (), body.tool_choice, services.servers, services.hooks)
+    response_format = answer_format(body)
+    is_forced = body.tool_choice == "required" or isinstance(body.tool_choice, ToolChoiceObject)
+    if response_format is not None and is_forced:
+        raise InvalidRequestError("tool_choice forces a call, so text.format has nothing to form.", "tool_choice")
+    params = sampling_params(body, frontend.engine.input_processor.default_sampling_params())
+    num_logprobs = body.top_logprobs or 0 if body.includes(LOGPROBS) or body.top_logprobs else None
+    return Prepared(
+        body=body,
+        owner=owner,
+        response=_fresh_response(response_id, model, body, params, toolset),
+        parent=parent,
+        history=parent.items() if parent is not None else [],
+        items=items,
+        toolset=toolset,
+        params=params,
+        response_format=response_format,
+        template_kwargs=template_kwargs(body),
+        style=template_style(frontend),
+        num_logprobs=num_logprobs,
+    )
+
+
+def _response_id(store: ResponseStore, body: ResponsesRequest, owner: str) -> str:
+    """The id that the client gives, or a new one."""
+    given = clean_request_id(body.request_id)
+    if given is None:
+        return store.new_id()
+    response_id = given if given.startswith("resp_") else f"resp_{given}"
+    if (owner, response_id) in store:
+        raise InvalidRequestError(f"request_id: there is a response {response_id!r} already.", "request_id")
+    return response_id
+
+
+def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]:
+    """The items, with those in the place of references that they refer to.
+
+    Raises:
+        HttpError: 404, an item is not kept.
+    """
+    resolved: list[Item] = []
+    for item in items:
+        if item["type"] == "item_reference":
+            found = next(store.items_by_id(owner, item["id"]), None)
+            if found is None:
+                raise HttpError(404, f"input: no item {short(item['id'])} is kept here; send the item itself.", "input")
+            resolved.append(found)
+        else:
+            resolved.append(item)
+    return resolved
+
+
+def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
+    """What the answer's text must look like.
+
+    Raises:
+        InvalidRequestError: ``structured_outputs`` is malformed.
+    """
+    wanted = body.text.format if body.text else None
+    if wanted is not None and wanted.type == "json_object":
+        return StructuredOutputsParams(json_object=True)
+    if wanted is not None and wanted.type == "json_schema":
+        return StructuredOutputsParams(json=wanted.json_schema)
+    if not body.structured_outputs:
+        return None
+    known = set(StructuredOutputsParams.__struct_fields__) - {"start_after"}
+    for name in body.structured_outputs:
+        if name not in known:
+            raise InvalidRequestError(f"structured_outputs has no field {short(name)}.", "structured_outputs")
+    try:
+        return msgspec.convert(body.structured_outputs, StructuredOutputsParams)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"structured_outputs: {error}.", "structured_outputs") from None
+
+
+def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
+    """Sampling parameters of an answer.
+
+    Raises:
+        InvalidRequestError: a value is out of range.
+    """
+    values: dict[str, Any] = {name: getattr(body, name) for name in _SHARED_FIELDS if getattr(body, name) is not None}
+    has_logprobs = body.includes(LOGPROBS) or bool(body.top_logprobs)
+    if has_logprobs:
+        values["logprobs"] = body.top_logprobs or 0
+    if body.max_output_tokens is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
+        values["max_tokens"] = body.max_output_tokens
+    # Log-probabilities are told apart by the pieces in which they come; what runs unseen may be cut in the middle.
+    in_pieces = body.stream or body.background or has_logprobs
+    values["output_kind"] = RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY
+    return msgspec.structs.replace(defaults, **values)
+
+
+def template_kwargs(body: ResponsesRequest) -> dict[str, Any]:
+    """Values for the chat template: what the request gives, and how much to think in the words of several families."""
+    effort = body.reasoning.effort if body.reasoning else None
+    kwargs: dict[str, Any] = {}
+    if effort is not None:
+        kwargs["reasoning_effort"] = effort
+        kwargs["enable_thinking"] = kwargs["thinking"] = effort != "none"
+    return {**kwargs, **(body.chat_template_kwargs or {})}
+
+
+def template_style(frontend: Frontend) -> Style:
+    """Whether the model's template is gpt-oss's."""
+    tokenizer = frontend.engine.tokenizer
+    template = (tokenizer.chat_template if tokenizer is not None else None) or ""
+    return "harmony" if _HARMONY_MARK in template and "<|call|>" in template else "common"
+
+
+def _fresh_response(
+    response_id: str, model: str, body: ResponsesRequest, params: SamplingParams, toolset: Toolset
+) -> Response:
+    text_format = body.text.format if body.text and body.text.format else None
+    text: dict[str, Any] = {"format": {"type": "text"}}
+    if text_format is not None:
+        text["format"] = text_format.model_dump(by_alias=True, exclude_none=True)
+        if text_format.type == "json_schema":
+            text["format"].setdefault("name", "answer")
+    if body.text and body.text.verbosity:
+        text["verbosity"] = body.text.verbosity
+    choice = toolset.choice
+    return Response(
+        id=response_id,
+        created_at=int(time.time()),
+        model=model,
+        status="queued" if body.background else "in_progress",
+        background=bool(body.background),
+        frequency_penalty=params.frequency_penalty,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        metadata=body.metadata or {},
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        presence_penalty=params.presence_penalty,
+        previous_response_id=body.previous_response_id,
+        prompt_cache_key=body.prompt_cache_key,
+        prompt_cache_retention=body.prompt_cache_retention,
+        reasoning={
+            "effort": body.reasoning.effort if body.reasoning else None,
+            "summary": (body.reasoning.summary or body.reasoning.generate_summary) if body.reasoning else None,
+        },
+        safety_identifier=body.safety_identifier,
+        service_tier="default" if body.service_tier in (None, "auto") else body.service_tier,
+        store=body.store is not False,
+        temperature=params.temperature,
+        text=text,
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_unset=True),
+        tools=toolset.shown,
+        top_logprobs=body.top_logprobs or 0,
+        top_p=params.top_p,
+        truncation=body.truncation or "disabled",
+        user=body.user,
+    )
+
+
+def seals_reasoning(body: ResponsesRequest) -> bool:
+    """Whether thoughts are given in the form for clients that keep no conversations."""
+    return body.includes(ENCRYPTED_REASONING)

@@ -1,0 +1,216 @@
+"""``/v1/responses``: answers are made, asked for, watched, cancelled and forgotten."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from starlette.types import Send
+
+from octavo.api.errors import HttpError
+from octavo.api.frontend import Frontend
+from octavo.api.json_body import json_route
+from octavo.api.openai.responses import ENCODER
+from octavo.api.openai.responses_api.background import MAX_RUNNING, Background
+from octavo.api.openai.responses_api.events import Event, encode
+from octavo.api.openai.responses_api.hooks import load_hooks
+from octavo.api.openai.responses_api.items import Item
+from octavo.api.openai.responses_api.mcp import McpServers
+from octavo.api.openai.responses_api.prepare import Prepared, Services, prepare
+from octavo.api.openai.responses_api.protocol import InputTokensRequest, ResponsesRequest
+from octavo.api.openai.responses_api.run import Run
+from octavo.api.openai.responses_api.store import ResponseStore, StoredResponse
+from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
+from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
+
+logger = logging.getLogger(__name__)
+JSON = "application/json"
+
+
+def owner_of(request: Request) -> str:
+    """Whose responses a request may see: a digest of its key. Without keys, all clients are one."""
+    bearer = request.headers.get("authorization", "").partition(" ")[2].strip()
+    key = bearer or request.headers.get("x-api-key", "").strip()
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest() if key else ""
+
+
+def responses_router(frontend: Frontend) -> APIRouter:
+    """The routes of the Responses API.
+
+    Raises:
+        ConfigError: a setting for MCP servers or built-in tools is wrong.
+    """
+    settings = frontend.settings
+    store = ResponseStore(settings.response_store_count, settings.response_store_bytes, settings.api_server_count)
+    services = Services(frontend, store, McpServers.from_settings(settings), load_hooks(settings.builtin_tool or ()))
+    router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=json_route(settings.max_request_bytes))
+
+    @router.post("", summary="Answer, with the tools of the client and of the server.")
+    async def create_response(body: ResponsesRequest, request: Request) -> Response:
+        prepared = prepare(services, body, owner_of(request))
+        if body.background:
+            entry = await _start_in_background(services, prepared)
+            assert entry.background is not None
+            if body.stream:
+                return _watch(frontend, entry.background.log.read(-1))
+            return Response(entry.shown(), media_type=JSON)
+
+        async def work(send: Send) -> None:
+            if body.stream:
+                stream = EventSender(send)
+                await Run(services, prepared, stream.send_events).execute()
+                await stream.close()
+            else:
+                await send_json(send, ENCODER.encode(await Run(services, prepared, _drop).execute()))
+
+        return WatchedResponse(work, frontend.drain)
+
+    @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
+    async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
+        prepared = prepare(services, body, owner_of(request))
+        num_tokens = await Run(services, prepared, _drop).count_input()
+        return Response(
+            ENCODER.encode({"object": "response.input_tokens", "input_tokens": num_tokens}), media_type=JSON
+        )
+
+    @router.get("/{response_id}", summary="A response as far as it is, or its events.")
+    async def retrieve_response(
+        response_id: str,
+        request: Request,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Query(ge=-1, le=1 << 53)] = None,
+    ) -> Response:
+        entry = store.get(owner_of(request), response_id)
+        if not stream:
+            if starting_after is not None:
+                raise InvalidRequestError("starting_after is for streams; set stream to true.", "starting_after")
+            return Response(entry.shown(), media_type=JSON)
+        if entry.background is None:
+            raise InvalidRequestError(
+                "stream: the events of this response were not kept; make it with background set to true.", "stream"
+            )
+        after = -1 if starting_after is None else starting_after
+        entry.background.log.check(after)
+        return _watch(frontend, entry.background.log.read(after))
+
+    @router.post("/{response_id}/cancel", summary="Cancel a response that is made in the background.")
+    async def cancel_response(response_id: str, request: Request) -> Response:
+        entry = store.get(owner_of(request), response_id)
+        if entry.background is None:
+            raise InvalidRequestError("Only responses that are made in the background can be cancelled.")
+        await entry.background.cancel()
+        return Response(entry.shown(), media_type=JSON)
+
+    @router.delete("/{response_id}", summary="Forget a response.")
+    async def delete_response(response_id: str, request: Request) -> Response:
+        entry = store.delete(owner_of(request), response_id)
+        if entry.background is not None:
+            await entry.background.cancel()
+        return Response(ENCODER.encode({"id": response_id, "object": "response", "deleted": True}), media_type=JSON)
+
+    @router.get("/{response_id}/input_items", summary="What the model read for a response.")
+    async def list_input_items(
+        response_id: str,
+        request: Request,
+        after: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> Response:
+        entry = store.get(owner_of(request), response_id)
+        items = entry.turn.all_inputs() if entry.turn is not None else entry.inputs
+        return Response(_page(items, after, limit, order), media_type=JSON)
+
+    return router
+
+
+async def _start_in_background(services: Services, prepared: Prepared) -> StoredResponse:
+    if len(services.store.running()) >= MAX_RUNNING:
+        raise OverloadedError(f"{MAX_RUNNING} responses are being made in the background; try again later.")
+    background = Background()
+    run = Run(services, prepared, background.log.append)
+    await run.check()
+    background.snapshot = run.snapshot
+    everything = [*prepared.history, *prepared.items]
+    entry = services.store.begin(prepared.owner, prepared.response, background, everything)
+
+    async def work() -> None:
+        try:
+            await run.execute()
+        finally:
+            if entry.is_running:  # it was cancelled twice
+                ended = msgspec.structs.replace(run.snapshot(), status="cancelled")
+                services.store.finish(prepared.owner, ended, prepared.items, [], prepared.parent)
+            background.log.close()
+
+    background.task = asyncio.create_task(work())
+    services.frontend.drain.track(background.task)
+    await asyncio.sleep(0)  # a task that is cancelled before it began would tell nobody
+    return entry
+
+
+def _watch(frontend: Frontend, source: AsyncGenerator[bytes, None]) -> WatchedResponse:
+    """Send the events of a log as they come."""
+
+    async def work(send: Send) -> None:
+        stream = EventSender(send)
+        try:
+            async for data in source:
+                await stream.send(data)
+        except OctavoError as error:
+            await stream.send(error_event(error))
+        finally:
+            await source.aclose()
+        await stream.close()
+
+    return WatchedResponse(work, frontend.drain)
+
+
+class EventSender:
+    """Sends server-sent events; the answer starts with the first."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_started = False
+
+    async def send_events(self, new: Sequence[Event]) -> None:
+        """Send events."""
+        await self.send(b"".join([encode(event) for event in new]))
+
+    async def send(self, data: bytes) -> None:
+        """Send what is encoded."""
+        if not self._is_started:
+            self._is_started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def close(self) -> None:
+        """End the answer."""
+        if not self._is_started:
+            await self.send(b"")
+        await self._send({"type": "http.response.body", "body": b""})
+
+
+async def _drop(new: Sequence[Event]) -> None:
+    """Nobody watches."""
+
+
+def _page(items: list[Item], after: str | None, limit: int, order: str) -> bytes:
+    items = items[::-1] if order == "desc" else items
+    if after is not None:
+        place = next((index for index, item in enumerate(items) if item["id"] == after), None)
+        if place is None:
+            raise HttpError(404, f"after: there is no item {after[:80]!r} here.", "after")
+        items = items[place + 1 :]
+    page = items[:limit]
+    return msgspec.json.encode(
+        {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else "",
+            "last_id": page[-1]["id"] if page else "",
+            "has_more": len(items) > limit,
+        }
+    )

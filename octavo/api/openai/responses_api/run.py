@@ -1,0 +1,434 @@
+"""Making one response: the model is asked, its calls are carried out, and it is asked again until it has answered."""
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from octavo.api.conversation import Conversation, Turn, Update, render
+from octavo.api.drain import SHUTTING_DOWN
+from octavo.api.errors import INTERNAL_ERROR, status_of
+from octavo.api.openai.responses import ChatTokenLogprob
+from octavo.api.openai.responses_api import events
+from octavo.api.openai.responses_api.events import Event
+from octavo.api.openai.responses_api.items import (
+    BuiltinCallItem,
+    Item,
+    McpCallItem,
+    McpListToolsItem,
+    as_input,
+    short,
+    shown,
+)
+from octavo.api.openai.responses_api.logprobs import ContentLogprobs
+from octavo.api.openai.responses_api.mcp import McpError, as_http_error
+from octavo.api.openai.responses_api.messages import cut_points, failure_text, to_messages, without_beginning
+from octavo.api.openai.responses_api.objects import (
+    IncompleteDetails,
+    Response,
+    ResponseError,
+    ResponseUsage,
+)
+from octavo.api.openai.responses_api.output import Call, CallKind, OutputBuilder
+from octavo.api.openai.responses_api.prepare import Prepared, Services, seals_reasoning
+from octavo.api.openai.responses_api.tools import CallOutcome, McpSource
+from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, PromptTooLongError, RequestFailedError
+from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.records import TokensPrompt
+
+logger = logging.getLogger(__name__)
+
+MAX_ROUNDS = 32
+MAX_CALLS_AT_ONCE = 8
+Emit = Callable[[Sequence[Event]], Awaitable[None]]
+_NEWS_OF_BUILTINS = {
+    "web_search_call": "searching",
+    "file_search_call": "searching",
+    "code_interpreter_call": "interpreting",
+}
+
+
+class Run:
+    """The making of one response.
+
+    Args:
+        emit: takes the events; what it raises ends the run.
+    """
+
+    def __init__(self, services: Services, prepared: Prepared, emit: Emit) -> None:
+        self._services = services
+        self._frontend = services.frontend
+        self._prepared = prepared
+        self._toolset = prepared.toolset
+        self._emit_events = emit
+        self._builder = OutputBuilder(
+            prepared.id_tail, self._toolset.classify, seals_reasoning=seals_reasoning(prepared.body)
+        )
+        self._response = prepared.response
+        self._usage = ResponseUsage()
+        self._thoughts: list[str] = []
+        self._num_events = 0
+        self._num_calls = 0
+        self._is_begun = False
+        self._messages: list[dict[str, Any]] = []
+        self._num_first_messages = 0
+        self._logprobs: ContentLogprobs | None = None
+
+    def snapshot(self) -> Response:
+        """The response as far as it is."""
+        return self._response.with_output(self._builder.items)
+
+    async def check(self) -> None:
+        """Render the first prompt where that is possible, so that what is wrong with it is told at the door.
+
+        Raises:
+            OctavoError: the conversation cannot be rendered, or is too long.
+        """
+        if not self._toolset.sources:
+            prompt = await self._prompt(self._conversation(0))
+            self._check_length(len(prompt["prompt_token_ids"]))
+
+    async def count_input(self) -> int:
+        """Tokens that the model would read in the first round; tools of MCP servers count if they are known.
+
+        Raises:
+            OctavoError: the conversation cannot be rendered.
+        """
+        self._toolset.learn([*self._prepared.history, *self._prepared.items])
+        prompt = await self._prompt(self._conversation(0))
+        return len(prompt["prompt_token_ids"])
+
+    async def execute(self) -> Response:
+        """Make the response.
+
+        Raises:
+            OctavoError: it failed before the first event. What fails later stands in the response.
+        """
+        try:
+            await self._work()
+        except asyncio.CancelledError:
+            await self._on_cancelled()
+        except Exception as error:
+            if not self._is_begun and not self._prepared.body.background:
+                raise
+            if not isinstance(error, OctavoError):
+                logger.exception("A response failed")
+            await self._fail(error)
+        finally:
+            await self._toolset.close()
+        return self._response
+
+    async def _work(self) -> None:
+        self._toolset.learn([*self._prepared.history, *self._prepared.items])
+        if self._prepared.body.background:
+            await self._emit([events.Created(self.snapshot()), events.Queued(self.snapshot())], begins=False)
+        for source in self._toolset.unlisted():
+            await self._list_tools(source)
+        await self._carry_out_approved()
+        reason: str | None = None
+        for round_index in range(MAX_ROUNDS):
+            reason = await self._round(round_index)
+            if reason != "tools":
+                break
+        await self._finish(reason)
+
+    async def _round(self, index: int) -> str | None:
+        """Ask the model once and carry out its calls; why it ended, or ``tools`` if it must be asked again."""
+        builder = self._builder
+        conversation = self._conversation(index)
+        prompt = await self._prompt(conversation)
+        params = self._prepared.params
+        if params.max_tokens is not None and index > 0:
+            left = params.max_tokens - self._usage.output_tokens
+            if left < 1:
+                return "length"
+            params = msgspec.structs.replace(params, max_tokens=left, min_tokens=min(params.min_tokens, left))
+        turn = Turn(
+            self._frontend,
+            conversation,
+            prompt,
+            params,
+            self._response.id,
+            priority=self._prepared.body.priority,
+            cache_salt=self._prepared.body.cache_salt,
+        )
+        if self._prepared.num_logprobs is not None:
+            self._logprobs = ContentLogprobs(self._frontend.engine.tokenizer, self._prepared.num_logprobs)
+        builder.begin_round()
+        reason: str | None = None
+        num_prompt = num_cached = 0
+        async with aclosing(turn.updates()) as updates:
+            async for update in updates:
+                await self._begin()
+                if update.output.prompt_token_ids is not None:
+                    num_prompt = len(update.output.prompt_token_ids)
+                num_cached = update.output.num_cached_tokens or num_cached
+                self._usage.output_tokens += len(update.completion.token_ids)
+                await self._emit(self._news(update))
+                reason = update.finish_reason or reason
+        self._usage.input_tokens += num_prompt
+        self._usage.input_tokens_details.cached_tokens += num_cached
+        if reason not in ("stop", "tool_calls", "length"):
+            raise RequestFailedError("The request was aborted.")
+        await self._emit(builder.end_round("incomplete" if reason == "length" else "completed"))
+        if reason == "length":
+            return reason
+        return await self._carry_out_round()
+
+    def _news(self, update: Update) -> list[Event]:
+        news: list[Event] = []
+        if self._logprobs is not None:
+            self._logprobs.add(update.completion)
+        is_parallel = self._prepared.body.parallel_tool_calls is not False
+        for part in update.parts:
+            if isinstance(part, ToolCallBegin | ToolCallArguments) and part.index > 0 and not is_parallel:
+                continue
+            logprobs: list[ChatTokenLogprob] = []
+            if self._logprobs is not None and isinstance(part, ContentText):
+                logprobs = self._logprobs.take(part.text)
+            elif self._logprobs is not None and isinstance(part, ReasoningText | ToolCallArguments):
+                self._logprobs.skip(part.text)
+            if isinstance(part, ReasoningText):
+                self._thoughts.append(part.text)
+                if not self._prepared.body.include_reasoning:
+                    continue
+            news += self._builder.feed(part, logprobs)
+        return news
+
+    def _conversation(self, index: int) -> Conversation:
+        body = self._prepared.body
+        tools, choice, named = self._toolset.offered(is_first=index == 0, has_budget=self._has_budget(index))
+        items: list[Item] = [*self._prepared.history, *self._prepared.items, *as_input(self._builder.items)]
+        self._messages = to_messages(
+            items,
+            instructions=body.instructions,
+            previous=body.previous_input_messages or (),
+            style=self._prepared.style,
+            shown_name=self._toolset.shown_name,
+        )
+        if index == 0:
+            self._num_first_messages = len(self._messages)
+        return Conversation(
+            self._messages,
+            tools=tools,
+            tool_choice=choice,
+            named_tool=named,
+            is_parallel=body.parallel_tool_calls is not False,
+            template_kwargs=self._prepared.template_kwargs,
+            response_format=self._prepared.response_format if choice not in ("required", "named") else None,
+        )
+
+    def _has_budget(self, index: int) -> bool:
+        limit = self._prepared.body.max_tool_calls
+        return index < MAX_ROUNDS - 1 and (limit is None or self._num_calls < limit)
+
+    async def _prompt(self, conversation: Conversation) -> TokensPrompt:
+        """The rendered conversation; where the request allows it, without its beginning if it is too long."""
+        prompt = await render(self._frontend, conversation)
+        if self._prepared.body.truncation != "auto" or self._fits(prompt):
+            return prompt
+        # The fewest turns that must go, by bisection: the prompt gets shorter with every turn that goes.
+        points = cut_points(self._messages)
+        low, high, best = 0, len(points) - 1, prompt
+        while low <= high:
+            middle = (low + high) // 2
+            shorter = without_beginning(self._messages, points[middle])
+            tried = await render(self._frontend, dataclasses.replace(conversation, messages=shorter))
+            if self._fits(tried):
+                best, high = tried, middle - 1
+            else:
+                low = middle + 1
+        return best
+
+    def _fits(self, prompt: TokensPrompt) -> bool:
+        room = self._prepared.params.max_tokens or 1
+        return len(prompt["prompt_token_ids"]) + room <= self._frontend.engine.info.max_model_len
+
+    def _check_length(self, num_tokens: int) -> None:
+        limit = self._frontend.engine.info.max_model_len
+        if num_tokens >= limit:
+            raise PromptTooLongError(
+                f"The conversation has {num_tokens} tokens, and the model takes {limit}, answer included.",
+                "input",
+            )
+
+    async def _list_tools(self, source: McpSource) -> None:
+        label = source.asked.server_label
+        await self._begin()
+        item = McpListToolsItem(self._builder.new_id("mcpl"), label, [])
+        index = len(self._builder.items)
+        self._builder.items.append(item)
+        await self._emit(
+            [
+                events.OutputItemAdded(index, McpListToolsItem(item.id, label, [])),
+                events.ToolProgress("response.mcp_list_tools.in_progress", item.id, index),
+            ]
+        )
+        failure: McpError | None = None
+        try:
+            item.tools = await self._toolset.list_tools(source)
+        except McpError as error:
+            failure, item.error = error, str(error)
+        ending = "failed" if failure else "completed"
+        await self._emit(
+            [
+                events.ToolProgress(f"response.mcp_list_tools.{ending}", item.id, index),
+                events.OutputItemDone(index, item),
+            ]
+        )
+        if failure is not None:
+            raise as_http_error(failure)
+
+    async def _carry_out_approved(self) -> None:
+        """Carry out the calls that the client was asked for and now allows."""
+        everything = [*self._prepared.history, *self._prepared.items]
+        requests = {item["id"]: item for item in everything if item["type"] == "mcp_approval_request"}
+        done = {item.get("approval_request_id") for item in everything if item["type"] == "mcp_call"}
+        for answer in self._prepared.items:
+            if answer["type"] != "mcp_approval_response" or not answer["approve"]:
+                continue
+            request = requests.get(answer["approval_request_id"])
+            if request is None:
+                raise InvalidRequestError(
+                    f"input: there is no mcp_approval_request {short(answer['approval_request_id'])}.", "input"
+                )
+            if request["id"] in done:
+                continue
+            done.add(request["id"])
+            await self._begin()
+            item = McpCallItem(
+                self._builder.new_id("mcp"),
+                "in_progress",
+                request["server_label"],
+                request["name"],
+                request["arguments"],
+                approval_request_id=request["id"],
+            )
+            index = len(self._builder.items)
+            self._builder.items.append(item)
+            call = Call(index, item, CallKind("mcp", item.name, item.server_label), "", item.name, is_whole=True)
+            self._builder.calls.append(call)
+            await self._emit(
+                [
+                    events.OutputItemAdded(index, shown(item)),
+                    events.ToolProgress("response.mcp_call.in_progress", item.id, index),
+                    events.McpCallArgumentsDone(item.id, index, item.arguments),
+                ]
+            )
+            await self._carry_out([call])
+
+    async def _carry_out_round(self) -> str | None:
+        """Carry out the round's calls that are the server's to carry out."""
+        calls = [call for call in self._builder.calls if call.kind.kind in ("mcp", "builtin")]
+        await self._carry_out(calls)
+        waits_for_client = any(call.kind.kind in ("function", "approval") for call in self._builder.calls)
+        return "tools" if calls and not waits_for_client else "stop"
+
+    async def _carry_out(self, calls: Sequence[Call]) -> None:
+        limit = self._prepared.body.max_tool_calls
+        allowed = len(calls) if limit is None else max(0, limit - self._num_calls)
+        self._num_calls += len(calls)
+        gate = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+
+        async def one(call: Call) -> CallOutcome:
+            async with gate:
+                return await self._toolset.carry_out(call.kind, call.item.arguments)
+
+        for call in calls:
+            news = _NEWS_OF_BUILTINS.get(call.kind.item_type)
+            if news is not None:
+                kind = f"response.{call.kind.item_type}.{news}"
+                await self._emit([events.ToolProgress(kind, call.item.id, call.output_index)])
+        outcomes = await asyncio.gather(*(one(call) for call in calls[:allowed]))
+        outcomes += [_too_many(limit)] * (len(calls) - allowed)
+        for call, outcome in zip(calls, outcomes, strict=True):
+            await self._emit(self._settle(call, outcome))
+
+    def _settle(self, call: Call, outcome: CallOutcome) -> Iterable[Event]:
+        item = call.item
+        ending = "failed" if outcome.error else "completed"
+        match item:
+            case McpCallItem():
+                item.output, item.error, item.status = outcome.text, outcome.error, ending
+                return self._builder.finish_call(call, f"response.mcp_call.{ending}")
+            case BuiltinCallItem():
+                item.output = failure_text(outcome.error) if outcome.error else outcome.text
+                item.status, item.fields = ending, dict(outcome.fields)
+                return self._builder.finish_call(call, f"response.{item.type}.completed")
+            case _:
+                raise AssertionError("only tools of the server are carried out here")
+
+    async def _finish(self, reason: str | None) -> None:
+        await self._begin()
+        changes: dict[str, Any] = {"status": "completed", "completed_at": int(time.time())}
+        if reason == "length":
+            changes = {"status": "incomplete", "incomplete_details": IncompleteDetails("max_output_tokens")}
+        await self._end(changes, events.Incomplete if reason == "length" else events.Completed)
+
+    async def _fail(self, error: Exception) -> None:
+        message = str(error) if isinstance(error, OctavoError) else INTERNAL_ERROR
+        status = status_of(error)
+        code = "rate_limit_exceeded" if status in (429, 503) else "invalid_prompt" if status == 400 else "server_error"
+        await self._emit(self._builder.abandon())
+        await self._end({"status": "failed", "error": ResponseError(code, message)}, events.Failed)
+
+    async def _on_cancelled(self) -> None:
+        """The client has left, or cancelled, or the server ends."""
+        is_told = self._prepared.body.background or self._frontend.drain.is_aborting
+        if not is_told or not (self._is_begun or self._prepared.body.background):
+            raise asyncio.CancelledError
+        if self._frontend.drain.is_aborting:
+            await self._fail(OverloadedError(SHUTTING_DOWN))
+            return
+        await self._emit(self._builder.abandon())
+        await self._end({"status": "cancelled"}, events.Incomplete)
+
+    async def _end(self, changes: dict[str, Any], last: type[events.ResponseEvent]) -> None:
+        usage = self._usage
+        usage.output_tokens_details.reasoning_tokens = await self._count_reasoning()
+        usage.total_tokens = usage.input_tokens + usage.output_tokens
+        if self._prepared.body.enable_response_messages:
+            changes["input_messages"] = self._messages[: self._num_first_messages]
+            written = to_messages(as_input(self._builder.items), style=self._prepared.style)
+            changes["output_messages"] = written
+        self._response = self._response.with_output(self._builder.items, usage=usage, **changes)
+        if self._response.store:
+            # First kept, then told: whoever reads the last event may go on with the response at once.
+            outputs = as_input(self._builder.items)
+            self._services.store.finish(
+                self._prepared.owner, self._response, self._prepared.items, outputs, self._prepared.parent
+            )
+        await self._emit([last(self._response)])
+
+    async def _count_reasoning(self) -> int:
+        """Tokens of the thoughts' text; what tags there are counts for the answer."""
+        text = "".join(self._thoughts)
+        if not text or self._frontend.engine.tokenizer is None:
+            return 0
+        return min(len(await self._frontend.encode(text, False)), self._usage.output_tokens)
+
+    async def _begin(self) -> None:
+        if not self._is_begun:
+            self._response.status = "in_progress"
+            first: list[Event] = [events.Created(self._response), events.InProgress(self._response)]
+            await self._emit(first[1:] if self._prepared.body.background else first)
+
+    async def _emit(self, news: Iterable[Event], *, begins: bool = True) -> None:
+        numbered = list(news)
+        if not numbered:
+            return
+        self._is_begun = self._is_begun or begins
+        for event in numbered:
+            event.sequence_number = self._num_events
+            self._num_events += 1
+        await self._emit_events(numbered)
+
+
+def _too_many(limit: int | None) -> CallOutcome:
+    message = f"max_tool_calls allows no more than {limit} calls."
+    return CallOutcome(None, {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]})

@@ -1,0 +1,240 @@
+"""What the server keeps of responses: in memory, within a number and a size, each client's own.
+
+A conversation is a chain of turns; a turn is kept while a response in the store builds on it. Everything is kept as
+JSON, whose length is what counts.
+"""
+
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from octavo.api.errors import HttpError
+from octavo.api.openai.responses_api.background import Background
+from octavo.api.openai.responses_api.items import Item
+from octavo.api.openai.responses_api.objects import Response
+
+_OWN_ID = re.compile(r"resp_([0-9a-f]{8})[0-9a-f]{24}")
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """What one response added to its conversation.
+
+    Attributes:
+        inputs: the request's items, as JSON.
+        outputs: the answer's.
+        parent: the turn before.
+        num_users: responses and turns that build on it.
+    """
+
+    inputs: bytes
+    outputs: bytes
+    parent: "Turn | None"
+    owner: str
+    item_ids: list[str]
+    num_users: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes, roughly."""
+        return len(self.inputs) + len(self.outputs) + 100 * len(self.item_ids)
+
+    def chain(self) -> "list[Turn]":
+        """The conversation up to this turn, oldest first."""
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.parent
+        return turns[::-1]
+
+    def items(self) -> list[Item]:
+        """Inputs and outputs of the conversation up to and with this turn."""
+        return [item for turn in self.chain() for data in (turn.inputs, turn.outputs) for item in _decode(data)]
+
+    def all_inputs(self) -> list[Item]:
+        """What the model read for this turn: the conversation before it, and the request's own items."""
+        before = self.parent.items() if self.parent is not None else []
+        return before + _decode(self.inputs)
+
+
+def _decode(data: bytes) -> list[Item]:
+    return msgspec.json.decode(data, type=list[Item])
+
+
+@dataclass(eq=False, slots=True)
+class StoredResponse:
+    """A response that can be asked for.
+
+    Attributes:
+        body: the response as JSON, once it has ended.
+        turn: None until the response has ended.
+        num_bytes: what it takes without its turn, from then on.
+        inputs: what the model reads, until then.
+    """
+
+    body: bytes
+    turn: Turn | None
+    background: Background | None = None
+    num_bytes: int = 0
+    inputs: list[Item] = field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether more of it will come."""
+        return self.turn is None
+
+    def shown(self) -> bytes:
+        """The response as JSON, as far as it is."""
+        if self.turn is None and self.background is not None and self.background.snapshot is not None:
+            return msgspec.json.encode(self.background.snapshot())
+        return self.body
+
+
+Key = tuple[str, str]
+
+
+@dataclass
+class ResponseStore:
+    """Responses by client and id; the oldest go when there are too many or they are too large.
+
+    Attributes:
+        max_count: most responses; with 0 none are kept.
+        max_bytes: most bytes of those that have ended.
+        num_processes: API processes of this server, each with a store of its own.
+        num_bytes: what is kept.
+    """
+
+    max_count: int
+    max_bytes: int
+    num_processes: int = 1
+    num_bytes: int = 0
+    _entries: dict[Key, StoredResponse] = field(default_factory=dict)
+    _turn_of_item: dict[Key, Turn] = field(default_factory=dict)
+    _tag: str = field(default_factory=lambda: secrets.token_hex(4))
+
+    def new_id(self) -> str:
+        """An id that tells which process made it."""
+        return f"resp_{self._tag}{secrets.token_hex(12)}"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def get(self, owner: str, response_id: str, param: str | None = None) -> StoredResponse:
+        """The response of that id.
+
+        Args:
+            owner: whose key the request bears.
+            param: where the id stands in the request.
+
+        Raises:
+            HttpError: 404; the sentence says what may have become of it.
+        """
+        entry = self._entries.get((owner, response_id))
+        if entry is not None:
+            return entry
+        name = repr(response_id[:80])
+        made = _OWN_ID.fullmatch(response_id)
+        if not self.max_count:
+            reason = "this server keeps no responses."
+        elif made is None or made[1] == self._tag:
+            reason = "it was never made, was deleted, was not to be stored, or had to make room for newer ones."
+        elif self.num_processes > 1:
+            reason = (
+                f"another of the server's {self.num_processes} API processes made it, and each keeps its own; ask "
+                "over the connection that it came from, or have the owner run one API process."
+            )
+        else:
+            reason = "it was made before the server was started, and responses are kept in memory."
+        raise HttpError(404, f"There is no response {name} here: {reason}", param)
+
+    def items_by_id(self, owner: str, item_id: str) -> Iterator[Item]:
+        """The item of that id, if it is kept."""
+        turn = self._turn_of_item.get((owner, item_id))
+        if turn is not None:
+            yield from (item for data in (turn.inputs, turn.outputs) for item in _decode(data) if item["id"] == item_id)
+
+    def begin(self, owner: str, response: Response, background: Background, inputs: list[Item]) -> StoredResponse:
+        """Keep a response that is being made."""
+        entry = StoredResponse(b"", None, background, inputs=inputs)
+        self._entries[owner, response.id] = entry
+        self._make_room()
+        return entry
+
+    def finish(
+        self, owner: str, response: Response, inputs: Sequence[Item], outputs: Sequence[Item], parent: Turn | None
+    ) -> None:
+        """Keep a response that has ended, with its conversation."""
+        if not self.max_count:
+            return
+        key = (owner, response.id)
+        entry = self._entries.get(key)
+        if entry is None:
+            if response.background:
+                return  # it was deleted meanwhile
+            entry = self._entries[key] = StoredResponse(b"", None)
+        ids = [str(item["id"]) for item in (*inputs, *outputs) if item.get("id")]
+        turn = Turn(msgspec.json.encode(list(inputs)), msgspec.json.encode(list(outputs)), parent, owner, ids)
+        entry.body = msgspec.json.encode(response)
+        entry.turn = turn
+        entry.inputs = []
+        self._use(turn)
+        entry.num_bytes = len(entry.body) + (entry.background.log.num_bytes if entry.background is not None else 0)
+        self.num_bytes += entry.num_bytes
+        self._make_room()
+
+    def delete(self, owner: str, response_id: str) -> StoredResponse:
+        """Forget a response; conversations that build on it keep what it said.
+
+        Raises:
+            HttpError: 404.
+        """
+        entry = self.get(owner, response_id)
+        self._remove((owner, response_id))
+        return entry
+
+    def running(self) -> list[StoredResponse]:
+        """Those that are being made."""
+        return [entry for entry in self._entries.values() if entry.is_running]
+
+    def _use(self, turn: Turn | None) -> None:
+        # A turn that nobody built on may have been let go, and comes back.
+        while turn is not None:
+            turn.num_users += 1
+            if turn.num_users > 1:
+                return
+            self.num_bytes += turn.num_bytes
+            for item_id in turn.item_ids:
+                self._turn_of_item[turn.owner, item_id] = turn
+            turn = turn.parent
+
+    def _release(self, turn: Turn | None) -> None:
+        while turn is not None:
+            turn.num_users -= 1
+            if turn.num_users > 0:
+                return
+            self.num_bytes -= turn.num_bytes
+            for item_id in turn.item_ids:
+                if self._turn_of_item.get((turn.owner, item_id)) is turn:
+                    del self._turn_of_item[turn.owner, item_id]
+            turn = turn.parent
+
+    def _remove(self, key: Key) -> None:
+        entry = self._entries.pop(key)
+        if entry.turn is not None:
+            self.num_bytes -= entry.num_bytes
+            self._release(entry.turn)
+
+    def _make_room(self) -> None:
+        if len(self._entries) <= self.max_count and self.num_bytes <= self.max_bytes:
+            return
+        for key in [key for key, entry in self._entries.items() if not entry.is_running]:
+            if len(self._entries) <= self.max_count and self.num_bytes <= self.max_bytes:
+                return
+            self._remove(key)

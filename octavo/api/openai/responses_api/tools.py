@@ -1,0 +1,347 @@
+"""The tools of one request: functions of the client, tools of MCP servers, and built-in ones."""
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from octavo.api.conversation import ToolChoice
+from octavo.api.openai.responses_api.hooks import BuiltinTool, Hook, base_type
+from octavo.api.openai.responses_api.items import Item, McpToolInfo, check, short
+from octavo.api.openai.responses_api.mcp import Connection, McpError, McpServer, McpServers, request_headers
+from octavo.api.openai.responses_api.output import CallKind
+from octavo.api.openai.responses_api.protocol import MAX_TOOLS, FunctionTool, McpTool, ToolChoiceObject, ToolFilter
+from octavo.api.openai.tools import parse_function
+from octavo.errors import InvalidRequestError, OctavoError
+from octavo.outputs.parsers.base import Tool
+
+logger = logging.getLogger(__name__)
+
+BUILTIN_SECONDS = 120.0
+# What says nothing new of an MCP tool, or is a secret between the client and the server, is not shown again.
+_NOT_SHOWN = frozenset({"headers", "authorization"})
+
+
+@dataclass(slots=True)
+class McpSource:
+    """An MCP server of the request.
+
+    Attributes:
+        asked: as the request has it.
+        connection: None until something is asked of the server.
+        tools: those that may be called, by their own names; filled when they are known.
+    """
+
+    asked: McpTool
+    server: McpServer
+    headers: Mapping[str, str]
+    connection: Connection | None = None
+    tools: dict[str, McpToolInfo] = field(default_factory=dict)
+    is_listed: bool = False
+
+    async def connect(self) -> Connection:
+        """The session, opened if it is not."""
+        if self.connection is None:
+            # The package takes a second to import the first time; others go on meanwhile.
+            module = await asyncio.to_thread(importlib.import_module, "octavo.api.openai.responses_api.mcp_connection")
+            if self.connection is None:
+                self.connection = module.McpConnection(self.server, self.headers)
+        assert self.connection is not None
+        return self.connection
+
+    def set_tools(self, listed: Iterable[McpToolInfo]) -> None:
+        """What the server has, of which the request may narrow the choice."""
+        self.is_listed = True
+        self.tools = {tool.name: tool for tool in listed if self._is_allowed(tool)}
+
+    def needs_approval(self, name: str) -> bool:
+        """Whether the client is asked before a tool is called; it is unless the request says otherwise."""
+        wish = self.asked.require_approval
+        if wish is None or isinstance(wish, str):
+            return wish != "never"
+        if wish.always is not None and self._is_in(wish.always, name):
+            return True
+        return wish.never is None or not self._is_in(wish.never, name)
+
+    def _is_allowed(self, tool: McpToolInfo) -> bool:
+        allowed = self.asked.allowed_tools
+        if allowed is None:
+            return True
+        if isinstance(allowed, list):
+            return tool.name in allowed
+        return _passes(allowed, tool)
+
+    def _is_in(self, chosen: ToolFilter, name: str) -> bool:
+        return name in self.tools and _passes(chosen, self.tools[name])
+
+
+def _passes(chosen: ToolFilter, tool: McpToolInfo) -> bool:
+    if chosen.tool_names is not None and tool.name not in chosen.tool_names:
+        return False
+    if chosen.read_only is None:
+        return True
+    only_reads = isinstance(tool.annotations, dict) and tool.annotations.get("readOnlyHint") is True
+    return only_reads == chosen.read_only
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What came of a call that the server carried out.
+
+    Attributes:
+        text: what the model is told.
+        error: one of the protocol's error objects.
+        fields: of a built-in tool's item.
+    """
+
+    text: str | None
+    error: dict[str, Any] | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Toolset:
+    """What the model may call, and who carries it out.
+
+    Attributes:
+        functions: the client's.
+        builtins: by the type of their output items.
+        choice: as the request has it.
+        shown: the tools as the response shows them.
+    """
+
+    functions: list[Tool] = field(default_factory=list)
+    sources: list[McpSource] = field(default_factory=list)
+    builtins: dict[str, BuiltinTool] = field(default_factory=dict)
+    choice: str | ToolChoiceObject = "auto"
+    shown: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def parse(
+        cls,
+        tools: Sequence[Mapping[str, Any]],
+        choice: str | ToolChoiceObject | None,
+        servers: McpServers,
+        hooks: Mapping[str, Hook],
+    ) -> "Toolset":
+        """The tools of a request.
+
+        Raises:
+            InvalidRequestError: a tool is malformed, unknown here or not allowed.
+        """
+        toolset = cls(choice=choice or "auto")
+        for index, tool in enumerate(tools):
+            toolset._add(f"tools[{index}]", tool, servers, hooks)
+        names = [tool.name for tool in toolset.functions] + [tool.name for tool in toolset.builtins.values()]
+        twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+        if twice is not None:
+            raise InvalidRequestError(f"tools: {short(twice)} stands there twice.", "tools")
+        labels = [source.asked.server_label for source in toolset.sources]
+        if len(set(labels)) < len(labels):
+            raise InvalidRequestError("tools: each MCP server needs a server_label of its own.", "tools")
+        toolset._check_choice()
+        return toolset
+
+    def _add(self, where: str, tool: Mapping[str, Any], servers: McpServers, hooks: Mapping[str, Hook]) -> None:
+        kind = tool.get("type")
+        if not isinstance(kind, str):
+            raise InvalidRequestError(f"{where} has no type, such as 'function'.", "tools")
+        if kind == "function":
+            function = check(where, FunctionTool, tool, "tools")
+            self.functions.append(parse_function(where, tool))
+            self.shown.append(function.model_dump())
+        elif kind == "mcp":
+            asked = check(where, McpTool, tool, "tools")
+            self.sources.append(McpSource(asked, servers.find(asked), request_headers(asked)))
+            self.shown.append(asked.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
+        elif base_type(kind) in hooks:
+            try:
+                self.builtins[f"{base_type(kind)}_call"] = hooks[base_type(kind)](tool)
+            except OctavoError:
+                raise
+            except Exception as error:
+                logger.exception("The hook for tools of type %s failed", kind)
+                raise InvalidRequestError(f"{where}: this tool cannot be set up.", "tools") from error
+            self.shown.append(dict(tool))
+        else:
+            raise InvalidRequestError(
+                f"{where}: this server has no tool of type {short(kind)}; there are 'function', 'mcp' and the "
+                "built-in tools that the server's owner adds with --builtin-tool.",
+                "tools",
+            )
+
+    def _check_choice(self) -> None:
+        choice = self.choice
+        if isinstance(choice, str):
+            if choice == "required" and not (self.functions or self.sources or self.builtins):
+                raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
+            return
+        labels = {source.asked.server_label for source in self.sources}
+        match choice.type:
+            case "function" if choice.name not in {tool.name for tool in self.functions}:
+                raise InvalidRequestError(
+                    f"tool_choice names {short(choice.name)}, which is not among the tools.", "tool_choice"
+                )
+            case "mcp" if choice.server_label not in labels:
+                raise InvalidRequestError(
+                    f"tool_choice names the MCP server {short(choice.server_label)}, which is not among the tools.",
+                    "tool_choice",
+                )
+            case "function" | "mcp" | "allowed_tools":
+                pass
+            case kind if f"{base_type(kind)}_call" not in self.builtins:
+                raise InvalidRequestError(
+                    f"tool_choice is of type {short(kind)}, of which there is no tool.", "tool_choice"
+                )
+
+    def unlisted(self) -> list[McpSource]:
+        """MCP servers whose tools are not known yet."""
+        return [source for source in self.sources if not source.is_listed]
+
+    def learn(self, items: Iterable[Item]) -> None:
+        """Take the lists of tools that a conversation already holds."""
+        lists = {item["server_label"]: item for item in items if item["type"] == "mcp_list_tools"}
+        for source in self.unlisted():
+            item = lists.get(source.asked.server_label)
+            if item is not None and not item.get("error"):
+                source.set_tools(
+                    McpToolInfo(tool["name"], tool["input_schema"], tool.get("description"), tool.get("annotations"))
+                    for tool in item["tools"]
+                )
+
+    def server_tools(self) -> dict[str, tuple[McpSource, McpToolInfo] | tuple[str, BuiltinTool]]:
+        """What the server carries out, by the name that the model sees: a tool's own, unless another has it."""
+        own_names = {tool.name for tool in self.functions}
+        found: dict[str, tuple[McpSource, McpToolInfo] | tuple[str, BuiltinTool]] = {}
+        for item_type, builtin in self.builtins.items():
+            found[builtin.name] = (item_type, builtin)
+        for source in self.sources:
+            for tool in source.tools.values():
+                name = tool.name
+                if name in found or name in own_names:
+                    name = f"{source.asked.server_label}__{name}"
+                found[name] = (source, tool)
+        return found
+
+    def shown_name(self, server_label: str, name: str) -> str:
+        """What the model calls an MCP server's tool."""
+        for shown, (source, tool) in self.server_tools().items():
+            if isinstance(source, McpSource) and source.asked.server_label == server_label and tool.name == name:
+                return shown
+        return name
+
+    def classify(self, name: str) -> CallKind:
+        """Who carries out a call of this name; what nobody knows is the client's."""
+        found = self.server_tools().get(name)
+        if found is None:
+            return CallKind("function", name)
+        source, tool = found
+        if isinstance(source, McpSource):
+            kind = "approval" if source.needs_approval(tool.name) else "mcp"
+            return CallKind("approval" if kind == "approval" else "mcp", tool.name, source.asked.server_label)
+        return CallKind("builtin", tool.name, item_type=source)
+
+    def offered(self, *, is_first: bool, has_budget: bool) -> tuple[list[Tool], ToolChoice, str | None]:
+        """What the model may call in a round, how it must choose, and the tool that it must call.
+
+        Args:
+            is_first: a choice that forces a call holds for the first round only, or there would be no end.
+            has_budget: without, the server's own tools are left out.
+
+        Raises:
+            InvalidRequestError: the request allows or names a tool that there is not.
+        """
+        server_tools = self.server_tools() if has_budget else {}
+        tools = [*self.functions, *(_as_tool(name, tool) for name, (_, tool) in server_tools.items())]
+        if len(tools) > MAX_TOOLS:
+            raise InvalidRequestError(f"tools: there are {len(tools)} in all, of at most {MAX_TOOLS}.", "tools")
+        choice = self.choice
+        mode: ToolChoice = "auto"
+        named: str | None = None
+        if isinstance(choice, str):
+            mode = "required" if choice == "required" else "none" if choice == "none" else "auto"
+        elif choice.type == "allowed_tools":
+            mode = choice.mode
+            tools = [tool for tool in tools if self._is_chosen(tool.name, choice.tools or [])]
+        elif choice.type == "function":
+            mode, named = "named", choice.name
+        elif is_first:
+            wanted = [tool for tool in tools if self._is_chosen(tool.name, [choice.model_dump()])]
+            if not wanted:
+                raise InvalidRequestError("tool_choice names a tool that is not among the tools.", "tool_choice")
+            tools = wanted
+            mode, named = ("named", wanted[0].name) if len(wanted) == 1 else ("required", None)
+        if not is_first and mode in ("required", "named"):
+            mode, named = "auto", None
+        return tools, mode if tools else "none", named
+
+    def _is_chosen(self, name: str, chosen: Sequence[Mapping[str, Any]]) -> bool:
+        kind = self.classify(name)
+        for one in chosen:
+            match one.get("type"):
+                case "function" if kind.kind == "function" and one.get("name") == name:
+                    return True
+                case "mcp" if kind.server_label and one.get("server_label") == kind.server_label:
+                    if one.get("name") in (None, kind.name):
+                        return True
+                case str(other) if kind.kind == "builtin" and f"{base_type(other)}_call" == kind.item_type:
+                    return True
+        return False
+
+    async def list_tools(self, source: McpSource) -> list[McpToolInfo]:
+        """Ask an MCP server what it has; what the request leaves out is not shown.
+
+        Raises:
+            McpError: the server failed.
+        """
+        connection = await source.connect()
+        source.set_tools(await connection.list_tools())
+        return list(source.tools.values())
+
+    async def carry_out(self, kind: CallKind, arguments: str) -> CallOutcome:
+        """Call a tool of the server; what goes wrong is for the model to read."""
+        try:
+            parsed = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            return _failure("The arguments are no JSON object.")
+        try:
+            if kind.kind == "builtin":
+                return await self._call_builtin(kind.item_type, parsed)
+            source = next((s for s in self.sources if s.asked.server_label == kind.server_label), None)
+            if source is None or kind.name not in source.tools:
+                return _failure(f"There is no tool {kind.name!r} to call.")
+            connection = await source.connect()
+            return CallOutcome(await connection.call(kind.name, parsed))
+        except McpError as error:
+            return CallOutcome(None, error.details)
+
+    async def _call_builtin(self, item_type: str, arguments: dict[str, Any]) -> CallOutcome:
+        try:
+            async with asyncio.timeout(BUILTIN_SECONDS):
+                result = await self.builtins[item_type].call(arguments)
+        except Exception as error:
+            if not isinstance(error, OctavoError):
+                logger.exception("A built-in tool failed")
+            return _failure(str(error) if isinstance(error, OctavoError) else "The tool failed.")
+        return CallOutcome(result.text, None, result.fields)
+
+    async def close(self) -> None:
+        """End all sessions."""
+        connections = [source.connection for source in self.sources if source.connection is not None]
+        await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
+
+
+def _as_tool(name: str, tool: McpToolInfo | BuiltinTool) -> Tool:
+    if isinstance(tool, McpToolInfo):
+        schema = tool.input_schema if isinstance(tool.input_schema, dict) else None
+        return Tool(name, schema, tool.description)
+    return Tool(name, tool.parameters, tool.description)
+
+
+def _failure(message: str) -> CallOutcome:
+    content = [{"type": "text", "text": message}]
+    return CallOutcome(None, {"type": "mcp_tool_execution_error", "content": content})
