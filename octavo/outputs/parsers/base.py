@@ -47,6 +47,11 @@ class ReasoningParser(ABC):
     def is_reasoning(self) -> bool:
         """Whether what comes next belongs to the thought, as far as can be told."""
 
+    @property
+    def end_tag(self) -> str | None:
+        """The tag that will end the thought, if the prompt told which; else the first of its format's ``end_tags``."""
+        return None
+
     @abstractmethod
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         """Take the next piece of text and its tokens, special ones spelled out; either may be empty."""

@@ -36,6 +36,10 @@ class NonemptyContentParser(ReasoningParser):
     def is_reasoning(self) -> bool:
         return self._parser.is_reasoning
 
+    @property
+    def end_tag(self) -> str | None:
+        return self._parser.end_tag
+
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         return self._watch(self._parser.feed(text, token_ids))
 
@@ -66,6 +70,10 @@ class PrefixedThoughtParser(ReasoningParser):
     @property
     def is_reasoning(self) -> bool:
         return self._parser.is_reasoning
+
+    @property
+    def end_tag(self) -> str | None:
+        return self._parser.end_tag
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         self._parser.feed(text, token_ids)  # only its state is of use: content begins where the thought ends

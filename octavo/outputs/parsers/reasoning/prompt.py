@@ -11,6 +11,8 @@ _BOUNDARIES = (
     r"<｜[^<>｜]{1,64}｜>",
     r"</?s>",
     r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\]",
+    r"\[\|[^\[\]|\s]{1,64}\|\]",
+    r"<\w{1,16}\|\w{1,64}>",
     r"<(?:start|end)_of_turn>",
     r"</?(?:assistant|user|system|role)>",
     r"<seed:[be]os>",
@@ -43,9 +45,9 @@ class PromptReader:
         # The format's own tags come first: some of them look like boundaries.
         self._pattern = re.compile("|".join([*map(re.escape, tags), *_BOUNDARIES]))
 
-    def read(self, text: str) -> PromptState:
-        """The state that the last tag or boundary leaves."""
-        state = PromptState.UNTOLD
+    def read(self, text: str) -> tuple[PromptState, str]:
+        """The state that the last tag or boundary leaves, and that tag or boundary itself."""
+        last = ""
         for match in self._pattern.finditer(text):
-            state = self._states.get(match.group(), PromptState.UNTOLD)
-        return state
+            last = match.group()
+        return self._states.get(last, PromptState.UNTOLD), last

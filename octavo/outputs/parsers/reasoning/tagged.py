@@ -29,7 +29,8 @@ class TaggedFormat:
     """How one family of models writes its thoughts.
 
     Attributes:
-        end_tags: what ends a thought and belongs to neither side.
+        start_tags: what begins a thought.
+        end_tags: what ends a thought; if there are as many as start tags, each belongs to one.
         implicit_end_tags: what ends a thought and is content itself: a call of a tool that begins without an end tag.
         unmarked: what an answer without a start tag is.
         thinks_by_default: whether the model thinks unless ``thinking_keys`` of the template's values say otherwise.
@@ -117,10 +118,13 @@ class TaggedReasoningParser(ReasoningParser):
         # White space that is left out if the thought, or the content between tags, ends here.
         self._held_space: list[str] = []
         self._state = _State.ANSWER_START
-        state = self._tags.prompt.read(prompt_end.text)
+        state, tag = self._tags.prompt.read(prompt_end.text)
         is_asked = format_.is_thinking_asked(prompt_end.template_kwargs)
         self._is_unmarked_thought = state is PromptState.IN_THOUGHT
         self._is_thought_expected = self._is_unmarked_thought
+        self._end_tag = format_.end_tags[0]
+        if self._is_unmarked_thought and len(format_.end_tags) == len(format_.start_tags):
+            self._end_tag = format_.end_tags[format_.start_tags.index(tag)]
         if state is PromptState.IN_CONTENT:
             self._state = _State.CONTENT
             self._is_content_open = True
@@ -135,6 +139,10 @@ class TaggedReasoningParser(ReasoningParser):
         if self._state is _State.ANSWER_START:
             return self._is_thought_expected
         return self._state in (_State.THOUGHT_START, _State.THOUGHT)
+
+    @property
+    def end_tag(self) -> str:
+        return self._end_tag
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         if not text:

@@ -255,3 +255,17 @@ def test_a_thought_in_the_prompt_that_breaks_off_goes_on():
 )
 def test_whether_an_answer_begins_with_a_thought(name, prompt, values, is_reasoning):
     assert reasoning_format(name).start(PromptEnd(prompt, values)).is_reasoning is is_reasoning
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "end_tag"),
+    [
+        ("hy_v4", "<|hy_Assistant|><think:opensource>", "</think:opensource>"),
+        ("hy_v4", "<|hy_Assistant|><think>", "</think>"),
+        ("k2_horizon", "<ifm|im_start>assistant<ifm|think_faster>", "</ifm|think_faster>"),
+        ("nemotron_v3", "<think>\n", "</think>"),
+        ("granite", "", "Here is my response:"),
+    ],
+)
+def test_the_prompts_start_tag_tells_the_end_tag(name, prompt, end_tag):
+    assert reasoning_format(name).start(PromptEnd(prompt)).end_tag == end_tag
