@@ -103,7 +103,7 @@ def add_setting_flags(parser: Parser, sections: Sections) -> None:
     for name, settings in sections.items():
         group = parser.add_argument_group(TITLES[name], settings.__doc__)
         for flag in flags_of(settings):
-            _add_flag(group, flag)
+            add_flag(group, flag)
 
 
 def given_settings(namespace: argparse.Namespace, sections: Sections) -> dict[str, Any]:
@@ -149,7 +149,8 @@ def server_settings(values: Mapping[str, Any]) -> ServerSettings:
     return settings
 
 
-def _add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
+def add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
+    """Give a command one setting's flag."""
     names = (flag.option, *_OTHER_NAMES.get(flag.name, ()))
     add = partial(
         group.add_argument,

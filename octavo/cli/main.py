@@ -23,6 +23,7 @@ COMMANDS = {
     "serve": Command("octavo.cli.serve", "serve a model over HTTP, with OpenAI's protocol"),
     "chat": Command("octavo.cli.chat", "talk with a model, loaded here or on a server"),
     "complete": Command("octavo.cli.complete", "let a model complete text"),
+    "run-batch": Command("octavo.cli.run_batch", "answer the requests of a file, in OpenAI's batch format"),
     "bench": Command("octavo.cli.bench", "measure latency, throughput, a running server, engines or kernels"),
     "profile": Command("octavo.cli.profile", "show which kernels a step spends its time in"),
     "plan": Command("octavo.cli.plan", "show what would be decided for a model, and why, without loading it"),
