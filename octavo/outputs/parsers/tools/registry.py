@@ -35,7 +35,7 @@ def tool_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
     return tool_format.parser(tools)
 
 
-def load_tool_plugin(path: str) -> None:
+def load_plugin(path: str) -> None:
     """Run a Python file of the server's owner, which calls :func:`register_tool_format` for formats of its own.
 
     Raises:
