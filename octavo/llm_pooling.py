@@ -10,7 +10,7 @@ from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
-from octavo.inputs.scoring import Outputs, Score, ScoringJob, ScoringOptions, make_pairs, score_pairs
+from octavo.inputs.scoring import Outputs, Score, ScoringJob, ScoringOptions, make_pairs, proceed, score_pairs
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
 from octavo.records import (
     ClassificationOutput,
@@ -155,13 +155,12 @@ class PoolingFace:
         return PoolingProcessor(self._engine.info, self._frontend.tokenizer)
 
     def _finish(self, job: ScoringJob, use_tqdm: Bar) -> list[Score]:
-        requests = next(job)
+        outputs: Outputs | None = None
         while True:
-            try:
-                requests = job.send(self._pool(requests, use_tqdm))
-            except StopIteration as end:
-                scores: list[Score] = end.value
+            requests, scores = proceed(job, outputs)
+            if not requests:
                 return scores
+            outputs = self._pool(requests, use_tqdm)
 
     def _pool(self, prepared: list[PreparedRequest], use_tqdm: Bar) -> Outputs:
         """Run requests to their end, and none of them any further if one fails."""

@@ -17,6 +17,8 @@ from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from octavo.api.openai.chat import chat_router
 from octavo.api.openai.completions import completions_router
 from octavo.api.openai.models import models_router
+from octavo.api.pooling.refusal import NoTextMiddleware
+from octavo.api.pooling.router import pooling_router
 from octavo.api.scale_out.generate import generate_router
 from octavo.api.watched import SERVER_SEND
 from octavo.config import ServerSettings
@@ -29,6 +31,7 @@ ROUTERS = (
     completions_router,
     chat_router,
     generate_router,
+    pooling_router,
 )
 
 
@@ -63,6 +66,8 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         open_paths |= console_paths()
     install_error_handlers(app)
     # Each further one goes around those before: the last is the outermost.
+    if engine.info.pooling is not None:
+        app.add_middleware(NoTextMiddleware)
     app.add_middleware(DrainMiddleware, drain=frontend.drain)
     if settings.api_key:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_key, open_paths=open_paths)

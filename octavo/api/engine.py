@@ -1,11 +1,13 @@
 """What the routers need of an engine: :class:`octavo.async_llm.AsyncLLM` has it, and so has a test's fake."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.pooling import PoolingProcessor
 from octavo.inputs.processor import InputProcessor
-from octavo.records import EngineInfo, PromptType, RequestOutput, SamplingParams
+from octavo.outputs.pooling import Pooled
+from octavo.records import EngineInfo, PreparedRequest, PromptType, RequestOutput, SamplingParams
 from octavo.telemetry.metrics import Metrics
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -34,12 +36,23 @@ class ServingEngine(Protocol):
         """Where sampling defaults come from."""
 
     @property
+    def pooling_processor(self) -> PoolingProcessor:
+        """Checks and tokenises what is to be answered with vectors."""
+
+    @property
     def chat_renderer(self) -> ChatRenderer | None:
         """None if there is no tokenizer."""
 
     @property
     def is_healthy(self) -> bool:
         """False while the engine is down."""
+
+    async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
+        """The answers of pooling requests, which run side by side; cancelling aborts them.
+
+        Raises:
+            OctavoError: a request failed.
+        """
 
     def generate(
         self,

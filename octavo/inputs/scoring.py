@@ -52,6 +52,18 @@ class ScoringOptions:
     max_tokens_per_doc: int = 0
 
 
+def proceed(job: ScoringJob, outputs: Outputs | None) -> tuple[list[PreparedRequest], list[Score]]:
+    """The next requests to run, or else the scores.
+
+    Args:
+        outputs: of the last requests; None at first.
+    """
+    try:
+        return (next(job) if outputs is None else job.send(outputs)), []
+    except StopIteration as end:
+        return [], end.value
+
+
 def make_pairs(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
     """One text with each of several, or text by text.
 

@@ -8,6 +8,7 @@ import tokenizers
 
 from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
 from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.pooling import PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.records import (
     CompletionOutput,
@@ -66,6 +67,7 @@ class FakeEngine:
         self.input_processor = InputProcessor(
             self.info, self.tokenizer, eos_token_ids=[256], default_params={}, max_logprobs=20, seed=0
         )
+        self.pooling_processor = PoolingProcessor(self.info, self.tokenizer)
         self.chat_renderer: ChatRenderer | None = ChatRenderer(self.tokenizer)
         self.is_healthy = True
         self.calls: list[dict[str, Any]] = []

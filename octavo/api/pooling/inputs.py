@@ -1,0 +1,135 @@
+"""From a request's inputs to the vectors that the engine makes of them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.api.frontend import Frontend, engine_id
+from octavo.api.openai.responses import PromptTokensDetails, Usage
+from octavo.api.pooling.protocol import MAX_INPUTS, InputBody, PoolingBody
+from octavo.errors import ChatTemplateError, InvalidRequestError
+from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
+from octavo.outputs.pooling import Pooled
+from octavo.records import PoolingParams, PoolingTask, PreparedRequest, PromptType
+
+LONG_TEXT = 4096
+
+Conversation = Sequence[Mapping[str, Any]]
+
+
+def processor_of(frontend: Frontend) -> PoolingProcessor:
+    """The processor of a model that answers with vectors.
+
+    Raises:
+        InvalidRequestError: it writes text.
+    """
+    processor = frontend.engine.pooling_processor
+    _ = processor.spec
+    return processor
+
+
+def options_of(body: PoolingBody, *, add_special_tokens: bool = True) -> PoolingOptions:
+    """What is the same for all inputs."""
+    return PoolingOptions(
+        body.priority,
+        body.cache_salt,
+        body.truncate_prompt_tokens,
+        body.truncation_side or "right",
+        add_special_tokens,
+    )
+
+
+async def pool_inputs(
+    frontend: Frontend, body: InputBody, answer: str, params: PoolingParams, task: PoolingTask | None
+) -> list[Pooled]:
+    """The vectors of a request's inputs, in order; they run side by side.
+
+    Args:
+        answer: id of the answer.
+        task: what the route is for; None leaves it to the model.
+
+    Raises:
+        OctavoError: an input or parameter is wrong, or the engine failed.
+    """
+    processor = processor_of(frontend)
+    processor.resolve(params, task)
+    prompts, is_chat = await _prompts(frontend, body)
+    has_frame = not is_chat if body.add_special_tokens is None else body.add_special_tokens
+    options = options_of(body, add_special_tokens=has_frame)
+    return await pool_prompts(frontend, prompts, answer, params, task, options)
+
+
+async def pool_prompts(
+    frontend: Frontend,
+    prompts: Sequence[PromptType],
+    answer: str,
+    params: PoolingParams,
+    task: PoolingTask | None,
+    options: PoolingOptions,
+) -> list[Pooled]:
+    """The same for prompts that are there; many or long ones are tokenised in a thread."""
+    check_count(len(prompts))
+    processor = processor_of(frontend)
+
+    def prepare() -> list[PreparedRequest]:
+        return [
+            processor.process(engine_id(answer, index), prompt, params, task, options)
+            for index, prompt in enumerate(prompts)
+        ]
+
+    is_long = sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) > LONG_TEXT
+    prepared = await asyncio.to_thread(prepare) if is_long else prepare()
+    return await frontend.engine.pool(prepared)
+
+
+def check_count(num_inputs: int) -> None:
+    """Refuse too many inputs, or none.
+
+    Raises:
+        InvalidRequestError: saying how many may come.
+    """
+    if not 1 <= num_inputs <= MAX_INPUTS:
+        raise InvalidRequestError(f"One request takes 1 to {MAX_INPUTS} inputs, got {num_inputs}.", "input")
+
+
+def usage_of(frontend: Frontend, outputs: Sequence[Pooled]) -> Usage:
+    """Tokens read."""
+    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    shows_cached = frontend.settings.enable_prompt_tokens_details
+    details = PromptTokensDetails(sum(output.num_cached_tokens for output in outputs)) if shows_cached else None
+    return Usage(num_tokens, num_tokens, 0, details)
+
+
+async def _prompts(frontend: Frontend, body: InputBody) -> tuple[list[PromptType], bool]:
+    """The inputs one by one, and whether they are conversations."""
+    if (body.input is None) == (body.messages is None):
+        raise InvalidRequestError("Give either input or messages.", "input")
+    given: Any = body.input if body.input is not None else body.messages
+    if isinstance(given, str):
+        return [given], False
+    if not given:
+        raise InvalidRequestError("There is no input: the list is empty.", "input")
+    first = given[0]
+    if isinstance(first, int):
+        return [given], False
+    if isinstance(first, dict):
+        return [await _render(frontend, body, given)], True
+    check_count(len(given))
+    if body.messages is None:
+        return list(given), False
+    return [await _render(frontend, body, conversation) for conversation in given], True
+
+
+async def _render(frontend: Frontend, body: InputBody, conversation: Conversation) -> PromptType:
+    """A conversation as the model reads it; templates run in a thread, since they may be slow."""
+    renderer = frontend.engine.chat_renderer
+    if renderer is None:
+        raise ChatTemplateError("The server runs without a tokenizer; send token ids.", "messages")
+    return await asyncio.to_thread(
+        renderer.render,
+        conversation,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        template_kwargs=body.chat_template_kwargs,
+        add_special_tokens=bool(body.add_special_tokens),
+    )

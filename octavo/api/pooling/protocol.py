@@ -1,0 +1,300 @@
+"""What clients may send to the pooling routes, and what they get back: OpenAI's, vLLM's, Cohere's and Jina's fields."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+
+from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds
+from octavo.api.openai.responses import Usage
+from octavo.errors import InvalidRequestError
+from octavo.records import PoolingTask
+
+MAX_INPUTS = 2048
+MAX_PREFIX = 1 << 16
+
+EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
+EmbedDType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
+Endianness = Literal["native", "big", "little"]
+Count = Annotated[int, Field(ge=0, le=1 << 31)]
+
+_UNSUPPORTED = {
+    "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "late_chunking_params": "late chunking is not supported",
+    "images": "this model takes text only",
+}
+
+
+class PoolingBody(RequestModel):
+    """Fields of every pooling request."""
+
+    user: str | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    padding: Literal["max_length", "do_not_pad"] | None = None
+    request_id: str | None = None
+    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    use_activation: bool | None = None
+
+    def refuse_unsupported(self) -> None:
+        """Refuse fields whose silent neglect would change what the client gets.
+
+        Raises:
+            InvalidRequestError: naming the field.
+        """
+        if self.padding == "max_length":
+            raise InvalidRequestError("padding: inputs are never padded; leave it out.", "padding")
+        for name, value in (self.model_extra or {}).items():
+            reason = _UNSUPPORTED.get(name)
+            if reason is not None and value not in (None, False, "", [], {}):
+                raise InvalidRequestError(f"{name}: {reason}.", name)
+
+
+class InputBody(PoolingBody):
+    """Fields of requests with inputs: texts, token ids or conversations."""
+
+    input: str | Strings | TokenIds | Annotated[list[TokenIds], Field(fail_fast=True)] | Objects | None = None
+    messages: Objects | Annotated[list[Objects], Field(fail_fast=True)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = False
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @field_validator("input", mode="wrap")
+    @classmethod
+    def _in_one_sentence(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError(
+                "it must be a text, a list of texts, a list of token ids, a list of such lists, or a list of messages"
+            ) from None
+
+
+class EncodingBody(InputBody):
+    """Fields of requests that say how vectors are to be written."""
+
+    encoding_format: EncodingFormat = "float"
+    embed_dtype: EmbedDType = "float32"
+    endianness: Endianness = "native"
+    dimensions: Int64 | None = None
+
+
+class EmbeddingRequest(EncodingBody):
+    """Body of ``POST /v1/embeddings``."""
+
+
+class PoolingRouteRequest(EncodingBody):
+    """Body of ``POST /pooling``."""
+
+    task: PoolingTask | None = None
+
+
+class ClassificationRequest(InputBody):
+    """Body of ``POST /classify``."""
+
+
+class TextObject(BaseModel):
+    """A text with a name, or as the parts of a message."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    text: str | None = None
+    content: str | Objects | None = None
+
+
+ScoreText = str | TextObject
+ScoreTexts = ScoreText | Annotated[list[ScoreText], Field(fail_fast=True)]
+
+
+class ScoringBody(PoolingBody):
+    """Fields of requests that compare texts."""
+
+    max_tokens_per_query: Count = 0
+    max_tokens_per_doc: Count = 0
+    instruction: Annotated[str, Field(max_length=MAX_PREFIX)] | None = None
+
+
+class ScoreRequest(ScoringBody):
+    """Body of ``POST /score``: two sides, under any of their names."""
+
+    data_1: ScoreTexts | None = None
+    data_2: ScoreTexts | None = None
+    text_1: ScoreTexts | None = None
+    text_2: ScoreTexts | None = None
+    queries: ScoreTexts | None = None
+    documents: ScoreTexts | None = None
+    items: ScoreTexts | None = None
+
+
+class RerankRequest(ScoringBody):
+    """Body of ``POST /rerank``."""
+
+    query: ScoreText
+    documents: ScoreTexts
+    top_n: Count | None = None
+    return_documents: bool | None = None
+
+    @field_validator("top_n")
+    @classmethod
+    def _zero_is_all(cls, value: int | None) -> int | None:
+        return value or None
+
+
+class CohereEmbedRequest(PoolingBody):
+    """Body of ``POST /v2/embed``, Cohere's."""
+
+    input_type: Annotated[str, Field(max_length=64)] | None = None
+    texts: Strings | None = None
+    inputs: Objects | None = None
+    output_dimension: Int64 | None = None
+    embedding_types: list[Literal["float", "base64", "binary", "ubinary"]] | None = None
+    truncate: Literal["NONE", "START", "END"] = "END"
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+
+
+class EmbeddingData(msgspec.Struct, tag_field="object", tag="embedding"):
+    """One input's embedding: numbers, or their bytes in base64."""
+
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingAnswer(msgspec.Struct, tag_field="object", tag="list"):
+    """Answer of ``/v1/embeddings``."""
+
+    id: str
+    created: int
+    model: str
+    data: list[EmbeddingData]
+    usage: Usage
+
+
+class PooledAnswerData(msgspec.Struct, tag_field="object", tag="pooling"):
+    """One input's vector or vectors."""
+
+    index: int
+    data: list[float] | list[list[float]] | str
+
+
+class PoolingAnswer(msgspec.Struct, tag_field="object", tag="list"):
+    """Answer of ``/pooling``."""
+
+    id: str
+    created: int
+    model: str
+    data: list[PooledAnswerData]
+    usage: Usage
+
+
+class ClassificationData(msgspec.Struct):
+    """One input's classes."""
+
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class ClassificationAnswer(msgspec.Struct, tag_field="object", tag="list"):
+    """Answer of ``/classify``."""
+
+    id: str
+    created: int
+    model: str
+    data: list[ClassificationData]
+    usage: Usage
+
+
+class ScoreData(msgspec.Struct, tag_field="object", tag="score"):
+    """One pair's score."""
+
+    index: int
+    score: float
+
+
+class ScoreAnswer(msgspec.Struct, tag_field="object", tag="list"):
+    """Answer of ``/score``."""
+
+    id: str
+    created: int
+    model: str
+    data: list[ScoreData]
+    usage: Usage
+
+
+class RerankDocument(msgspec.Struct):
+    """A document as it was sent."""
+
+    text: str
+
+
+class RerankResult(msgspec.Struct):
+    """A document's place in the order."""
+
+    index: int
+    relevance_score: float
+    document: RerankDocument | UnsetType = UNSET
+
+
+class RerankUsage(msgspec.Struct):
+    """Tokens read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankAnswer(msgspec.Struct):
+    """Answer of ``/rerank``, best first."""
+
+    id: str
+    model: str
+    usage: RerankUsage
+    results: list[RerankResult]
+
+
+class ByType(msgspec.Struct, rename={"floats": "float"}, omit_defaults=True):
+    """Embeddings in the forms that were asked for."""
+
+    floats: list[list[float]] | None = None
+    binary: list[list[int]] | None = None
+    ubinary: list[list[int]] | None = None
+    base64: list[str] | None = None
+
+
+class CohereApiVersion(msgspec.Struct):
+    """Which protocol this is."""
+
+    version: str = "2"
+
+
+class CohereUnits(msgspec.Struct):
+    """Tokens read."""
+
+    input_tokens: int
+
+
+class CohereMeta(msgspec.Struct):
+    """About the answer."""
+
+    billed_units: CohereUnits
+    api_version: CohereApiVersion = msgspec.field(default_factory=CohereApiVersion)
+
+
+class CohereEmbedAnswer(msgspec.Struct):
+    """Answer of ``/v2/embed``."""
+
+    id: str
+    embeddings: ByType
+    texts: list[str]
+    meta: CohereMeta
+    response_type: str = "embeddings_by_type"

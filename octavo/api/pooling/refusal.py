@@ -1,0 +1,23 @@
+"""What a model that answers with vectors says to those who want text."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from octavo.api.errors import send_error
+from octavo.api.middleware import route_path
+from octavo.inputs.processor import NO_TEXT
+
+TEXT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+
+
+class NoTextMiddleware:
+    """Answers requests for text with status 400, before templates and tools are looked at."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http" and scope["method"] == "POST" and route_path(scope) in TEXT_PATHS:
+            await send_error(send, 400, NO_TEXT, scope=scope)
+        else:
+            await self._app(scope, receive, send)

@@ -1,0 +1,112 @@
+"""``/v1/embeddings``, ``/pooling`` and ``/classify``."""
+
+import time
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import Send
+
+from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_body import json_route
+from octavo.api.openai.responses import ENCODER
+from octavo.api.pooling.answers import check_binary, send_binary
+from octavo.api.pooling.encoding import to_base64
+from octavo.api.pooling.inputs import pool_inputs, processor_of, usage_of
+from octavo.api.pooling.protocol import (
+    ClassificationAnswer,
+    ClassificationData,
+    ClassificationRequest,
+    EmbeddingAnswer,
+    EmbeddingData,
+    EmbeddingRequest,
+    EncodingBody,
+    PooledAnswerData,
+    PoolingAnswer,
+    PoolingRouteRequest,
+)
+from octavo.api.watched import WatchedResponse, send_json
+from octavo.errors import InvalidRequestError
+from octavo.outputs.pooling import Pooled
+from octavo.records import PoolingParams, PoolingTask
+
+
+def vectors_router(frontend: Frontend) -> APIRouter:
+    """Routes that answer with a vector for each input."""
+    router = APIRouter(tags=["pooling"], route_class=json_route(frontend.settings.max_request_bytes))
+
+    @router.post("/v1/embeddings", summary="Embeddings of texts, token ids or conversations.")
+    async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        if "embed" not in processor_of(frontend).spec.tasks:
+            raise InvalidRequestError(_OTHER_ROUTE[processor_of(frontend).spec.tasks[0]])
+        answer = answer_id("embd", request, body.request_id)
+        return _vectors(frontend, body, answer, model, "embed", is_embedding=True)
+
+    @router.post("/pooling", summary="What the model makes of its inputs: one vector each, or one a token.")
+    async def create_pooling(body: PoolingRouteRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        answer = answer_id("pool", request, body.request_id)
+        return _vectors(frontend, body, answer, model, body.task, is_embedding=False)
+
+    @router.post("/classify", summary="Probabilities of the model's classes.")
+    async def classify(body: ClassificationRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        body.refuse_unsupported()
+        spec = processor_of(frontend).spec
+        answer = answer_id("classify", request, body.request_id)
+
+        async def work(send: Send) -> None:
+            params = PoolingParams(use_activation=body.use_activation)
+            outputs = await pool_inputs(frontend, body, answer, params, "classify")
+            data = []
+            for index, output in enumerate(outputs):
+                array = output.outputs.array
+                best = int(array.argmax())
+                label = spec.labels[best] if best < len(spec.labels) else None
+                data.append(ClassificationData(index, label, array.tolist(), len(array)))
+            usage = usage_of(frontend, outputs)
+            await send_json(send, ENCODER.encode(ClassificationAnswer(answer, int(time.time()), model, data, usage)))
+
+        return WatchedResponse(work, frontend.drain)
+
+    return router
+
+
+_OTHER_ROUTE: dict[PoolingTask, str] = {
+    "classify": "This model gives classes, not embeddings; use /classify, /score or /rerank.",
+    "token_embed": "This model gives a vector for each token; use /pooling, /score or /rerank.",
+    "token_classify": "This model gives classes for each token; use /pooling.",
+}
+
+
+def _vectors(
+    frontend: Frontend, body: EncodingBody, answer: str, model: str, task: PoolingTask | None, *, is_embedding: bool
+) -> Response:
+    body.refuse_unsupported()
+
+    async def work(send: Send) -> None:
+        params = PoolingParams(use_activation=body.use_activation, dimensions=body.dimensions)
+        if isinstance(body.input, list):
+            check_binary(body, len(body.input) if body.input and not isinstance(body.input[0], int) else 1)
+        outputs = await pool_inputs(frontend, body, answer, params, task)
+        usage = usage_of(frontend, outputs)
+        if body.encoding_format in ("bytes", "bytes_only"):
+            await send_binary(send, body, answer, model, outputs, usage)
+            return
+        created = int(time.time())
+        if is_embedding:
+            embeddings = [EmbeddingData(index, _written(body, output)) for index, output in enumerate(outputs)]
+            await send_json(send, ENCODER.encode(EmbeddingAnswer(answer, created, model, embeddings, usage)))
+        else:
+            data = [PooledAnswerData(index, _written(body, output)) for index, output in enumerate(outputs)]
+            await send_json(send, ENCODER.encode(PoolingAnswer(answer, created, model, data, usage)))
+
+    return WatchedResponse(work, frontend.drain)
+
+
+def _written(body: EncodingBody, output: Pooled) -> list[float] | str:
+    """A vector as JSON holds it: numbers (a list of lists for one vector a token), or base64."""
+    array = output.outputs.array
+    if body.encoding_format == "base64":
+        return to_base64(array, body.embed_dtype, body.endianness)
+    numbers: list[float] = array.tolist()
+    return numbers
