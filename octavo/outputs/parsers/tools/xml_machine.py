@@ -109,24 +109,28 @@ class XmlMachine(ArgumentsMachine):
         """
         name, _ = yield from self._read_header()
         self.begin_call(name)
-        while tag := (yield from self._reader.give_until(self._inner_tags, self.give_content)):
-            if tag == self.argument_tag:
-                self._reader.record(tag)
-                name, attributes = yield from self._read_header()
-                if self.trims_line_breaks and (yield from self._reader.peek()) == "\n":
-                    self._reader.take(1)
-                value_end = yield from self.read_value(name, self.value_ends, self.types_of(attributes))
-                if not value_end:
-                    return
-                tag = yield from self.after_value(value_end)
+        tag = ""
+        while True:
+            tag = tag or (yield from self._reader.give_until(self._inner_tags, self.give_content))
+            if not tag:
+                return
             if tag in self.call_ends.tags:
                 self.close_call()
                 return
             if tag in self.call_tags.tags:
                 self.close_call()
-                self._reader.record(tag)
-                name, _ = yield from self._read_header()
+            self._reader.record(tag)
+            name, header = yield from self._read_header()
+            if tag in self.call_tags.tags:
                 self.begin_call(name)
+                tag = ""
+                continue
+            if self.trims_line_breaks and (yield from self._reader.peek()) == "\n":
+                self._reader.take(1)
+            value_end = yield from self.read_value(name, self.value_ends, self.types_of(header))
+            if not value_end:
+                return
+            tag = yield from self.after_value(value_end)
 
     def types_of(self, attributes: str) -> frozenset[str] | None:
         """The JSON types that an argument's own header tells, None if it tells none."""
