@@ -2,13 +2,14 @@
 
 import asyncio
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
 from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
+from octavo.api.formats import AnswerFormats
 from octavo.api.middleware import clean_request_id
 from octavo.config import ServerSettings
 from octavo.errors import InvalidRequestError
@@ -25,6 +26,13 @@ class Frontend:
     engine: ServingEngine
     settings: ServerSettings
     drain: Drain
+    _formats: list[AnswerFormats] = field(default_factory=list)
+
+    def formats(self) -> AnswerFormats:
+        """How the model marks thoughts and calls of tools; settled once the tokenizer is there."""
+        if not self._formats:
+            self._formats.append(AnswerFormats.choose(self.settings, self.engine.tokenizer))
+        return self._formats[0]
 
     @property
     def model_names(self) -> list[str]:

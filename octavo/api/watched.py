@@ -41,7 +41,7 @@ class WatchedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        send = _with_direct_body(send, scope.get(SERVER_SEND))
+        send = _DirectSend(send, scope.get(SERVER_SEND) or send)
         work = asyncio.ensure_future(_as_coroutine(self._work(send)))
         gone = asyncio.ensure_future(_wait_until_gone(receive))
         self._drain.track(work)
@@ -63,26 +63,21 @@ class WatchedResponse(Response):
         work.result()
 
 
-def _with_direct_body(send: Send, server_send: Send | None) -> Send:
-    """Let an answer's head pass all middleware, which may add headers, and its body go straight to the server.
+class _DirectSend:
+    """Sends an answer's head through all middleware, which may add headers; its body can go straight to the server.
 
     A stream sends its body in hundreds of small pieces, and each layer would cost as much as the piece itself.
+
+    Attributes:
+        body: the server's own way, for messages behind the head.
     """
-    if server_send is None:
-        return send
-    current = send
 
-    async def send_head(message: Message) -> None:
-        nonlocal current
-        await send(message)
-        current = server_send
+    def __init__(self, send: Send, body: Send) -> None:
+        self._send = send
+        self.body = body
 
-    current = send_head
-
-    def send_next(message: Message) -> Awaitable[None]:
-        return current(message)
-
-    return send_next
+    def __call__(self, message: Message) -> Awaitable[None]:
+        return self._send(message)
 
 
 async def _as_coroutine(work: Awaitable[None]) -> None:
@@ -125,6 +120,8 @@ async def send_events(
     try:
         first = await anext(events, b"")
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
+        if isinstance(send, _DirectSend):
+            send = send.body
         last = done
         try:
             await send({"type": "http.response.body", "body": first, "more_body": True})

@@ -37,15 +37,15 @@ def make_detokenizer(
 class _ByteDetokenizer:
     """For tokenizers whose tokens are fixed strings of bytes: joins them and decodes UTF-8 as it comes."""
 
-    __slots__ = ("_decode", "_num_stripped", "_token_bytes")
+    __slots__ = ("_decoder", "_num_stripped", "_token_bytes")
 
     def __init__(
         self, tokenizer: Tokenizer, scheme: DecodingScheme, prompt_token_ids: Sequence[int], skip_special_tokens: bool
     ) -> None:
         self._token_bytes = tokenizer.byte_table(skip_special_tokens).__getitem__
-        self._decode = text_decoder(scheme).decode
+        self._decoder = text_decoder(scheme)
         # Characters may begin in the prompt and end in the output.
-        self._decode(b"".join(map(self._token_bytes, prompt_token_ids[-PROMPT_TAIL:])))
+        self._decoder.decode(b"".join(map(self._token_bytes, prompt_token_ids[-PROMPT_TAIL:])))
         # Only what stands at the very front of a text loses its space.
         self._num_stripped = scheme.num_stripped
         if self._num_stripped and any(map(self._token_bytes, reversed(prompt_token_ids))):
@@ -53,12 +53,18 @@ class _ByteDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """See :class:`IncrementalDetokenizer`."""
-        text = self._decode(b"".join(map(self._token_bytes, token_ids)))
+        if len(token_ids) == 1:
+            spelled = self._token_bytes(token_ids[0])
+            if spelled.isascii() and not self._decoder.buffer and not self._num_stripped:
+                return spelled.decode("ascii")
+        else:
+            spelled = b"".join(map(self._token_bytes, token_ids))
+        text = self._decoder.decode(spelled)
         return self._strip(text) if self._num_stripped else text
 
     def finish(self) -> str:
         """See :class:`IncrementalDetokenizer`."""
-        text = self._decode(b"", True)
+        text = self._decoder.decode(b"", True)
         return self._strip(text) if self._num_stripped else text
 
     def _strip(self, text: str) -> str:

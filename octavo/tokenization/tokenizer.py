@@ -260,9 +260,11 @@ def strip_front(text: str, num_spaces: int) -> str:
     return text
 
 
-def text_decoder(scheme: DecodingScheme) -> codecs.IncrementalDecoder:
+def text_decoder(scheme: DecodingScheme) -> codecs.BufferedIncrementalDecoder:
     """A decoder from a stream of token bytes to text that holds back incomplete characters (3 bytes at most)."""
-    return codecs.getincrementaldecoder("utf-8")(scheme.errors)
+    decoder = codecs.getincrementaldecoder("utf-8")(scheme.errors)
+    assert isinstance(decoder, codecs.BufferedIncrementalDecoder)
+    return decoder
 
 
 def _mark_special(backend: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:

@@ -47,7 +47,7 @@ def test_tokenize_and_back(server: RunningServer) -> None:
 
 
 def test_tokenize_a_conversation(server: RunningServer) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]}
+    body = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "function": {"name": "f"}}]}
     tokens = server.client.post("/tokenize", json=body).json()["tokens"]
     text = server.client.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
     assert text == "user: hi\ntools: 1\nassistant: "

@@ -12,6 +12,7 @@ from conftest import RunningServer, StartServer
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
+F = {"type": "function", "function": {"name": "f"}}
 HELLO = [{"role": "user", "content": "hi"}]
 
 
@@ -97,8 +98,14 @@ def others_go_on(server: RunningServer) -> Any:
         ({"best_of": 3}, "best_of"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"guided_json": {"type": "object"}}, "guided_json"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+        ({"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+        ),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
     ],
 )
 def test_wrong_completion_fields(server: RunningServer, fields: dict[str, Any], param: str) -> None:
@@ -125,10 +132,21 @@ def test_wrong_completion_fields(server: RunningServer, fields: dict[str, Any], 
         ({"max_completion_tokens": 0}, "max_tokens"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"functions": [{}]}, "functions"),
         ({"tools": {}}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+        ({"tools": [F, F]}, "tools"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"tools": [F], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [F], "tool_choice": "some"}, "tool_choice"),
+        ({"reasoning_effort": "heroic"}, "reasoning_effort"),
     ],
 )
 def test_wrong_chat_fields(server: RunningServer, fields: dict[str, Any], param: str) -> None:

@@ -4,9 +4,10 @@ import msgspec
 from fastapi import APIRouter, Response
 from msgspec import UNSET, UnsetType
 
+from octavo.api.conversation import render
 from octavo.api.frontend import Frontend
 from octavo.api.json_body import json_route
-from octavo.api.openai.chat import render
+from octavo.api.openai.chat import conversation_of
 from octavo.api.openai.models import json_answer
 from octavo.api.openai.protocol import DetokenizeRequest, TokenizeRequest
 from octavo.errors import InvalidRequestError
@@ -54,6 +55,6 @@ async def _token_ids(frontend: Frontend, body: TokenizeRequest) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("Give either prompt or messages.", "prompt")
     if body.messages is not None:
-        return (await render(frontend, body, body.messages))["prompt_token_ids"]
+        return (await render(frontend, conversation_of(body, body.messages)))["prompt_token_ids"]
     assert body.prompt is not None
     return await frontend.encode(body.prompt, body.add_special_tokens is not False)

@@ -1,8 +1,7 @@
 """``/v1/chat/completions``: a conversation goes on."""
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -11,7 +10,8 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 from starlette.types import Send
 
-from octavo.api.frontend import Frontend, answer_id, engine_id
+from octavo.api.conversation import Answer, Conversation, Turn, Update, gather, render
+from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.logprobs import chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
@@ -24,13 +24,19 @@ from octavo.api.openai.responses import (
     ChatDelta,
     ChatLogprobs,
     ChatMessage,
+    FunctionCall,
+    TextEvents,
+    ToolCallDelta,
+    ToolCallInfo,
     event,
 )
 from octavo.api.openai.sampling import chat_params, refuse_unsupported, truncate
+from octavo.api.openai.tools import parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode
-from octavo.api.watched import WatchedResponse, last_items, send_events, send_json
-from octavo.errors import ChatTemplateError, InvalidRequestError
-from octavo.records import CompletionOutput, RequestOutput, TokensPrompt
+from octavo.api.watched import WatchedResponse, send_events, send_json
+from octavo.errors import InvalidRequestError
+from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.records import CompletionOutput, RequestOutput
 
 
 def chat_router(frontend: Frontend) -> APIRouter:
@@ -42,54 +48,46 @@ def chat_router(frontend: Frontend) -> APIRouter:
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
-        refuse_forced_tools(body)
         answer = ChatAnswer(frontend, body, answer_id("chatcmpl", request, body.request_id), model)
-        source = await answer.start()
+        turn = await answer.start()
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(send, answer.events(source), frontend.drain)
+                await send_events(send, answer.events(turn), frontend.drain)
             else:
-                await send_json(send, answer.whole((await last_items([source]))[0]))
+                await send_json(send, await answer.whole(turn))
 
         return WatchedResponse(work, frontend.drain)
 
     return router
 
 
-def refuse_forced_tools(body: ChatCompletionRequest) -> None:
-    """Refuse what would force the model to call a tool.
+def conversation_of(body: ChatCompletionRequest | TokenizeRequest, messages: list[dict[str, Any]]) -> Conversation:
+    """What a request asks, in terms of no protocol.
 
     Raises:
-        InvalidRequestError: naming ``tool_choice``.
+        InvalidRequestError: a tool, or the choice among them, is malformed.
     """
-    if body.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequestError(
-            "tool_choice: making the model call a tool is not supported yet; use 'auto' or 'none'.", "tool_choice"
-        )
-
-
-async def render(
-    frontend: Frontend, body: ChatCompletionRequest | TokenizeRequest, messages: list[dict[str, Any]]
-) -> TokensPrompt:
-    """The conversation as the model reads it; templates run in a thread, since they may be slow.
-
-    Raises:
-        ChatTemplateError: there is no template, or it failed.
-    """
-    renderer = frontend.engine.chat_renderer
-    if renderer is None:
-        raise ChatTemplateError("This model has no chat template; use /v1/completions or give one to the server.")
-    return await asyncio.to_thread(
-        renderer.render,
-        messages,
-        tools=body.tools,
-        documents=body.documents,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        template_kwargs=body.chat_template_kwargs,
-        add_special_tokens=bool(body.add_special_tokens),
-    )
+    tools = parse_tools(body.tools)
+    kwargs = dict(body.chat_template_kwargs or {})
+    common: dict[str, Any] = {
+        "messages": messages,
+        "tools": tools,
+        "documents": body.documents,
+        "add_generation_prompt": body.add_generation_prompt,
+        "continue_final_message": body.continue_final_message,
+        "add_special_tokens": bool(body.add_special_tokens),
+        "template_kwargs": kwargs,
+    }
+    if isinstance(body, TokenizeRequest):
+        return Conversation(**common)
+    choice, named = parse_tool_choice(body.tool_choice, has_tools=bool(tools))
+    if body.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+        if body.reasoning_effort == "none":
+            kwargs.setdefault("enable_thinking", False)
+    is_parallel = body.parallel_tool_calls is not False
+    return Conversation(**common, tool_choice=choice, named_tool=named, is_parallel=is_parallel)
 
 
 def answer_role(body: ChatCompletionRequest, response_role: str) -> str:
@@ -105,66 +103,120 @@ class ChatAnswer:
         self._body = body
         self._id = answer
         self._params = chat_params(body, frontend.engine.input_processor.default_sampling_params())
+        self._conversation = conversation_of(body, body.messages)
+        if self._conversation.is_forced and self._params.structured_outputs is not None:
+            raise InvalidRequestError("tool_choice: a forced call and a format for the answer exclude each other.")
         self._num_top = body.top_logprobs or 0
         self._role = answer_role(body, frontend.settings.response_role)
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
+        self._events_of: dict[int, TextEvents] = {}
         created = int(time.time())
         self._new_chunk = partial(ChatChunk, answer, created, model)
         self._new_completion = partial(ChatCompletion, answer, created, model)
 
-    async def start(self) -> AsyncGenerator[RequestOutput, None]:
-        """The generator of outputs; nothing runs before it is iterated."""
+    async def start(self) -> Turn:
+        """The rendered conversation; nothing runs before its updates are asked for."""
         body = self._body
-        prompt = await render(self._frontend, body, body.messages)
+        prompt = await render(self._frontend, self._conversation)
         prompt["prompt_token_ids"] = truncate(self._frontend, body, prompt["prompt_token_ids"])
-        return self._frontend.engine.generate(
+        return Turn(
+            self._frontend,
+            self._conversation,
             prompt,
             self._params,
-            engine_id(self._id, 0),
+            self._id,
             priority=body.priority,
             cache_salt=body.cache_salt,
-            clip_max_tokens=False,
         )
 
-    def whole(self, output: RequestOutput) -> bytes:
-        """The answer as JSON, from the final output."""
+    async def whole(self, turn: Turn) -> bytes:
+        """The answer as JSON."""
+        output, answers = await gather(turn)
         self._usage.add(0, output)
         choices = [
             ChatChoice(
-                completion.index,
-                ChatMessage(self._role, self._echo() + completion.text),
-                self._logprobs(completion),
-                completion.finish_reason,
-                completion.stop_reason,
-                list(completion.token_ids) if self._body.return_token_ids else UNSET,
+                index,
+                self._message(answer),
+                self._logprobs(update.completion),
+                update.finish_reason,
+                update.completion.stop_reason,
+                list(update.completion.token_ids) if self._body.return_token_ids else UNSET,
             )
-            for completion in output.outputs
+            for index, (update, answer) in sorted(answers.items())
         ]
-        answer = self._new_completion(choices, self._usage.usage())
+        completion = self._new_completion(choices, self._usage.usage())
         if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            answer.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
+            completion.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
         if self._body.return_token_ids:
-            answer.prompt_token_ids = output.prompt_token_ids or []
-        return ENCODER.encode(answer)
+            completion.prompt_token_ids = output.prompt_token_ids or []
+        return ENCODER.encode(completion)
 
-    async def events(self, source: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events, as outputs come; the first of each choice tells the role."""
+    def _message(self, answer: Answer) -> ChatMessage:
+        content = answer.content
+        if content is not None or not answer.tool_calls:
+            content = self._echo() + (content or "")
+        message = ChatMessage(self._role, content)
+        if answer.reasoning is not None and self._body.include_reasoning:
+            message.reasoning = answer.reasoning
+        if answer.tool_calls:
+            message.tool_calls = [
+                ToolCallInfo(call.call_id, FunctionCall(call.name, call.arguments)) for call in answer.tool_calls
+            ]
+        return message
+
+    async def events(self, turn: Turn) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, as updates come; the first of each choice tells the role."""
         usage_mode = UsageMode.of(self._body, self._frontend.settings)
         has_details = self._params.logprobs is not None or bool(self._body.return_token_ids)
+        has_only_text = not has_details and not usage_mode.is_continuous
         is_begun = False
-        async with aclosing(source) as outputs:
+        async with aclosing(turn.outputs()) as outputs:
             async for output in outputs:
                 self._usage.add(0, output)
                 if not is_begun:
                     is_begun = True
                     for opening in self._openings(output, usage_mode):
                         yield opening
-                for completion in output.outputs:
-                    if completion.text or completion.finish_reason is not None or has_details:
-                        choice = self._chunk_choice(completion)
+                for update in turn.read(output):
+                    if has_only_text and update.finish_reason is None:
+                        text = _bare_text(update.parts)
+                        if text is not None:
+                            yield self._text_events(update.completion.index, usage_mode).event(text)
+                            continue
+                    delta = self._delta(update.parts)
+                    if delta is not None or update.finish_reason is not None or has_details:
+                        choice = self._chunk_choice(update, delta or ChatDelta())
                         yield event(self._new_chunk([choice], usage=usage_mode.within(self._usage)))
         if usage_mode.is_sent:
             yield event(self._new_chunk([], usage=self._usage.usage()))
+
+    def _text_events(self, index: int, usage_mode: UsageMode) -> TextEvents:
+        events = self._events_of.get(index)
+        if events is None:
+            choice = ChatChunkChoice(index, ChatDelta(None, TextEvents.MARK))
+            events = TextEvents(self._new_chunk([choice], usage=usage_mode.within(self._usage)))
+            self._events_of[index] = events
+        return events
+
+    def _delta(self, parts: Sequence[Part]) -> ChatDelta | None:
+        """What is new, or None if nothing is."""
+        delta = ChatDelta()
+        is_empty = True
+        for part in parts:
+            match part:
+                case ContentText(text):
+                    delta.content = (delta.content or "") + text
+                case ReasoningText(text):
+                    if not self._body.include_reasoning:
+                        continue
+                    delta.reasoning = (delta.reasoning or "") + text
+                case ToolCallBegin(index, name, call_id):
+                    call = ToolCallDelta(index, call_id, "function", FunctionCall(name, ""))
+                    delta.tool_calls = [*delta.tool_calls, call]
+                case ToolCallArguments(index, text):
+                    delta.tool_calls = [*delta.tool_calls, ToolCallDelta(index, function=FunctionCall(None, text))]
+            is_empty = False
+        return None if is_empty else delta
 
     def _openings(self, output: RequestOutput, usage_mode: UsageMode) -> list[bytes]:
         delta = ChatDelta(self._role, self._echo())
@@ -176,11 +228,10 @@ class ChatAnswer:
             chunks[0].prompt_token_ids = output.prompt_token_ids or []
         return [event(chunk) for chunk in chunks]
 
-    def _chunk_choice(self, completion: CompletionOutput) -> ChatChunkChoice:
-        choice = ChatChunkChoice(
-            completion.index, ChatDelta(None, completion.text), self._logprobs(completion), completion.finish_reason
-        )
-        if completion.finish_reason is not None:
+    def _chunk_choice(self, update: Update, delta: ChatDelta) -> ChatChunkChoice:
+        completion = update.completion
+        choice = ChatChunkChoice(completion.index, delta, self._logprobs(completion), update.finish_reason)
+        if update.finish_reason is not None:
             choice.stop_reason = completion.stop_reason
         if self._body.return_token_ids:
             choice.token_ids = list(completion.token_ids)
@@ -201,3 +252,12 @@ class ChatAnswer:
             self._frontend.engine.tokenizer,
             bool(self._body.return_tokens_as_token_ids),
         )
+
+
+def _bare_text(parts: Sequence[Part]) -> str | None:
+    """The text of parts that are one piece of content and nothing else."""
+    if len(parts) == 1:
+        (part,) = parts
+        if isinstance(part, ContentText):
+            return part.text
+    return None

@@ -45,7 +45,7 @@ class StreamOptions(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """The form of the answer; only text so far."""
+    """The form of the answer: text, JSON, or JSON of a schema."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -60,6 +60,7 @@ class GenerationRequest(RequestModel):
     n: Int64 | None = None
     presence_penalty: float | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
     seed: Int64 | None = None
     stop: str | Strings | None = None
     stream: bool | None = False
@@ -116,6 +117,8 @@ class ChatCompletionRequest(GenerationRequest):
     add_special_tokens: bool = False
     documents: Objects | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool = True
 
 
 class TokenizeRequest(RequestModel):
@@ -138,18 +141,17 @@ class DetokenizeRequest(RequestModel):
     tokens: TokenIds
 
 
-_NO_GRAMMARS = "answers bound to a grammar or schema are not supported yet"
+_NEW_NAME = "it has become structured_outputs"
 UNSUPPORTED: dict[str, str] = {
     "suffix": "filling in the middle is not supported",
     "best_of": "use n, which returns every completion",
     "use_beam_search": "beam search is not supported",
     "prompt_embeds": "prompts as embeddings are not supported",
     "chat_template": "a template runs on the server; its owner sets it with --chat-template",
-    "structured_outputs": _NO_GRAMMARS,
-    "guided_json": _NO_GRAMMARS,
-    "guided_regex": _NO_GRAMMARS,
-    "guided_choice": _NO_GRAMMARS,
-    "guided_grammar": _NO_GRAMMARS,
+    "guided_json": _NEW_NAME,
+    "guided_regex": _NEW_NAME,
+    "guided_choice": _NEW_NAME,
+    "guided_grammar": _NEW_NAME,
     "functions": "use tools",
     "function_call": "use tool_choice",
     "logprob_token_ids": "log-probabilities of chosen tokens are not supported",

@@ -81,12 +81,38 @@ class ChatLogprobs(msgspec.Struct):
     content: list[ChatTokenLogprob]
 
 
+class FunctionCall(msgspec.Struct, omit_defaults=True):
+    """A function and its arguments, JSON text; in a stream the new part of them."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallInfo(msgspec.Struct):
+    """A call of a tool."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    """The new part of a call; its first has id, type and name."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall | None = None
+
+
 class ChatMessage(msgspec.Struct):
     """An answer in a conversation."""
 
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallInfo] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -117,6 +143,8 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallDelta] = []
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -156,6 +184,25 @@ class ModelList(msgspec.Struct, tag_field="object", tag="list"):
     """Answer of ``/v1/models``."""
 
     data: list[ModelCard]
+
+
+class TextEvents:
+    """Events of a stream that say nothing but the next piece of one answer's text, as nearly all do.
+
+    Only the text differs from one to the next, so the rest is written once.
+
+    Args:
+        chunk: such an event, with :attr:`MARK` as its text.
+    """
+
+    MARK = "\ue000octavo\ue000"
+
+    def __init__(self, chunk: ChatChunk) -> None:
+        self._front, self._back = event(chunk).split(ENCODER.encode(self.MARK))
+
+    def event(self, text: str) -> bytes:
+        """The event with this text."""
+        return self._front + ENCODER.encode(text) + self._back
 
 
 def event(chunk: Completion | ChatChunk) -> bytes:

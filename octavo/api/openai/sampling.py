@@ -4,6 +4,7 @@ import msgspec
 
 from octavo.api.frontend import Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
+from octavo.api.openai.structured import parse_format
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, TokensPrompt
 
@@ -29,12 +30,6 @@ def refuse_unsupported(body: GenerationRequest) -> None:
         reason = UNSUPPORTED.get(name)
         if reason is not None and value not in (None, False, "", [], {}) and not (name == "best_of" and value == 1):
             raise InvalidRequestError(f"{name}: {reason}.", name)
-    if body.response_format is not None and body.response_format.type != "text":
-        raise InvalidRequestError(
-            "response_format: answers bound to a grammar or schema are not supported yet; leave it out or use "
-            "the type 'text'.",
-            "response_format",
-        )
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
     if body.stream and body.prompt_logprobs is not None:
@@ -82,6 +77,7 @@ def _build(body: GenerationRequest, defaults: SamplingParams, values: dict[str, 
         value = getattr(body, name)
         if value is not None:
             values[name] = value
+    values["structured_outputs"] = parse_format(body)
     values["output_kind"] = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
     return msgspec.structs.replace(defaults, **values)
 

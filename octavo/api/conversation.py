@@ -1,0 +1,292 @@
+"""A conversation goes on: what all chat protocols ask of the model, and its answer in parts."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from octavo.api.frontend import Frontend, engine_id
+from octavo.errors import ChatTemplateError, InvalidRequestError
+from octavo.outputs.parsers.answer import AnswerParser
+from octavo.outputs.parsers.base import PromptEnd, Tool
+from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
+from octavo.records import CompletionOutput, RequestOutput, SamplingParams, StructuredOutputsParams, TokensPrompt
+
+PROMPT_END_CHARACTERS = 1000
+"""As much of the prompt's end as tells whether it leaves a thought open."""
+
+ToolChoice = Literal["none", "auto", "required", "named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is asked, in terms of no protocol.
+
+    Attributes:
+        messages: in OpenAI's form, as templates take them.
+        tools: what the model may call.
+        tool_choice: "named" makes it call ``named_tool``.
+        is_parallel: whether one answer may hold several calls.
+        documents: passages, for templates that take them.
+        template_kwargs: further values for the template.
+        response_format: what the answer must look like; not with a forced call.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Tool] = ()
+    tool_choice: ToolChoice = "auto"
+    named_tool: str | None = None
+    is_parallel: bool = True
+    documents: Sequence[Mapping[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    response_format: StructuredOutputsParams | None = None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be calls of tools."""
+        return self.tool_choice in ("required", "named")
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the answer may hold calls of tools."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+
+@dataclass(slots=True)
+class Update:
+    """One completion's news.
+
+    Attributes:
+        output: the request's output that it came with.
+        completion: the engine's view: text as generated, tokens, log-probabilities, why it ended.
+        parts: what the text means. Every call has an id.
+        finish_reason: as the protocols know it: ``tool_calls`` where an answer ended with calls.
+    """
+
+    output: RequestOutput
+    completion: CompletionOutput
+    parts: list[Part]
+    finish_reason: str | None
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A whole call of a tool; ``arguments`` is JSON text."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A whole answer, gathered from its parts.
+
+    Attributes:
+        reasoning, content: None if there was none.
+        order: parts in the order in which they began, each kind's neighbours joined: for protocols that keep it.
+    """
+
+    reasoning: str | None = None
+    content: str | None = None
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    order: list[ReasoningText | ContentText | ToolCall] = field(default_factory=list)
+
+    def add(self, part: Part) -> None:
+        """Take the next part."""
+        last = self.order[-1] if self.order else None
+        match part:
+            case ToolCallBegin(_, name, call_id):
+                self.tool_calls.append(ToolCall(call_id or new_call_id(), name))
+                self.order.append(self.tool_calls[-1])
+            case ToolCallArguments(index, text):
+                self.tool_calls[index].arguments += text
+            case ReasoningText(text):
+                self.reasoning = (self.reasoning or "") + text
+                if isinstance(last, ReasoningText):
+                    self.order[-1] = ReasoningText(last.text + text)
+                else:
+                    self.order.append(part)
+            case ContentText(text):
+                self.content = (self.content or "") + text
+                if isinstance(last, ContentText):
+                    self.order[-1] = ContentText(last.text + text)
+                else:
+                    self.order.append(part)
+
+
+def new_call_id() -> str:
+    """An id for a call of a tool."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class Turn:
+    """One request for an answer (or ``n`` of them): the rendered prompt, and the answer as it comes.
+
+    Attributes:
+        prompt: the conversation as the model reads it.
+        num_reasoning_tokens: tokens that belonged to thoughts, so far; of answers that come in pieces.
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        conversation: Conversation,
+        prompt: TokensPrompt,
+        params: SamplingParams,
+        answer_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        self.prompt = prompt
+        self.num_reasoning_tokens = 0
+        self._frontend = frontend
+        self._conversation = conversation
+        self._formats = frontend.formats()
+        self._prompt_end = PromptEnd(
+            (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:], conversation.template_kwargs
+        )
+        self._parsers: dict[int, AnswerParser] = {}
+        self._is_parsed = conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call)
+        self.params = self._adapted(params)
+        self._answer_id = answer_id
+        self._priority = priority
+        self._cache_salt = cache_salt
+
+    def outputs(self) -> AsyncGenerator[RequestOutput, None]:
+        """What the engine says, each to be read once by :meth:`read`; closing this aborts the request.
+
+        Raises:
+            OctavoError: the request is refused, or failed.
+        """
+        return self._frontend.engine.generate(
+            self.prompt,
+            self.params,
+            engine_id(self._answer_id, 0),
+            priority=self._priority,
+            cache_salt=self._cache_salt,
+            clip_max_tokens=False,
+        )
+
+    def read(self, output: RequestOutput) -> list[Update]:
+        """News of the completions in an output."""
+        return [self._update(output, completion) for completion in output.outputs]
+
+    async def updates(self) -> AsyncGenerator[Update, None]:
+        """News of the completions as they come; closing this aborts the request.
+
+        Raises:
+            OctavoError: the request is refused, or failed.
+        """
+        async with aclosing(self.outputs()) as outputs:
+            async for output in outputs:
+                for update in self.read(output):
+                    yield update
+
+    def _update(self, output: RequestOutput, completion: CompletionOutput) -> Update:
+        reason = completion.finish_reason
+        if not self._is_parsed:
+            parts: list[Part] = [ContentText(completion.text)] if completion.text else []
+            return Update(output, completion, parts, reason)
+        parser = self._parsers.get(completion.index)
+        if parser is None:
+            parser = self._parsers[completion.index] = self._new_parser()
+        parts = parser.feed(completion.text, completion.token_ids)
+        if parser.is_reasoning:
+            self.num_reasoning_tokens += len(completion.token_ids)
+        if reason is not None:
+            parts += parser.finish()
+            if reason == "stop" and parser.num_tool_calls and self._conversation.tool_choice != "named":
+                reason = "tool_calls"
+        named = [
+            ToolCallBegin(part.index, part.name, part.call_id or new_call_id())
+            if isinstance(part, ToolCallBegin)
+            else part
+            for part in parts
+        ]
+        return Update(output, completion, named, reason)
+
+    def _new_parser(self) -> AnswerParser:
+        conversation = self._conversation
+        if conversation.is_forced:
+            forced = forced_parser(conversation.named_tool)
+            return self._formats.parser(self._prompt_end, forced=forced)
+        return self._formats.parser(self._prompt_end, tools=conversation.tools if conversation.may_call else ())
+
+    def _adapted(self, params: SamplingParams) -> SamplingParams:
+        conversation = self._conversation
+        changes: dict[str, Any] = {}
+        if self._formats.tells_apart(with_tools=conversation.may_call):
+            changes["skip_special_tokens"] = False
+        constraint = params.structured_outputs or conversation.response_format
+        if conversation.is_forced:
+            schema = forced_schema(conversation.tools, conversation.named_tool, is_parallel=conversation.is_parallel)
+            constraint = StructuredOutputsParams(json=schema)
+        if constraint is not None:
+            end = self._formats.thought_end(self._prompt_end)
+            start_after = None if end is None else self._frontend.need_tokenizer().encode(end, False)
+            changes["structured_outputs"] = msgspec.structs.replace(constraint, start_after=start_after)
+        return msgspec.structs.replace(params, **changes) if changes else params
+
+
+async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt:
+    """The conversation as the model reads it; templates run in a thread, since they may be slow.
+
+    Raises:
+        ChatTemplateError: there is no template, or it failed.
+        InvalidRequestError: a tool that must be called is not among the tools.
+    """
+    renderer = frontend.engine.chat_renderer
+    if renderer is None:
+        raise ChatTemplateError("This model has no chat template; use /v1/completions or give one to the server.")
+    if conversation.is_forced and not conversation.tools:
+        raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
+    if conversation.named_tool is not None and conversation.named_tool not in {t.name for t in conversation.tools}:
+        raise InvalidRequestError(
+            f"tool_choice names {conversation.named_tool!r}, which is not among the tools.", "tool_choice"
+        )
+    shows_tools = conversation.may_call or not frontend.settings.exclude_tools_when_tool_choice_none
+    return await asyncio.to_thread(
+        renderer.render,
+        conversation.messages,
+        tools=[tool_description(tool) for tool in conversation.tools] if shows_tools else None,
+        documents=conversation.documents,
+        add_generation_prompt=conversation.add_generation_prompt,
+        continue_final_message=conversation.continue_final_message,
+        template_kwargs={**(frontend.settings.default_chat_template_kwargs or {}), **conversation.template_kwargs},
+        add_special_tokens=conversation.add_special_tokens,
+    )
+
+
+def tool_description(tool: Tool) -> dict[str, Any]:
+    """A tool in the form that templates take."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.parameters is not None:
+        function["parameters"] = tool.parameters
+    return {"type": "function", "function": function}
+
+
+async def gather(turn: Turn) -> tuple[RequestOutput, dict[int, tuple[Update, Answer]]]:
+    """Run a turn to its end: the last output, and each completion's last update and whole answer, by index."""
+    answers: dict[int, tuple[Update, Answer]] = {}
+    output: RequestOutput | None = None
+    async with aclosing(turn.updates()) as updates:
+        async for update in updates:
+            output = update.output
+            _, answer = answers.get(update.completion.index, (None, Answer()))
+            for part in update.parts:
+                answer.add(part)
+            answers[update.completion.index] = (update, answer)
+    assert output is not None, "an engine says at least how a request ended"
+    return output, answers

@@ -1,0 +1,86 @@
+"""How the served model marks thoughts and calls of tools."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.config import ServerSettings
+from octavo.outputs.parsers import registry as reasoning_registry
+from octavo.outputs.parsers.answer import AnswerParser
+from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
+from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
+from octavo.outputs.parsers.tools import registry as tool_registry
+from octavo.outputs.parsers.tools.registry import tool_parser
+from octavo.tokenization.tokenizer import Tokenizer
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormats:
+    """The formats of one model.
+
+    Attributes:
+        reasoning: None if thoughts are not told from the rest.
+        tools: name of the tool parser; None if calls are not looked for.
+    """
+
+    reasoning: ReasoningFormat | None
+    tools: str | None
+
+    @classmethod
+    def choose(cls, settings: ServerSettings, tokenizer: Tokenizer | None) -> "AnswerFormats":
+        """What the settings name; ``auto`` goes by the chat template and the vocabulary.
+
+        Raises:
+            ConfigError: there is no parser of that name.
+        """
+        reasoning, tools = settings.reasoning_parser, settings.tool_call_parser
+        if AUTO in (reasoning, tools):
+            detected: tuple[str | None, str | None] = (None, None)
+            if tokenizer is not None:
+                vocabulary = tokenizer.get_vocab()
+                detected = detect(tokenizer.chat_template, None, vocabulary.__contains__)
+            reasoning = (detected[0] or "") if reasoning == AUTO else reasoning
+            tools = (detected[1] or "") if tools == AUTO else tools
+        return cls(reasoning_format(reasoning) if reasoning else None, tools or None)
+
+    def parser(
+        self, prompt_end: PromptEnd, *, tools: Sequence[Tool] = (), forced: ToolParser | None = None
+    ) -> AnswerParser:
+        """A parser for one completion.
+
+        Args:
+            tools: what may be called; calls are not looked for without.
+            forced: reads an answer that is bound to be calls.
+        """
+        calls = forced
+        if calls is None and tools and self.tools is not None:
+            calls = tool_parser(self.tools, tools)
+        return AnswerParser(None if self.reasoning is None else self.reasoning.start(prompt_end), calls)
+
+    def tells_apart(self, *, with_tools: bool) -> bool:
+        """Whether text is parsed at all, for which special tokens must be spelled out in it."""
+        return self.reasoning is not None or (with_tools and self.tools is not None)
+
+    def thought_end(self, prompt_end: PromptEnd) -> str | None:
+        """The tag after which an answer proper begins; None if it begins at once."""
+        if self.reasoning is None:
+            return None
+        parser = self.reasoning.start(prompt_end)
+        return (parser.end_tag or self.reasoning.end_tags[0]) if parser.is_reasoning else None
+
+
+def check_names(settings: ServerSettings) -> None:
+    """Load plug-ins and refuse names that no parser has, before a model is loaded.
+
+    Raises:
+        ConfigError: a name is unknown, or a plug-in is broken.
+    """
+    if settings.reasoning_parser_plugin:
+        reasoning_registry.load_plugin(settings.reasoning_parser_plugin)
+    if settings.tool_parser_plugin:
+        tool_registry.load_plugin(settings.tool_parser_plugin)
+    if settings.reasoning_parser not in ("", AUTO):
+        reasoning_format(settings.reasoning_parser)
+    if settings.tool_call_parser not in ("", AUTO):
+        tool_parser(settings.tool_call_parser, ())

@@ -1,0 +1,98 @@
+"""Tools and the choice among them, as OpenAI's chat protocol writes them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.api.conversation import ToolChoice
+from octavo.errors import InvalidRequestError
+from octavo.outputs.parsers.base import Tool
+
+MAX_TOOLS = 1024
+MAX_NAME_LENGTH = 256
+MAX_SCHEMA_DEPTH = 64
+
+
+def parse_tools(tools: Sequence[Mapping[str, Any]] | None, where: str = "tools") -> tuple[Tool, ...]:
+    """What the model may call.
+
+    Raises:
+        InvalidRequestError: a tool is not a function with a name, or there are too many.
+    """
+    if not tools:
+        return ()
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"{where} takes at most {MAX_TOOLS} tools, got {len(tools)}.", where)
+    parsed = tuple(_parse_tool(f"{where}[{index}]", tool) for index, tool in enumerate(tools))
+    seen: set[str] = set()
+    for tool in parsed:
+        if tool.name in seen:
+            raise InvalidRequestError(f"{where} names {tool.name!r} twice.", where)
+        seen.add(tool.name)
+    return parsed
+
+
+def _parse_tool(where: str, tool: Mapping[str, Any]) -> Tool:
+    kind = tool.get("type", "function")
+    if kind != "function":
+        raise InvalidRequestError(f"{where} is of type {kind!r}; tools of this route are functions.", f"{where}.type")
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        raise InvalidRequestError(f"{where} has no function.", f"{where}.function")
+    return parse_function(f"{where}.function", function)
+
+
+def parse_function(where: str, function: Mapping[str, Any], schema_key: str = "parameters") -> Tool:
+    """One function.
+
+    Raises:
+        InvalidRequestError: it has no name, or its parameters are no schema of an object.
+    """
+    name, description = function.get("name"), function.get("description")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise InvalidRequestError(
+            f"{where}.name must be a text of at most {MAX_NAME_LENGTH} characters.", f"{where}.name"
+        )
+    if description is not None and not isinstance(description, str):
+        raise InvalidRequestError(f"{where}.description must be a text.", f"{where}.description")
+    parameters = function.get(schema_key)
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise InvalidRequestError(f"{where}.{schema_key} must be a JSON schema.", f"{where}.{schema_key}")
+    if _is_deeper(parameters, MAX_SCHEMA_DEPTH):
+        raise InvalidRequestError(
+            f"{where}.{schema_key} is nested deeper than {MAX_SCHEMA_DEPTH} levels.", f"{where}.{schema_key}"
+        )
+    return Tool(name, parameters, description, is_strict=bool(function.get("strict")))
+
+
+def parse_tool_choice(choice: str | Mapping[str, Any] | None, *, has_tools: bool) -> tuple[ToolChoice, str | None]:
+    """How the model is to choose, and the name of the tool it must call.
+
+    Raises:
+        InvalidRequestError: the choice is none that there is.
+    """
+    match choice:
+        case None:
+            return ("auto" if has_tools else "none"), None
+        case "none" | "auto" | "required":
+            return choice, None
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return "named", name
+        case _:
+            raise InvalidRequestError(
+                "tool_choice must be 'none', 'auto', 'required' or "
+                '{"type": "function", "function": {"name": …}}.',
+                "tool_choice",
+            )
+
+
+def _is_deeper(value: object, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, Mapping) else item if isinstance(item, list) else ())
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,130 @@
+"""Thoughts and calls of tools in chats, whole and streamed, through the official client."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from conftest import RunningServer, StartServer
+from fake_engine import FakeEngine
+
+REPLY = (
+    "<think>Which city? Bern.</think>\n\nLet me look.\n"
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern", "days": 2}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
+)
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    for name in ("weather", "time")
+]
+HELLO: list[Any] = [{"role": "user", "content": "hi"}]
+PARSERS = {"reasoning_parser": "qwen3", "tool_call_parser": "hermes"}
+
+
+def client_of(server: RunningServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> RunningServer:
+    return start_server(FakeEngine(reply=REPLY), **PARSERS)
+
+
+def test_a_whole_answer_is_told_apart(server: RunningServer) -> None:
+    answer = client_of(server).chat.completions.create(model="fake/model", messages=HELLO, tools=TOOLS)
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is not None and choice.message.content.strip() == "Let me look."
+    assert choice.message.model_extra == {"reasoning": "Which city? Bern."}
+    calls = choice.message.tool_calls or []
+    assert [(call.function.name, json.loads(call.function.arguments)) for call in calls if call.type == "function"] == [
+        ("weather", {"city": "Bern", "days": 2}),
+        ("time", {}),
+    ]
+    assert len({call.id for call in calls}) == 2
+    assert server.engine.calls[-1]["params"].skip_special_tokens is False
+
+
+def test_a_stream_adds_up_to_the_whole(server: RunningServer) -> None:
+    whole = client_of(server).chat.completions.create(model="fake/model", messages=HELLO, tools=TOOLS).choices[0]
+    content, reasoning, reasons = "", "", []
+    calls: dict[int, dict[str, str]] = {}
+    for chunk in client_of(server).chat.completions.create(
+        model="fake/model", messages=HELLO, tools=TOOLS, stream=True
+    ):
+        (choice,) = chunk.choices
+        content += choice.delta.content or ""
+        reasoning += (choice.delta.model_extra or {}).get("reasoning") or ""
+        reasons.append(choice.finish_reason)
+        for part in choice.delta.tool_calls or []:
+            assert part.function is not None
+            if part.id is not None:
+                assert part.index not in calls
+                calls[part.index] = {"id": part.id, "name": part.function.name or "", "arguments": ""}
+            calls[part.index]["arguments"] += part.function.arguments or ""
+    assert content == whole.message.content
+    assert reasoning == (whole.message.model_extra or {})["reasoning"]
+    assert reasons[-1] == "tool_calls" and set(reasons[:-1]) == {None}
+    assert [(call["name"], call["arguments"]) for _, call in sorted(calls.items())] == [
+        (call.function.name, call.function.arguments)
+        for call in whole.message.tool_calls or []
+        if call.type == "function"
+    ]
+
+
+def test_calls_stay_text_unless_tools_are_given_and_allowed(server: RunningServer) -> None:
+    for extra in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        answer = server.client.post("/v1/chat/completions", json={"messages": HELLO, **extra}).json()
+        (choice,) = answer["choices"]
+        assert choice["finish_reason"] == "stop"
+        assert "<tool_call>" in choice["message"]["content"]
+        assert "tool_calls" not in choice["message"]
+
+
+def test_thoughts_can_be_left_out(server: RunningServer) -> None:
+    body = {"messages": HELLO, "include_reasoning": False}
+    message = server.client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+    assert "reasoning" not in message
+    assert "<think>" not in message["content"] and "Let me look." in message["content"]
+
+
+def test_without_a_reasoning_parser_thoughts_are_content(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(reply=REPLY), tool_call_parser="")
+    message = server.client.post("/v1/chat/completions", json={"messages": HELLO, "tools": TOOLS}).json()["choices"][0][
+        "message"
+    ]
+    assert message["content"] == REPLY
+
+
+@pytest.mark.parametrize(
+    ("choice", "reply", "expected"),
+    [
+        ("required", '[{"name": "weather", "parameters": {"city": "Bern"}}]', [("weather", {"city": "Bern"})]),
+        ({"type": "function", "function": {"name": "time"}}, '{"zone": "UTC"}', [("time", {"zone": "UTC"})]),
+    ],
+)
+def test_a_forced_call_is_bound_to_a_schema(
+    start_server: StartServer, choice: Any, reply: str, expected: list[tuple[str, Any]]
+) -> None:
+    server = start_server(FakeEngine(reply=reply), reasoning_parser="")
+    answer = client_of(server).chat.completions.create(
+        model="fake/model", messages=HELLO, tools=TOOLS, tool_choice=choice
+    )
+    calls = answer.choices[0].message.tool_calls or []
+    assert [(c.function.name, json.loads(c.function.arguments)) for c in calls if c.type == "function"] == expected
+    constraint = server.engine.calls[-1]["params"].structured_outputs
+    assert constraint is not None and constraint.json is not None and constraint.start_after is None
+
+
+def test_a_format_begins_after_the_thought(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(reply=REPLY), **PARSERS)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    body = {
+        "messages": HELLO,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+    }
+    assert server.client.post("/v1/chat/completions", json=body).status_code == 200
+    constraint = server.engine.calls[-1]["params"].structured_outputs
+    assert constraint is not None and constraint.json == schema
+    tokenizer = server.engine.tokenizer
+    assert tokenizer is not None and tokenizer.decode(constraint.start_after or []) == "</think>"
