@@ -4,23 +4,36 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.engine.client import EngineClient
 from octavo.engine.messages import check_sendable
+from octavo.engine.remote_control import RemoteControl
 from octavo.engine.replay import Replays
 from octavo.engine.supervisor import Supervisor
-from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
+from octavo.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    EngineDeadError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestFailedError,
+)
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.frontend import Frontend
+from octavo.inputs.gate import Gate
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.meter import RequestMeter
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
 from octavo.outputs.processor import OutputProcessor
+from octavo.outputs.request_log import RequestLog
 from octavo.outputs.stream import OutputStream
 from octavo.records import (
     EngineInfo,
@@ -35,7 +48,9 @@ from octavo.records import (
     SamplingParams,
     StepOutputs,
 )
+from octavo.records.caller import CALLER
 from octavo.telemetry.metrics import Metrics
+from octavo.telemetry.tracing import Tracer
 from octavo.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -43,7 +58,7 @@ logger = logging.getLogger(__name__)
 _LONG_TEXT = 4096
 
 
-class AsyncLLM:
+class AsyncLLM(RemoteControl):
     """A model served to many callers of one event loop.
 
     The engine runs in a process of its own. If that dies it is started again, and requests in flight go on where
@@ -90,6 +105,12 @@ class AsyncLLM:
         self._replays = Replays()
         self._started = asyncio.Event()
         self._error: EngineDeadError | ConfigError | None = None
+        self._request_log = RequestLog(settings.logging)
+        self._tracer: Tracer | None = None
+        self._gate: Gate | None = None
+        self._last_progress = 0.0
+        if settings.logging.otlp_traces_endpoint is not None:
+            self._tracer = Tracer(settings.logging.otlp_traces_endpoint)
 
     @classmethod
     def from_engine_args(cls, **settings: object) -> "AsyncLLM":
@@ -131,8 +152,28 @@ class AsyncLLM:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine is there; False while it is starting, also again."""
-        return self._error is None and self._client is not None and self._client.is_connected
+        """Whether the engine is there and gets on; False while it is starting, also again."""
+        if self._error is not None or self._client is None or not self._client.is_connected:
+            return False
+        return not self.is_stuck
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the engine has work, but no step ended for longer than ``step_timeout``."""
+        stats = self.stats
+        is_busy = self._has_unfinished or stats.num_running or stats.num_waiting
+        timeout = self.settings.scheduler.step_timeout
+        return bool(is_busy) and not stats.is_paused and time.monotonic() - self._last_progress > timeout
+
+    @property
+    def _has_unfinished(self) -> bool:
+        """Whether the engine owes this frontend anything; streams may be read for longer than that."""
+        return bool(self._outputs.num_unfinished or len(self._pooling))
+
+    @property
+    def control(self) -> RemoteControl:
+        """What an owner may do to the engine."""
+        return self
 
     @property
     def is_dead(self) -> bool:
@@ -175,7 +216,9 @@ class AsyncLLM:
         self._inputs = self._frontend.input_processor(self.info)
         self._metrics = Metrics(self.model_name, self.info.max_model_len, str(self.index))
         self._metrics.set_cache_info(self.info)
-        self._meter = RequestMeter(self._metrics)
+        self._meter = RequestMeter(self._metrics, self._tracer, self.model_name)
+        limits = self.settings.scheduler
+        self._gate = Gate(self.info.max_num_seqs, limits.max_num_waiting, limits.max_num_waiting_tokens)
 
     async def wait_until_dead(self) -> None:
         """Return when the engine is gone for good."""
@@ -203,7 +246,8 @@ class AsyncLLM:
 
         Raises:
             InvalidRequestError: the request is wrong; raised before the first output.
-            OverloadedError: too many requests wait already.
+            QueueFullError: too many requests wait already.
+            DeadlineExceededError: the caller's deadline came first.
             RequestFailedError: the request failed in the engine.
             EngineDeadError: the engine is gone for good.
         """
@@ -222,26 +266,32 @@ class AsyncLLM:
         prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
         check_sendable(prepared.params)
         # Much may have happened while a long text was tokenised.
-        self._check_admission()
+        self._check_admission(len(prepared.prompt_token_ids))
         if self._outputs.has(request_id):
             raise InvalidRequestError(f"The request id {request_id!r} is already in use.", "request_id")
         stream = OutputStream(is_delta=prepared.params.output_kind is RequestOutputKind.DELTA)
+        begun = self._begin([prepared], stream.fail)
         self._outputs.add(prepared)
         self._streams[request_id] = stream
         finished = False
+        reasons: list[str | None] = []
         try:
-            assert self._client is not None and self._meter is not None
-            self._meter.begin(prepared)
+            assert self._client is not None
             if self._client.is_connected:
                 self._replays.enter(prepared.children)
             await self._client.add(prepared.children)
             while not finished:
                 output = await stream.get()
                 finished = output.finished
+                if finished:
+                    reasons = [completion.finish_reason for completion in output.outputs]
+                if self._request_log.is_on:
+                    self._request_log.take(output, prepared.params.output_kind)
                 if output.error is not None:
                     raise RequestFailedError(output.error)
                 yield output
         finally:
+            self._end(begun, reasons)
             self._streams.pop(request_id, None)
             if not finished:
                 await self._abort_in_engine(request_id)
@@ -269,11 +319,12 @@ class AsyncLLM:
 
         Raises:
             InvalidRequestError: a request id is in use.
-            OverloadedError: too many requests wait already.
+            QueueFullError: too many requests wait already.
+            DeadlineExceededError: the caller's deadline came first.
             RequestFailedError: a request failed in the engine.
             EngineDeadError: the engine is gone for good.
         """
-        self._check_admission()
+        self._check_admission(sum(len(request.prompt_token_ids) for request in prepared))
         assert self._client is not None and self._meter is not None
         requests = [request.children[0] for request in prepared]
         request_ids = [request.request_id for request in prepared]
@@ -281,16 +332,17 @@ class AsyncLLM:
         if taken is not None:
             raise InvalidRequestError(f"The request id {taken!r} is already in use.", "request_id")
         futures = [asyncio.get_running_loop().create_future() for _ in prepared]
+        begun = self._begin(prepared, partial(_fail_all, futures))
         self._vectors.update(futures)
         for request, future in zip(prepared, futures, strict=True):
             self._pooling.add(request, partial(_settle, future))
-            self._meter.begin(request)
         try:
             if self._client.is_connected:
                 self._replays.enter(requests)
             await self._client.add(requests)
             return [checked(await future) for future in futures]
         finally:
+            self._end(begun, [])
             self._vectors.difference_update(futures)
             unfinished = self._pooling.abort(request_ids)
             self._meter.end(unfinished, "abort")
@@ -306,10 +358,11 @@ class AsyncLLM:
         stream.fail(RequestFailedError("The request was aborted."))
         await self._abort_in_engine(request_id)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes; False if requests are running."""
-        assert self._client is not None, "start() comes first"
-        return await self._client.call("reset_prefix_cache")
+    async def call_engine(self, name: str, **arguments: Any) -> Any:
+        """Run one of the engine's control functions; see :class:`RemoteControl`."""
+        if self._client is None:
+            raise self._error or EngineDeadError("The engine is not started.")
+        return await self._client.call(name, **arguments)
 
     async def shutdown(self) -> None:
         """End requests, the engine process and all that was set up; may be called more than once."""
@@ -326,13 +379,53 @@ class AsyncLLM:
             await client.close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            await asyncio.to_thread(tracer.shutdown)
 
-    def _check_admission(self) -> None:
+    def _check_admission(self, num_tokens: int = 0) -> None:
         if self._error is not None:
             raise self._error
-        limit = self.settings.scheduler.max_num_waiting
-        if limit is not None and self.num_unfinished >= self.info.max_num_seqs + limit:
-            raise OverloadedError(f"{self.num_unfinished} requests are in flight, as many as this server takes.")
+        assert self._gate is not None, "start() comes first"
+        try:
+            self._gate.check(CALLER.get().client, num_tokens)
+        except QueueFullError as error:
+            self.metrics.record_rejection(error.reason)
+            raise
+
+    def _begin(self, prepared: Sequence[PreparedRequest], fail: Callable[[Exception], None]) -> "_Begun":
+        """Note requests that were taken in, and end them at their caller's deadline; :meth:`_end` comes after it.
+
+        Raises:
+            DeadlineExceededError: it has passed.
+        """
+        assert self._meter is not None and self._gate is not None
+        caller, timer = CALLER.get(), None
+        if caller.deadline is not None:
+            seconds = caller.deadline - time.monotonic()
+            error = DeadlineExceededError("The request took longer than its deadline allows.")
+            if seconds <= 0:
+                raise error
+            timer = asyncio.get_running_loop().call_later(seconds, fail, error)
+        if not self._has_unfinished:
+            self._last_progress = time.monotonic()
+        for request in prepared:
+            for child in request.children:
+                child.client = caller.client
+            self._gate.enter(request.children[0].request_id, caller.client, len(request.prompt_token_ids))
+            self._meter.begin(request, caller.trace_headers)
+            if self._request_log.is_on:
+                self._request_log.begin(request)
+        return _Begun(prepared, timer)
+
+    def _end(self, begun: "_Begun", reasons: Sequence[str | None]) -> None:
+        assert self._gate is not None
+        if begun.timer is not None:
+            begun.timer.cancel()
+        for request in begun.prepared:
+            self._gate.leave(request.children[0].request_id)
+            if self._request_log.is_on:
+                self._request_log.end(request.request_id, reasons)
 
     async def _abort_in_engine(self, request_id: str) -> None:
         engine_ids = self._outputs.abort(request_id)
@@ -357,6 +450,8 @@ class AsyncLLM:
 
     def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
         self._info = info
+        self.stats = EngineStats()
+        self._last_progress = time.monotonic()
         self._started.set()
         requests, guilty = self._replays.resume(self._outputs.replays() + self._pooling.replays())
         error = "The engine died each time that it worked on this request."
@@ -371,12 +466,17 @@ class AsyncLLM:
             logger.error("%s", error)
 
     def _handle_batch(self, outputs: StepOutputs, stats: EngineStats) -> None:
+        if stats.num_steps != self.stats.num_steps or stats.is_paused:
+            self._last_progress = time.monotonic()
         self.stats = stats
         if self._metrics is not None and self._meter is not None:
             self._metrics.record_stats(stats)
             self._meter.observe(outputs)
         if not outputs:
             return
+        if self._gate is not None:
+            for news in outputs.others:
+                self._gate.begin(news.request_id)
         self._send_soon(self._replays.take(outputs))
         self._pooling.process(outputs)
         processed = self._outputs.process(outputs)
@@ -393,6 +493,14 @@ class AsyncLLM:
             _run_soon(self._client.add(requests))
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Requests that were taken in together, and what ends them at their deadline."""
+
+    prepared: Sequence[PreparedRequest]
+    timer: asyncio.TimerHandle | None
+
+
 _background: set[asyncio.Task[None]] = set()
 
 
@@ -405,6 +513,12 @@ def _settle(future: "asyncio.Future[Pooled]", output: Pooled) -> None:
     """Hand an answer over, unless nobody waits for it any more."""
     if not future.done():
         future.set_result(output)
+
+
+def _fail_all(futures: Sequence["asyncio.Future[Pooled]"], error: Exception) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
 
 
 def _run_soon(work: Coroutine[None, None, None]) -> None:

@@ -52,7 +52,7 @@ def run_server(settings: EngineConfig, server: ServerSettings) -> int:
     Raises:
         OctavoError: a setting or the model is wrong, or the address is taken.
     """
-    configure_logging(settings.logging.log_level)
+    configure_logging(settings.logging.log_level, settings.logging.log_format)
     if server.api_server_count == 1:
         return _run(_serve_alone(settings, server))
     return _run(_serve_with_children(settings, server))

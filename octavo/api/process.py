@@ -26,7 +26,7 @@ def main() -> int:
     """Entry of the process."""
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiLaunch)
     end_with_parent()
-    configure_logging(launch.settings.logging.log_level)
+    configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(launch))

@@ -196,7 +196,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     end_with_parent()
-    configure_logging(launch.settings.logging.log_level)
+    configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
     return EngineServer(launch).run()
 
 

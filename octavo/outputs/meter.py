@@ -1,10 +1,12 @@
 """Latencies and counts of requests, as their outputs come by."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from octavo.records import PreparedRequest, RequestStateStats, SamplingParams, StepOutputs
 from octavo.telemetry.metrics import Metrics
+from octavo.telemetry.tracing import RequestTrace, Tracer
 
 
 @dataclass(slots=True)
@@ -23,24 +25,40 @@ class _Request:
     Attributes:
         num_open: sequences that have not ended.
         num_longest: tokens of the longest sequence that has.
+        num_generated: tokens of all that have.
+        trace_headers: trace context that came with it.
     """
 
+    request_id: str
     params: SamplingParams
     num_prompt: int
+    num_sequences: int
     num_open: int
+    trace_headers: Mapping[str, str]
     num_longest: int = 0
+    num_generated: int = 0
 
 
 class RequestMeter:
-    """Records what a frontend's clients experience."""
+    """Records what a frontend's clients experience.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Args:
+        tracer: gets every request when it is over; None if nobody collects traces.
+        model_name: what traces call the model.
+    """
+
+    def __init__(self, metrics: Metrics, tracer: Tracer | None = None, model_name: str = "") -> None:
         self._metrics = metrics
+        self._tracer = tracer
+        self._model_name = model_name
         self._sequences: dict[str, _Sequence] = {}
 
-    def begin(self, prepared: PreparedRequest) -> None:
+    def begin(self, prepared: PreparedRequest, trace_headers: Mapping[str, str] | None = None) -> None:
         """A request was taken in."""
-        request = _Request(prepared.params, len(prepared.prompt_token_ids), len(prepared.children))
+        count = len(prepared.children)
+        request = _Request(
+            prepared.request_id, prepared.params, len(prepared.prompt_token_ids), count, count, trace_headers or {}
+        )
         for child in prepared.children:
             stats = RequestStateStats(arrival_time=prepared.arrival_time)
             self._sequences[child.request_id] = _Sequence(request, stats)
@@ -98,5 +116,22 @@ class RequestMeter:
         )
         request.num_open -= 1
         request.num_longest = max(request.num_longest, stats.num_generation_tokens)
-        if not request.num_open:
-            self._metrics.record_request(request.num_longest)
+        request.num_generated += stats.num_generation_tokens
+        if request.num_open:
+            return
+        self._metrics.record_request(request.num_longest)
+        if self._tracer is not None:
+            self._tracer.record(
+                RequestTrace(
+                    request_id=request.request_id,
+                    model=self._model_name,
+                    params=request.params,
+                    num_prompt_tokens=request.num_prompt,
+                    num_generation_tokens=request.num_generated,
+                    num_sequences=request.num_sequences,
+                    stats=stats,
+                    finish_reason=finish_reason,
+                    headers=request.trace_headers,
+                    end_time=now,
+                )
+            )

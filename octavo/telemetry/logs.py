@@ -1,12 +1,15 @@
 """One log format for Octavo and the libraries that speak through it."""
 
 import asyncio
+import json
 import logging
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from octavo.records import EngineStats
+from octavo.records.caller import CALLER
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 # ASCII control characters (line feeds among them) and the two Unicode line separators.
@@ -22,16 +25,40 @@ class OneLineFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-def configure_logging(level: str = "info") -> None:
-    """Log to standard error, one line an event; may be called again to change the level.
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with the id of the request that the line is about, if it is about one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+        }
+        if request_id := CALLER.get().request_id:
+            fields["request_id"] = request_id
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=True)
+
+
+def configure_logging(level: str = "info", log_format: str = "text") -> None:
+    """Log to standard error, one line an event; may be called again to change anything.
 
     Octavo's and uvicorn's loggers speak from ``level`` on, everybody else from warnings on.
+
+    Args:
+        log_format: ``text`` or ``json``.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLineFormatter(FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(
+        JsonFormatter() if log_format == "json" else OneLineFormatter(FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    )
     root = logging.getLogger()
     for old in root.handlers[:]:
-        if isinstance(old.formatter, OneLineFormatter):
+        if isinstance(old.formatter, OneLineFormatter | JsonFormatter):
             root.removeHandler(old)
     root.addHandler(handler)
     for name in ("octavo", "uvicorn", "uvicorn.error", "uvicorn.access"):

@@ -1,11 +1,13 @@
 """The log says what matters, on one line each."""
 
 import asyncio
+import json
 import logging
 
 import pytest
 
 from octavo.records import EngineStats
+from octavo.records.caller import CALLER, Caller
 from octavo.telemetry.logs import OneLineFormatter, StatsLine, configure_logging, log_stats
 
 
@@ -31,6 +33,28 @@ def test_configuring_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None
     assert len(lines) == 2
     assert lines[0].endswith("WARNING octavo.engine: careful")
     assert lines[1].endswith("uvicorn.error: from below")
+
+
+def test_lines_for_programs_name_the_request_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", "json")
+    logger = logging.getLogger("octavo.engine")
+    logger.info("line\nbreak \u2028 %s", "ü")
+    token = CALLER.set(Caller(request_id="abc"))
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        logger.exception("failed")
+    finally:
+        CALLER.reset(token)
+    configure_logging("info")
+    logger.info("text again")
+    first, second, third = capsys.readouterr().err.splitlines()
+    line = json.loads(first)
+    assert (line["level"], line["logger"], line["message"]) == ("info", "octavo.engine", "line\nbreak \u2028 ü")
+    assert "request_id" not in line and line["time"].endswith("+00:00")
+    line = json.loads(second)
+    assert line["request_id"] == "abc" and "ValueError: bad" in line["exception"]
+    assert third.endswith("octavo.engine: text again")
 
 
 def test_a_message_cannot_forge_a_line() -> None:
