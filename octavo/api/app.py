@@ -17,6 +17,7 @@ from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from octavo.api.openai.chat import chat_router
 from octavo.api.openai.completions import completions_router
 from octavo.api.openai.models import models_router
+from octavo.api.openai.responses_api.router import responses_router
 from octavo.api.pooling.refusal import NoTextMiddleware
 from octavo.api.pooling.router import pooling_router
 from octavo.api.scale_out.generate import generate_router
@@ -32,6 +33,7 @@ ROUTERS = (
     chat_router,
     generate_router,
     pooling_router,
+    responses_router,
 )
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.json_body import json_route
 from octavo.api.openai.responses import ENCODER
-from octavo.api.openai.responses_api.background import MAX_RUNNING, Background
+from octavo.api.openai.responses_api.background import MAX_RUNNING, Background, EventLog
 from octavo.api.openai.responses_api.events import Event, encode
 from octavo.api.openai.responses_api.hooks import load_hooks
 from octavo.api.openai.responses_api.items import Item
@@ -24,17 +25,20 @@ from octavo.api.openai.responses_api.protocol import InputTokensRequest, Respons
 from octavo.api.openai.responses_api.run import Run
 from octavo.api.openai.responses_api.store import ResponseStore, StoredResponse
 from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
+from octavo.config import ServerSettings
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
 
 logger = logging.getLogger(__name__)
 JSON = "application/json"
 
 
-def owner_of(request: Request) -> str:
-    """Whose responses a request may see: a digest of its key. Without keys, all clients are one."""
+def owner_of(request: Request, settings: ServerSettings) -> str:
+    """Whose responses a request may see: a digest of its key. If the server needs no keys, all clients are one."""
+    if not settings.api_key:
+        return ""
     bearer = request.headers.get("authorization", "").partition(" ")[2].strip()
     key = bearer or request.headers.get("x-api-key", "").strip()
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest() if key else ""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def responses_router(frontend: Frontend) -> APIRouter:
@@ -50,12 +54,12 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("", summary="Answer, with the tools of the client and of the server.")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request))
+        prepared = prepare(services, body, owner_of(request, settings))
         if body.background:
             entry = await _start_in_background(services, prepared)
             assert entry.background is not None
             if body.stream:
-                return _watch(frontend, entry.background.log.read(-1))
+                return _watch(frontend, entry.background.log, -1)
             return Response(entry.shown(), media_type=JSON)
 
         async def work(send: Send) -> None:
@@ -70,7 +74,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request))
+        prepared = prepare(services, body, owner_of(request, settings))
         num_tokens = await Run(services, prepared, _drop).count_input()
         return Response(
             ENCODER.encode({"object": "response.input_tokens", "input_tokens": num_tokens}), media_type=JSON
@@ -83,7 +87,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=-1, le=1 << 53)] = None,
     ) -> Response:
-        entry = store.get(owner_of(request), response_id)
+        entry = store.get(owner_of(request, settings), response_id)
         if not stream:
             if starting_after is not None:
                 raise InvalidRequestError("starting_after is for streams; set stream to true.", "starting_after")
@@ -94,11 +98,11 @@ def responses_router(frontend: Frontend) -> APIRouter:
             )
         after = -1 if starting_after is None else starting_after
         entry.background.log.check(after)
-        return _watch(frontend, entry.background.log.read(after))
+        return _watch(frontend, entry.background.log, after)
 
     @router.post("/{response_id}/cancel", summary="Cancel a response that is made in the background.")
     async def cancel_response(response_id: str, request: Request) -> Response:
-        entry = store.get(owner_of(request), response_id)
+        entry = store.get(owner_of(request, settings), response_id)
         if entry.background is None:
             raise InvalidRequestError("Only responses that are made in the background can be cancelled.")
         await entry.background.cancel()
@@ -106,7 +110,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.delete("/{response_id}", summary="Forget a response.")
     async def delete_response(response_id: str, request: Request) -> Response:
-        entry = store.delete(owner_of(request), response_id)
+        entry = store.delete(owner_of(request, settings), response_id)
         if entry.background is not None:
             await entry.background.cancel()
         return Response(ENCODER.encode({"id": response_id, "object": "response", "deleted": True}), media_type=JSON)
@@ -119,7 +123,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
     ) -> Response:
-        entry = store.get(owner_of(request), response_id)
+        entry = store.get(owner_of(request, settings), response_id)
         items = entry.turn.all_inputs() if entry.turn is not None else entry.inputs
         return Response(_page(items, after, limit, order), media_type=JSON)
 
@@ -151,27 +155,40 @@ async def _start_in_background(services: Services, prepared: Prepared) -> Stored
     return entry
 
 
-def _watch(frontend: Frontend, source: AsyncGenerator[bytes, None]) -> WatchedResponse:
+def _watch(frontend: Frontend, log: EventLog, after: int) -> WatchedResponse:
     """Send the events of a log as they come."""
+
+    async def relay(stream: EventSender, last: int) -> None:
+        async with aclosing(log.read(last)) as source:
+            async for data in source:
+                await stream.send(data)
+                stream.num_sent += 1
 
     async def work(send: Send) -> None:
         stream = EventSender(send)
         try:
-            async for data in source:
-                await stream.send(data)
+            await relay(stream, after)
         except OctavoError as error:
             await stream.send(error_event(error))
-        finally:
-            await source.aclose()
+        except asyncio.CancelledError:
+            if not frontend.drain.is_aborting:
+                raise
+            # The response is being cut as well, and says so as its last words.
+            await relay(stream, after + stream.num_sent)
         await stream.close()
 
     return WatchedResponse(work, frontend.drain)
 
 
 class EventSender:
-    """Sends server-sent events; the answer starts with the first."""
+    """Sends server-sent events; the answer starts with the first.
+
+    Attributes:
+        num_sent: events, as far as somebody counts them.
+    """
 
     def __init__(self, send: Send) -> None:
+        self.num_sent = 0
         self._send = send
         self._is_started = False
 

@@ -107,14 +107,15 @@ class Run:
         """Make the response.
 
         Raises:
-            OctavoError: it failed before the first event. What fails later stands in the response.
+            OctavoError: it failed, and no event has been sent. What fails later stands in the response.
         """
         try:
             await self._work()
         except asyncio.CancelledError:
             await self._on_cancelled()
         except Exception as error:
-            if not self._is_begun and not self._prepared.body.background:
+            body = self._prepared.body
+            if not body.background and not (self._is_begun and body.stream):
                 raise
             if not isinstance(error, OctavoError):
                 logger.exception("A response failed")
