@@ -8,6 +8,7 @@ from octavo import __version__
 from octavo.api.admin.health import health_router
 from octavo.api.admin.metrics import metrics_router
 from octavo.api.admin.tokens import tokens_router
+from octavo.api.anthropic.messages import messages_router
 from octavo.api.console.router import console_paths, console_router
 from octavo.api.drain import Drain, DrainMiddleware
 from octavo.api.engine import ServingEngine
@@ -31,6 +32,7 @@ ROUTERS = (
     models_router,
     completions_router,
     chat_router,
+    messages_router,
     generate_router,
     pooling_router,
     responses_router,

@@ -1,0 +1,106 @@
+"""From Anthropic's messages, tools and options to a :class:`Conversation`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.api.anthropic.content import assistant_message, system_text, user_messages
+from octavo.api.anthropic.protocol import UNSUPPORTED, CountTokensRequest, ToolChoice
+from octavo.api.anthropic.tools import offered_tools
+from octavo.api.conversation import Conversation
+from octavo.api.conversation import ToolChoice as Choice
+from octavo.errors import InvalidRequestError
+from octavo.records import StructuredOutputsParams
+
+_CHOICES: dict[str, Choice] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
+# Templates know three efforts.
+_EFFORTS = {"xhigh": "high", "max": "high"}
+LOW_BUDGET = 2048
+MEDIUM_BUDGET = 8192
+
+
+def conversation_of(body: CountTokensRequest) -> Conversation:
+    """What is asked.
+
+    Raises:
+        InvalidRequestError: a block, a tool or a choice is none that this server takes; the sentence says where.
+    """
+    refuse_unsupported(body)
+    is_prefilled = body.messages[-1].role == "assistant"
+    choice = body.tool_choice or ToolChoice(type="auto")
+    if choice.type == "tool" and choice.name is None:
+        raise InvalidRequestError("tool_choice: name the tool that must be called.", "tool_choice")
+    return Conversation(
+        _messages(body),
+        tools=offered_tools(body),
+        tool_choice=_CHOICES[choice.type],
+        named_tool=choice.name if choice.type == "tool" else None,
+        is_parallel=not choice.disable_parallel_tool_use,
+        add_generation_prompt=not is_prefilled,
+        continue_final_message=is_prefilled,
+        template_kwargs=_template_kwargs(body, is_prefilled=is_prefilled),
+        response_format=_response_format(body),
+    )
+
+
+def refuse_unsupported(body: CountTokensRequest) -> None:
+    """Refuse fields whose silent neglect would change what the client gets.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    for name, value in (body.model_extra or {}).items():
+        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
+            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
+
+
+def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:
+    messages: list[Mapping[str, Any]] = []
+    system = [system_text("system", body.system or "")]
+    for index, message in enumerate(body.messages):
+        where = f"messages.{index}.content"
+        match message.role:
+            case "system":
+                # Most templates take the system's words at the beginning only.
+                system.append(system_text(where, message.content))
+            case "user":
+                messages += user_messages(where, message.content)
+            case "assistant":
+                messages.append(assistant_message(where, message.content))
+    words = "\n".join(text for text in system if text)
+    if words:
+        messages.insert(0, {"role": "system", "content": words})
+    if body.messages[-1].role == "assistant" and (messages[-1].get("tool_calls") or not messages[-1]["content"]):
+        raise InvalidRequestError(
+            "messages: the last one is the assistant's, to be continued, but does not end in text; "
+            "add the results of its tools or a message of the user.",
+            "messages",
+        )
+    return messages
+
+
+def _template_kwargs(body: CountTokensRequest, *, is_prefilled: bool) -> dict[str, Any]:
+    """Values for the template: names that models of several families look for, then what the request sets itself."""
+    kwargs: dict[str, Any] = {}
+    thinking = body.thinking
+    effort: str | None = body.output_config.effort if body.output_config else None
+    if thinking is not None and thinking.type in ("enabled", "disabled"):
+        kwargs["enable_thinking"] = kwargs["thinking"] = thinking.type == "enabled"
+    if is_prefilled:
+        # The answer has begun already: there is no room for a thought in front of it.
+        kwargs["enable_thinking"] = kwargs["thinking"] = False
+    if effort is None and thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
+        effort = _effort_of(thinking.budget_tokens)
+    if effort is not None:
+        kwargs["reasoning_effort"] = _EFFORTS.get(effort, effort)
+    return {**kwargs, **(body.chat_template_kwargs or {})}
+
+
+def _effort_of(budget_tokens: int) -> str:
+    if budget_tokens <= LOW_BUDGET:
+        return "low"
+    return "medium" if budget_tokens <= MEDIUM_BUDGET else "high"
+
+
+def _response_format(body: CountTokensRequest) -> StructuredOutputsParams | None:
+    wanted = (body.output_config and body.output_config.format) or body.output_format
+    return StructuredOutputsParams(json=wanted.schema_) if wanted else None

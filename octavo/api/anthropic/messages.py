@@ -1,0 +1,200 @@
+"""``/v1/messages``: a conversation goes on, in Anthropic's protocol."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from starlette.types import Send
+
+from octavo.api.anthropic.blocks import BlockWriter, gather_blocks
+from octavo.api.anthropic.conversation import conversation_of
+from octavo.api.anthropic.events import (
+    ENCODER,
+    BlockEvent,
+    Message,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    OutputTokensDetails,
+    Ping,
+    StopDelta,
+    TokenCount,
+    encode_event,
+    error_event,
+)
+from octavo.api.anthropic.protocol import CountTokensRequest, MessagesRequest
+from octavo.api.conversation import Conversation, Turn, Update, render
+from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_body import json_route
+from octavo.api.openai.models import json_answer
+from octavo.api.watched import WatchedResponse, send_events, send_json
+from octavo.errors import InvalidRequestError, RequestFailedError
+from octavo.records import RequestOutputKind, SamplingParams
+
+
+def messages_router(frontend: Frontend) -> APIRouter:
+    """The routes that answer conversations and count their tokens."""
+    route_class = json_route(frontend.settings.max_request_bytes)
+    router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=route_class)
+
+    @router.post("", summary="Answer a conversation.")
+    async def create_message(body: MessagesRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        name = answer_id("msg", request, None)
+        conversation, turn = await start_message(frontend, body, name)
+        answer = MessageAnswer(frontend, body, conversation, turn, name, model)
+
+        async def work(send: Send) -> None:
+            if body.stream:
+                describe = partial(error_event, scope=request.scope)
+                await send_events(send, answer.events(), frontend.drain, done=b"", describe=describe)
+            else:
+                await send_json(send, await answer.whole())
+
+        return WatchedResponse(work, frontend.drain)
+
+    @router.post("/count_tokens", summary="How many tokens a conversation's prompt has.")
+    async def count_tokens(body: CountTokensRequest) -> Response:
+        frontend.check_model(body.model)
+        prompt = await render(frontend, conversation_of(body))
+        return json_answer(ENCODER.encode(TokenCount(len(prompt["prompt_token_ids"]))))
+
+    return router
+
+
+async def start_message(frontend: Frontend, body: MessagesRequest, name: str) -> tuple[Conversation, Turn]:
+    """What is asked, and the turn that answers it; nothing runs before its updates are asked for.
+
+    Raises:
+        InvalidRequestError: something is wrong; the sentence says what.
+    """
+    conversation = conversation_of(body)
+    params = message_params(body, frontend.engine.input_processor.default_sampling_params())
+    prompt = await render(frontend, conversation)
+    # Clients ask for all that a model of Anthropic's might say; what the context holds must do.
+    room = frontend.engine.info.max_model_len - len(prompt["prompt_token_ids"])
+    if 0 < room < body.max_tokens:
+        params.max_tokens = room
+    turn = Turn(frontend, conversation, prompt, params, name, priority=body.priority, cache_salt=body.cache_salt)
+    return conversation, turn
+
+
+def message_params(body: MessagesRequest, defaults: SamplingParams) -> SamplingParams:
+    """Sampling parameters of a message.
+
+    Raises:
+        InvalidRequestError: a value is out of range.
+    """
+    fields = {
+        "max_tokens": body.max_tokens,
+        "stop": body.stop_sequences,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "extra_args": body.vllm_xargs,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    try:
+        return msgspec.structs.replace(defaults, **given, output_kind=kind)
+    except InvalidRequestError as error:
+        if error.param != "stop":
+            raise
+        raise InvalidRequestError(f"stop_sequences: {error}", "stop_sequences") from None
+
+
+class MessageAnswer:
+    """Builds the answer to one request, whole or in events."""
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        body: MessagesRequest,
+        conversation: Conversation,
+        turn: Turn,
+        name: str,
+        model: str,
+    ) -> None:
+        self._frontend = frontend
+        self._turn = turn
+        self._stop_sequences = frozenset(body.stop_sequences or ())
+        is_clipped = turn.params.max_tokens != body.max_tokens
+        self._length_reason = "model_context_window_exceeded" if is_clipped else "max_tokens"
+        self._writer = BlockWriter(
+            is_parallel=conversation.is_parallel,
+            shows_thinking=body.thinking is None or body.thinking.display != "omitted",
+        )
+        self._num_output = 0
+        self._new_message = partial(Message, id=name, model=model)
+
+    async def whole(self) -> bytes:
+        """The answer as JSON."""
+        events: list[BlockEvent] = []
+        last: Update | None = None
+        async with aclosing(self._turn.updates()) as updates:
+            async for update in updates:
+                events += self._block_events(update)
+                last = update
+        assert last is not None, "an engine says at least how a request ended"
+        stop = self._stop(last)
+        usage = await self._final_usage(last)
+        content = gather_blocks(events)
+        message = self._new_message(
+            content=content, stop_reason=stop.stop_reason, stop_sequence=stop.stop_sequence, usage=usage
+        )
+        return ENCODER.encode(message)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, as it comes."""
+        last: Update | None = None
+        async with aclosing(self._turn.updates()) as updates:
+            async for update in updates:
+                if last is None:
+                    message = self._new_message(
+                        content=[], stop_reason=None, stop_sequence=None, usage=self._usage(update)
+                    )
+                    yield encode_event(MessageStart(message)) + encode_event(Ping())
+                last = update
+                events = self._block_events(update)
+                if events:
+                    yield b"".join(map(encode_event, events))
+        assert last is not None, "an engine says at least how a request ended"
+        yield encode_event(MessageDelta(self._stop(last), await self._final_usage(last))) + encode_event(MessageStop())
+
+    def _block_events(self, update: Update) -> list[BlockEvent]:
+        self._num_output += len(update.completion.token_ids)
+        events = [event for part in update.parts for event in self._writer.add(part)]
+        return events + self._writer.finish() if update.finish_reason is not None else events
+
+    def _stop(self, last: Update) -> StopDelta:
+        """Why the message ended.
+
+        Raises:
+            RequestFailedError: it was cut by something that Anthropic's protocol has no word for.
+        """
+        match last.finish_reason:
+            case "length":
+                return StopDelta(self._length_reason, None)
+            case "stop" | "tool_calls":
+                if last.completion.stop_reason in self._stop_sequences:
+                    return StopDelta("stop_sequence", str(last.completion.stop_reason))
+                return StopDelta("tool_use" if self._writer.num_tool_uses else "end_turn", None)
+            case _:
+                raise RequestFailedError("The answer was cut before its end.")
+
+    def _usage(self, update: Update) -> MessageUsage:
+        num_prompt = len(update.output.prompt_token_ids or ())
+        shows_cached = self._frontend.settings.enable_prompt_tokens_details
+        num_cached = (update.output.num_cached_tokens or 0) if shows_cached else 0
+        return MessageUsage(num_prompt - num_cached, 0, num_cached, self._num_output)
+
+    async def _final_usage(self, last: Update) -> MessageUsage:
+        usage = self._usage(last)
+        if self._writer.thinking:
+            # Tokens do not say to which part they belong; those of the text alone are as many, but for the tags.
+            num_thinking = len(await self._frontend.encode(self._writer.thinking, add_special_tokens=False))
+            usage.output_tokens_details = OutputTokensDetails(min(num_thinking, usage.output_tokens))
+        return usage

@@ -1,0 +1,83 @@
+"""The tools that a conversation offers, as its turns add and remove them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from octavo.api.anthropic.protocol import CountTokensRequest, ToolParam
+from octavo.api.openai.tools import MAX_TOOLS, parse_function
+from octavo.errors import InvalidRequestError
+from octavo.outputs.parsers.base import Tool
+
+
+def offered_tools(body: CountTokensRequest) -> list[Tool]:
+    """The tools that the model may call at the conversation's end.
+
+    Those that wait to be found (``defer_loading``) are left out until a message refers to them.
+
+    Raises:
+        InvalidRequestError: a tool has no schema, or two have one name.
+    """
+    tools: dict[str, Tool] = {}
+    loaded: set[str] = set()
+    for index, param in enumerate(body.tools or ()):
+        if param.name in tools:
+            raise InvalidRequestError(f"tools.{index}: there are two tools named {param.name!r}.", "tools")
+        tools[param.name] = _tool(f"tools.{index}", param)
+        if not param.defer_loading:
+            loaded.add(param.name)
+    for where, change in _changes(body):
+        kind, name = change.get("type"), change.get("name") or change.get("tool_name")
+        definition = change.get("definition")
+        if kind == "tool_definition":
+            tool = _defined(where, definition)
+            tools[tool.name] = tool
+            loaded.add(tool.name)
+        elif not isinstance(name, str):
+            raise InvalidRequestError(f"{where}: must name a tool.", "messages")
+        elif kind == "tool_removal":
+            loaded.discard(name)
+        else:
+            loaded.add(name)
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"A conversation takes at most {MAX_TOOLS} tools, got {len(tools)}.", "messages")
+    return [tool for name, tool in tools.items() if name in loaded]
+
+
+def _changes(body: CountTokensRequest) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Blocks that load, define or remove a tool, in order."""
+    for index, message in enumerate(body.messages):
+        if message.role == "assistant" or isinstance(message.content, str):
+            continue
+        for place, block in enumerate(message.content):
+            where = f"messages.{index}.content.{place}"
+            kind, tool, content = block.get("type"), block.get("tool"), block.get("content")
+            if kind == "tool_result" and isinstance(content, list):
+                for part in content:
+                    if isinstance(part, dict) and part.get("type") == "tool_reference":
+                        yield where, part
+            elif kind in ("tool_addition", "tool_removal"):
+                if not isinstance(tool, dict):
+                    raise InvalidRequestError(f"{where}.tool: must be an object with a type.", "messages")
+                yield where, {**tool, "type": kind} if kind == "tool_removal" else tool
+
+
+def _tool(where: str, param: ToolParam) -> Tool:
+    if param.input_schema is None:
+        kind = f" of type {param.type!r}" if param.type else ""
+        raise InvalidRequestError(
+            f"{where}: the tool{kind} has no input_schema; tools that run on Anthropic's servers, or that its models "
+            "know by heart, do not exist here.",
+            "tools",
+        )
+    return parse_function(where, param.model_dump(), "input_schema")
+
+
+def _defined(where: str, definition: object) -> Tool:
+    try:
+        return _tool(where, ToolParam.model_validate(definition))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, ("tool", "definition", *first["loc"])))
+        raise InvalidRequestError(f"{where}.{place}: {first['msg']}.", "messages") from None
