@@ -22,7 +22,14 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["serve"], ["chat"], ["plan"], ["profile"], *(["bench", name] for name in ("serve", "engine", "kernels"))],
+    [
+        ["serve"],
+        ["chat"],
+        ["run-batch"],
+        ["plan"],
+        ["profile"],
+        *(["bench", name] for name in ("serve", "engine", "kernels")),
+    ],
 )
 def test_help_of_a_command_imports_no_model_code(command: list[str]) -> None:
     code = f"from octavo.cli.main import main\ntry:\n    main({[*command, '--help']!r})\nexcept SystemExit: pass"
