@@ -21,7 +21,9 @@ from octavo.api.openai.models import models_router
 from octavo.api.openai.responses_api.router import responses_router
 from octavo.api.pooling.refusal import NoTextMiddleware
 from octavo.api.pooling.router import pooling_router
+from octavo.api.scale_out.derender import derender_router
 from octavo.api.scale_out.generate import generate_router
+from octavo.api.scale_out.render import render_router
 from octavo.api.watched import SERVER_SEND
 from octavo.config import ServerSettings
 
@@ -33,7 +35,9 @@ ROUTERS = (
     completions_router,
     chat_router,
     messages_router,
+    render_router,
     generate_router,
+    derender_router,
     pooling_router,
     responses_router,
 )

@@ -1,0 +1,109 @@
+"""Tokens to answers: what another server generated, told as ``/v1/chat/completions`` or ``/v1/completions`` would.
+
+The routes' own code does it, on an engine that says again what the other one said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from octavo.api.frontend import Frontend
+from octavo.api.json_body import json_route
+from octavo.api.middleware import clean_request_id
+from octavo.api.openai.chat import ChatAnswer
+from octavo.api.openai.completions import CompletionAnswer
+from octavo.api.openai.models import json_answer
+from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest, RequestModel, TokenIds
+from octavo.api.openai.sampling import completion_prompts, refuse_unsupported
+from octavo.api.scale_out.replay import MAX_RESPONSES, GivenResponse, ReplayEngine
+from octavo.api.watched import last_items
+from octavo.errors import InvalidRequestError
+
+Item = TypeVar("Item")
+_SETTLED = {"stream": False, "stream_options": None, "prompt_logprobs": None}
+
+
+class DerenderChatRequest(RequestModel):
+    """Body of ``POST /v1/chat/completions/derender``."""
+
+    generate_response: GivenResponse
+    stream: Literal[False] = False
+    prompt_tokens: Annotated[int, Field(ge=0)] | None = None
+    prompt_token_ids: TokenIds | None = None
+    chat_request: ChatCompletionRequest | None = None
+
+
+class DerenderCompletionRequest(RequestModel):
+    """Body of ``POST /v1/completions/derender``."""
+
+    generate_responses: Annotated[list[GivenResponse], Field(min_length=1, max_length=MAX_RESPONSES, fail_fast=True)]
+    stream: Literal[False] = False
+    prompt_tokens: list[Annotated[int, Field(ge=0)]] | None = None
+    prompt_token_ids: list[TokenIds | None] | None = None
+    completion_request: CompletionRequest | None = None
+
+
+def derender_router(frontend: Frontend) -> APIRouter:
+    """One route beside each protocol's own."""
+    router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
+
+    @router.post("/v1/chat/completions/derender", summary="A conversation's answer from its tokens.")
+    async def derender_chat(body: DerenderChatRequest) -> Response:
+        model = frontend.check_model(body.model)
+        frontend.need_tokenizer()
+        given = body.generate_response
+        settings, count = frontend.settings, body.prompt_tokens
+        if body.chat_request is None:
+            # Without the request nobody can tell a call from text that looks like one.
+            settings = msgspec.structs.replace(settings, reasoning_parser="", tool_call_parser="")
+            count = count or 0
+        engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count])
+        request = body.chat_request or ChatCompletionRequest(messages=[{"role": "user", "content": ""}])
+        request = request.model_copy(update=_SETTLED)
+        refuse_unsupported(request)
+        name = clean_request_id(given.request_id) or "chatcmpl"
+        other = replace(frontend, engine=engine, settings=settings, _formats=[])
+        answer = ChatAnswer(other, request, name, model)
+        return json_answer(await answer.whole(await answer.start()))
+
+    @router.post("/v1/completions/derender", summary="Completions from their tokens.")
+    async def derender_completion(body: DerenderCompletionRequest) -> Response:
+        model = frontend.check_model(body.model)
+        frontend.need_tokenizer()
+        responses = body.generate_responses
+        prompts = _one_each("prompt_token_ids", body.prompt_token_ids, len(responses))
+        counts = _one_each("prompt_tokens", body.prompt_tokens, len(responses))
+        request = body.completion_request
+        if request is None:
+            request = CompletionRequest(prompt=[[0]] * len(responses))
+            counts = [count or 0 for count in counts]
+        elif len(completion_prompts(request)) != len(responses):
+            raise InvalidRequestError(
+                "completion_request: it must have one prompt for each of the generate_responses.", "completion_request"
+            )
+        engine = ReplayEngine(frontend.engine, responses, prompts, counts)
+        request = request.model_copy(update=_SETTLED)
+        refuse_unsupported(request)
+        name = clean_request_id(responses[0].request_id) or "cmpl"
+        answer = CompletionAnswer(replace(frontend, engine=engine), request, name, model)
+        sources = await answer.start()
+        return json_answer(answer.whole(await last_items(sources)))
+
+    return router
+
+
+def _one_each(name: str, given: list[Item] | None, num: int) -> Sequence[Item | None]:
+    """One entry for each response, None where nothing is known.
+
+    Raises:
+        InvalidRequestError: there are more or fewer.
+    """
+    if given is None:
+        return [None] * num
+    if len(given) != num:
+        raise InvalidRequestError(f"{name}: there must be one entry for each of the {num} responses.", name)
+    return given

@@ -1,0 +1,87 @@
+"""Requests to tokens: what ``/inference/v1/generate`` needs, without generating anything."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from octavo.api.anthropic.messages import start_message
+from octavo.api.anthropic.protocol import MessagesRequest
+from octavo.api.conversation import Turn
+from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_body import json_route
+from octavo.api.openai.chat import ChatAnswer
+from octavo.api.openai.models import json_answer
+from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
+from octavo.api.openai.responses import ENCODER
+from octavo.api.openai.sampling import completion_params, completion_prompts, engine_prompt, refuse_unsupported
+from octavo.api.scale_out.protocol import RenderedRequest
+from octavo.records import RequestOutputKind, SamplingParams
+
+
+def render_router(frontend: Frontend) -> APIRouter:
+    """One route beside each protocol's own."""
+    router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
+
+    @router.post("/v1/chat/completions/render", summary="The tokens of a conversation.")
+    async def render_chat(body: ChatCompletionRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        refuse_unsupported(body)
+        name = answer_id("chatcmpl", request, body.request_id)
+        turn = await ChatAnswer(frontend, body, name, model).start()
+        return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body)))
+
+    @router.post("/v1/messages/render", summary="The tokens of a conversation in Anthropic's protocol.")
+    async def render_message(body: MessagesRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        name = answer_id("msg", request, None)
+        _, turn = await start_message(frontend, body, name)
+        return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body)))
+
+    @router.post("/v1/completions/render", summary="The tokens of one or several prompts.")
+    async def render_completion(body: CompletionRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        refuse_unsupported(body)
+        name = answer_id("cmpl", request, body.request_id)
+        params = completion_params(body, frontend.engine.input_processor.default_sampling_params())
+        rendered = []
+        for index, prompt in enumerate(completion_prompts(body)):
+            made = await engine_prompt(frontend, body, prompt, body.add_special_tokens)
+            if isinstance(made, str):
+                token_ids = await frontend.encode(made)
+            else:
+                token_ids = made if isinstance(made, list) else made["prompt_token_ids"]
+            rendered.append(rendered_request(token_ids, params, f"{name}-{index}", model, body))
+        return json_answer(ENCODER.encode(rendered))
+
+    return router
+
+
+def rendered_turn(turn: Turn, name: str, model: str, body: ChatCompletionRequest | MessagesRequest) -> RenderedRequest:
+    """A turn that is not taken here."""
+    return rendered_request(turn.prompt["prompt_token_ids"], turn.params, name, model, body)
+
+
+def rendered_request(
+    token_ids: Sequence[int],
+    params: SamplingParams,
+    name: str,
+    model: str,
+    body: CompletionRequest | ChatCompletionRequest | MessagesRequest,
+) -> RenderedRequest:
+    """A body for ``/inference/v1/generate``."""
+    options: dict[str, Any] | None = None
+    if not isinstance(body, MessagesRequest) and body.stream_options is not None:
+        options = body.stream_options.model_dump()
+    return RenderedRequest(
+        request_id=name,
+        token_ids=list(token_ids),
+        # How it is sent is left to the request.
+        sampling_params=msgspec.structs.replace(params, output_kind=RequestOutputKind.CUMULATIVE),
+        model=model,
+        stream=bool(body.stream),
+        stream_options=options,
+        cache_salt=body.cache_salt,
+        priority=body.priority,
+    )

@@ -1,0 +1,240 @@
+"""An engine that says again what another one said."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from octavo.api.engine import ServingEngine
+from octavo.api.openai.protocol import Int64, TokenIds
+from octavo.errors import InvalidRequestError
+from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.pooling import PoolingProcessor
+from octavo.inputs.processor import InputProcessor
+from octavo.inputs.prompts import parse_prompt
+from octavo.outputs.detokenizer import make_detokenizer
+from octavo.outputs.pooling import Pooled
+from octavo.outputs.stop_strings import StopStringMatcher
+from octavo.records import (
+    CompletionOutput,
+    EngineInfo,
+    Logprob,
+    PreparedRequest,
+    PromptType,
+    RequestOutput,
+    SampleLogprobs,
+    SamplingParams,
+)
+from octavo.telemetry.metrics import Metrics
+from octavo.tokenization.tokenizer import Tokenizer
+
+MAX_RESPONSES = 4096
+
+
+class Loose(BaseModel):
+    """Base of what another server said: fields that play no part here are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class GivenLogprob(Loose):
+    """One candidate at one position."""
+
+    token_id: Int64
+    logprob: float
+    rank: Int64 | None = None
+
+
+class GivenPosition(GivenLogprob):
+    """The chosen token at one position, with candidates."""
+
+    top_logprobs: list[GivenLogprob] = []
+
+
+class GivenLogprobs(Loose):
+    """One entry a token."""
+
+    content: Annotated[list[GivenPosition], Field(fail_fast=True)] | None = None
+
+
+class GivenChoice(Loose):
+    """One completion as tokens."""
+
+    index: Annotated[int, Field(ge=0, lt=MAX_RESPONSES)]
+    token_ids: TokenIds
+    finish_reason: Literal["stop", "length", "abort", "error", "tool_calls"] | None = "stop"
+    stop_reason: Int64 | str | None = None
+    logprobs: GivenLogprobs | None = None
+
+
+class GivenResponse(Loose):
+    """An answer of ``/inference/v1/generate``."""
+
+    choices: Annotated[list[GivenChoice], Field(min_length=1, max_length=MAX_RESPONSES, fail_fast=True)]
+    request_id: str | None = None
+    output_mode: Literal["tokens"] = "tokens"
+    prompt_token_ids: TokenIds | None = None
+
+
+class ReplayEngine:
+    """Answers requests with given responses, one after the other, in place of the engine that it stands in front of.
+
+    Args:
+        responses: what to say to the first request, the second and so on.
+        prompts: the prompts' tokens, where they are known.
+        prompt_counts: how many there are, where only that is known.
+    """
+
+    def __init__(
+        self,
+        engine: ServingEngine,
+        responses: list[GivenResponse],
+        prompts: Sequence[list[int] | None],
+        prompt_counts: Sequence[int | None],
+    ) -> None:
+        self.engine = engine
+        limit = engine.info.max_model_len
+        for response, prompt, count in zip(responses, prompts, prompt_counts, strict=True):
+            _check_ids("prompt_token_ids", prompt or response.prompt_token_ids or [], engine.info)
+            for choice in response.choices:
+                _check_ids("token_ids", choice.token_ids, engine.info)
+                for position in choice.logprobs.content or [] if choice.logprobs else []:
+                    entries = [position, *position.top_logprobs]
+                    _check_ids("logprobs", [entry.token_id for entry in entries], engine.info)
+            if count is not None and count > limit:
+                raise InvalidRequestError(f"prompt_tokens must be at most {limit}, got {count}.", "prompt_tokens")
+        self._waiting = list(zip(responses, prompts, prompt_counts, strict=True))
+
+    @property
+    def model_name(self) -> str:
+        """See :class:`ServingEngine`."""
+        return self.engine.model_name
+
+    @property
+    def info(self) -> EngineInfo:
+        """See :class:`ServingEngine`."""
+        return self.engine.info
+
+    @property
+    def metrics(self) -> Metrics:
+        """See :class:`ServingEngine`."""
+        return self.engine.metrics
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """See :class:`ServingEngine`."""
+        return self.engine.tokenizer
+
+    @property
+    def input_processor(self) -> InputProcessor:
+        """See :class:`ServingEngine`."""
+        return self.engine.input_processor
+
+    @property
+    def pooling_processor(self) -> PoolingProcessor:
+        """See :class:`ServingEngine`."""
+        return self.engine.pooling_processor
+
+    @property
+    def chat_renderer(self) -> ChatRenderer | None:
+        """See :class:`ServingEngine`."""
+        return self.engine.chat_renderer
+
+    @property
+    def is_healthy(self) -> bool:
+        """See :class:`ServingEngine`."""
+        return self.engine.is_healthy
+
+    async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
+        """See :class:`ServingEngine`."""
+        return await self.engine.pool(prepared)
+
+    def generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams | None,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        clip_max_tokens: bool = True,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """The next response as the final output of a request."""
+        response, known, count = self._waiting.pop(0)
+        params = sampling_params or SamplingParams()
+        return self._outputs(response, known or response.prompt_token_ids, count, prompt, params, request_id)
+
+    async def _outputs(
+        self,
+        response: GivenResponse,
+        known: list[int] | None,
+        count: int | None,
+        prompt: PromptType,
+        params: SamplingParams,
+        request_id: str,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        assert self.tokenizer is not None
+        prompt_ids = known
+        if prompt_ids is None:
+            # Only their number is told where they are not known.
+            prompt_ids = [0] * count if count is not None else await asyncio.to_thread(self._prompt_ids, prompt)
+        outputs = [
+            CompletionOutput(
+                choice.index,
+                await asyncio.to_thread(spell, self.tokenizer, known or [], choice, params),
+                choice.token_ids,
+                None,
+                _logprobs(self.tokenizer, choice),
+                choice.finish_reason,
+                choice.stop_reason,
+            )
+            for choice in response.choices
+        ]
+        yield RequestOutput(request_id, None, prompt_ids, None, outputs, True)
+
+    def _prompt_ids(self, prompt: PromptType) -> list[int]:
+        info = self.engine.info
+        return parse_prompt(
+            prompt, self.tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size
+        ).token_ids
+
+
+def spell(tokenizer: Tokenizer, prompt_ids: list[int], choice: GivenChoice, params: SamplingParams) -> str:
+    """The text of a completion, without what ended it unless that is asked for."""
+    token_ids = choice.token_ids
+    if choice.finish_reason == "stop" and token_ids and not params.include_stop_str_in_output:
+        last = token_ids[-1]
+        is_end = (
+            last == choice.stop_reason or last in (params.stop_token_ids or ()) or last in tokenizer.all_special_ids
+        )
+        if is_end and not isinstance(choice.stop_reason, str):
+            token_ids = token_ids[:-1]
+    detokenizer = make_detokenizer(tokenizer, prompt_ids, params.skip_special_tokens)
+    text = detokenizer.push(token_ids) + detokenizer.finish()
+    if isinstance(choice.stop_reason, str) and choice.stop_reason:
+        matcher = StopStringMatcher([choice.stop_reason], params.include_stop_str_in_output)
+        return matcher.push(text) + matcher.finish()
+    return text
+
+
+def _logprobs(tokenizer: Tokenizer, choice: GivenChoice) -> SampleLogprobs | None:
+    if choice.logprobs is None or choice.logprobs.content is None:
+        return None
+    positions: SampleLogprobs = []
+    for position in choice.logprobs.content:
+        candidates = {
+            entry.token_id: Logprob(entry.logprob, entry.rank, tokenizer.token_text(entry.token_id))
+            for entry in (position, *position.top_logprobs)
+        }
+        positions.append(candidates)
+    return positions
+
+
+def _check_ids(name: str, token_ids: list[int], info: EngineInfo) -> None:
+    if len(token_ids) > info.max_model_len:
+        raise InvalidRequestError(
+            f"{name} has {len(token_ids)} tokens; the model's context holds {info.max_model_len}.", name
+        )
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < info.vocab_size:
+        raise InvalidRequestError(f"{name}: token ids must be between 0 and {info.vocab_size - 1}.", name)
