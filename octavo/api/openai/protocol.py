@@ -27,6 +27,9 @@ def _check_bias(value: object) -> object:
     return value
 
 
+LogitBias = Annotated[dict[str, float] | None, BeforeValidator(_check_bias)]
+
+
 class RequestModel(BaseModel):
     """Base of all request bodies: no conversion between types, unknown fields kept aside."""
 
@@ -56,7 +59,7 @@ class GenerationRequest(RequestModel):
     """Fields of every request that generates text."""
 
     frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_check_bias)] = None
+    logit_bias: LogitBias = None
     n: Int64 | None = None
     presence_penalty: float | None = None
     response_format: ResponseFormat | None = None
