@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds
+from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, LogitBias, Objects, RequestModel, Strings, TokenIds
 from octavo.errors import InvalidRequestError
 
 MAX_TOOLS = 1024
@@ -119,7 +119,7 @@ class ResponsesRequest(RequestModel):
 
     input: str | Objects
     background: bool | None = False
-    include: list[Include] | None = None
+    include: Annotated[list[Include], Field(fail_fast=True)] | None = None
     instructions: str | None = None
     max_output_tokens: Int64 | None = None
     max_tool_calls: Int64 | None = None
@@ -142,7 +142,7 @@ class ResponsesRequest(RequestModel):
     truncation: Literal["auto", "disabled"] | None = "disabled"
     user: str | None = None
 
-    logit_bias: dict[str, float] | None = None
+    logit_bias: LogitBias = None
     include_reasoning: bool = True
     top_k: Int64 | None = None
     min_p: float | None = None
