@@ -55,7 +55,23 @@ def argument_types(schema: Mapping[str, Any] | None, name: str) -> frozenset[str
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if schema is None or not isinstance(properties, Mapping):
         return frozenset()
-    return frozenset(_types(properties.get(name), schema, 0))
+    return schema_types(properties.get(name), schema)
+
+
+def schema_types(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that a part of the schema ``root`` allows; none at all if it does not say."""
+    return frozenset(_types(schema, root, 0))
+
+
+def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part of the schema ``root``, or what it refers to; empty if that is no schema."""
+    for _ in range(_MAX_SCHEMA_DEPTH):
+        if not isinstance(schema, Mapping):
+            break
+        if not isinstance(schema.get("$ref"), str):
+            return schema
+        schema = _resolve(schema["$ref"], root)
+    return {}
 
 
 def _types(schema: object, root: Mapping[str, Any], depth: int) -> set[str]:

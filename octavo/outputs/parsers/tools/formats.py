@@ -22,6 +22,7 @@ from octavo.outputs.parsers.tools.json_formats import (
     Phi4MiniParser,
 )
 from octavo.outputs.parsers.tools.machine import ToolMachine
+from octavo.outputs.parsers.tools.minimax_m3 import MiniMaxM3Parser
 from octavo.outputs.parsers.tools.named_json import (
     DeepSeekV3Parser,
     DeepSeekV31Parser,
@@ -85,6 +86,7 @@ BUILT_IN: dict[str, ToolFormat] = {
     "deepseek_v3": _format(DeepSeekV3Parser, "DeepSeek-V3, DeepSeek-R1", ("<｜tool▁calls▁begin｜>", "```json")),
     "deepseek_v31": _format(DeepSeekV31Parser, "DeepSeek-V3.1", ("<｜tool▁calls▁begin｜>",)),
     "kimi_k2": _format(KimiK2Parser, "Kimi K2", ("<|tool_calls_section_begin|>",), model_types=("kimi_k2",)),
+    "minimax_m3": _format(MiniMaxM3Parser, "MiniMax-M3", ("]<]minimax[>[",), model_types=("minimax_m3",)),
     "minimax_m2": _format(MiniMaxM2Parser, "MiniMax-M2", ("<minimax:tool_call>",), model_types=("minimax_m2",)),
     "seed_oss": _format(SeedOssParser, "Seed-OSS", ("<seed:tool_call>",), model_types=("seed_oss",)),
     "step3": _format(Step3Parser, "Step3", ("<steptml:invoke",), model_types=("step3_", "step3v")),
@@ -124,7 +126,12 @@ BUILT_IN: dict[str, ToolFormat] = {
     "lfm2": _format(Lfm2Parser, "LFM2", ("<|tool_call_start|>",), ("<|tool_list_start|>",), model_types=("lfm2",)),
     "olmo3": _format(Olmo3Parser, "OLMo 3", ("<function_calls>",), model_types=("olmo3",)),
     "llama4_pythonic": _format(Llama4PythonicParser, "Llama 4", ("<|python_start|>",), model_types=("llama4",)),
-    "pythonic": _format(PythonicParser, "Llama 3.2 (small), ToolACE", ("params_name1=params_value1",)),
+    "pythonic": _format(
+        PythonicParser,
+        "Llama 3.2 (small), ToolACE",
+        ("[func_name1(params_name1=params_value1",),
+        ("[func_name1(param1=value1",),
+    ),
     "llama3_json": _format(
         LlamaJsonParser, "Llama 3.1, 3.2, 3.3", ("<|python_tag|>",), ('"parameters": dictionary of argument name',)
     ),

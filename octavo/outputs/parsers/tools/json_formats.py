@@ -127,6 +127,8 @@ class ApertusParser(JsonMachine):
         while True:
             yield from reader.skip_space()
             name = yield from read_string(reader, MAX_NAME_LENGTH)
+            if not name:
+                raise MalformedCallError
             yield from reader.skip_space()
             yield from reader.expect(":")
             self.begin_call(name)

@@ -136,6 +136,8 @@ class JsonMachine(ToolMachine):
             character = yield from reader.skip_space()
             if key in self.name_keys and name is None:
                 name = yield from read_string(reader, MAX_NAME_LENGTH)
+                if not name:
+                    raise MalformedCallError
                 if held or not self.is_bare:
                     self.begin_call(name, call_id)
                     has_begun = True

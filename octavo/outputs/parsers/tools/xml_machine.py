@@ -36,8 +36,7 @@ class ArgumentsMachine(ToolMachine):
         """
         if types is None:
             types = argument_types(self._schemas.get(self._function), name)
-        self.give_arguments(f"{', ' if self._num_arguments else '{'}{quoted(name)}: ")
-        self._num_arguments += 1
+        self._begin_member(name)
         if types == STRING:
             self.give_arguments('"')
             tag = yield from self._reader.give_until(tags, lambda text: self.give_arguments(escaped(text)))
@@ -49,6 +48,15 @@ class ArgumentsMachine(ToolMachine):
         text = "".join(pieces)
         self.give_arguments(argument_json(text, types) if tag else text)
         return tag
+
+    def give_member(self, name: str, value: str) -> None:
+        """Give out a whole argument, its value as JSON."""
+        self._begin_member(name)
+        self.give_arguments(value)
+
+    def _begin_member(self, name: str) -> None:
+        self.give_arguments(f"{', ' if self._num_arguments else '{'}{quoted(name)}: ")
+        self._num_arguments += 1
 
     def close_call(self) -> None:
         """The call ended as it should."""

@@ -169,6 +169,8 @@ NO_CALLS = [
     ("hermes", '<tool_call>{"name": 5}</tool_call>'),
     ("hermes", '<tool_call>{"arguments": {"a": 1}}</tool_call>'),
     ("hermes", '<tool_call>\n{"name": "'),
+    ("hermes", '<tool_call>{"name": "", "arguments": {}}</tool_call>'),
+    ("apertus", '<|tools_prefix|>[{"": {}}]<|tools_suffix|>'),
     ("hermes", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
     ("hermes", "<tool_call>" + '{"name": "' + "x" * 5000 + '"}'),
     ("llama3_json", '{"name": "Ada", "age": 36, "friend": {"name": "f", "parameters": {}}}'),

@@ -109,5 +109,5 @@ def test_text_after_a_call_is_content(rendering, arguments, after):
 
 
 def test_every_format_is_written_here():
-    same_parser_elsewhere = {"muse_glimmer", "musespark1x", "deepseek_v41"}
-    assert set(TOOL_FORMATS) - {rendering.name for rendering in RENDERINGS} == {"openai"} | same_parser_elsewhere
+    elsewhere = {"muse_glimmer", "musespark1x", "deepseek_v41", "minimax_m3", "openai"}
+    assert set(TOOL_FORMATS) - {rendering.name for rendering in RENDERINGS} == elsewhere
