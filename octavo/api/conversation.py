@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from octavo.api.frontend import Frontend, engine_id
+from octavo.api.template_date import pinned_date
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool
@@ -262,7 +263,11 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
         documents=conversation.documents,
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,
-        template_kwargs={**(frontend.settings.default_chat_template_kwargs or {}), **conversation.template_kwargs},
+        template_kwargs={
+            **pinned_date(frontend.settings),
+            **(frontend.settings.default_chat_template_kwargs or {}),
+            **conversation.template_kwargs,
+        },
         add_special_tokens=conversation.add_special_tokens,
     )
 
