@@ -24,6 +24,7 @@ from octavo.api.openai.responses_api.prepare import Prepared, Services, prepare
 from octavo.api.openai.responses_api.protocol import InputTokensRequest, ResponsesRequest
 from octavo.api.openai.responses_api.run import Run
 from octavo.api.openai.responses_api.store import ResponseStore, StoredResponse
+from octavo.api.template_date import pinned_date
 from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
 from octavo.config import ServerSettings
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
@@ -48,6 +49,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         ConfigError: a setting for MCP servers or built-in tools is wrong.
     """
     settings = frontend.settings
+    pinned_date(settings)  # a wrong one is told at the start
     store = ResponseStore(settings.response_store_count, settings.response_store_bytes, settings.api_server_count)
     services = Services(frontend, store, McpServers.from_settings(settings), load_hooks(settings.builtin_tool or ()))
     router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=json_route(settings.max_request_bytes))
