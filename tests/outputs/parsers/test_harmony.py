@@ -78,6 +78,7 @@ def call(name, arguments, index=0):
             [ReasoningText("A"), ContentText("B")],
         ),
         ("<|channel|>analysis<|message|>A<|channel|>final<|message|>B", A_THEN_B),
+        ("<|channel|>final<|message|>A<|channel|>analysis<|message|>B", [ContentText("A"), ReasoningText("B")]),
         (
             "<|channel|>analysis<|message|>A<|end|>assistant<|channel|>final<|message|>B",
             [ReasoningText("A"), ContentText("B")],

@@ -44,7 +44,7 @@ def answers(tags):
 
 
 @pytest.mark.parametrize("name", reasoning_names())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_cuts_do_not_matter(name, data):
     tags = tags_of(name)

@@ -150,6 +150,20 @@ EXAMPLES = [
     ("gemma4", "<|turn>model\n", None, "Two", "", "Two"),
     ("gemma4", "<|turn>model\n<|channel>thought\n<channel|>", None, "Two", "", "Two"),
     ("gemma4", "<|turn>model\n", None, "<|channel>thou", "thou", ""),
+    # Tags where they are not expected.
+    ("qwen3", "<think>\n", None, "<think><think>\n\nSo</think>Two", "So", "Two"),
+    ("qwen3", QWEN_TURN, None, " \n<think>So</think>Two", "So", "Two"),
+    ("qwen3", QWEN_TURN, None, " " * 65 + "<think>So", "", " " * 65 + "<think>So"),
+    ("hunyuan_a13b", "", None, "<answer>\nTwo\n</answer>\n and </answer>\n", "", "Two and </answer>\n"),
+    ("ernie45", "<think>\n", None, "So</think><response>\nTwo\n\n", "So", "Two\n\n"),
+    (
+        "cohere_command3",
+        "",
+        None,
+        "<|START_RESPONSE|>Two\n<|START_THINKING|>So<|END_THINKING|>\nThree\n<|END_RESPONSE|>",
+        "So",
+        "Two\nThree",
+    ),
     # Several thoughts in one answer.
     ("step3", "<|BOT|>assistant\n<think>\n", None, "A</think>B<think>\nC\n</think>\nD", "A\nC", "BD"),
     ("step3p5", "<think>\n", {"enable_thinking": False}, "A\n</think>\nB", "A", "B"),
@@ -173,6 +187,7 @@ EXAMPLES = [
         "<x>",
     ),
     ("musespark1x", "<|start|>assistant", None, "<|message|>Two", "", "Two"),
+    ("inkling", "<|message_model|>", None, "<|content_text|>Two<|content_thinking|>So", "So", "Two"),
     (
         "inkling",
         "<|message_model|>",
