@@ -5,20 +5,30 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from octavo import __version__
+from octavo.api.admin.caches import caches_router
 from octavo.api.admin.health import health_router
+from octavo.api.admin.info import load_router, server_info_router, tokenizer_info_router
+from octavo.api.admin.invocations import invocations_router
 from octavo.api.admin.metrics import metrics_router
+from octavo.api.admin.pause import pause_router
+from octavo.api.admin.profile import profile_router
+from octavo.api.admin.sleep import sleep_router
 from octavo.api.admin.tokens import tokens_router
+from octavo.api.admin.weights import weights_router
 from octavo.api.anthropic.messages import messages_router
+from octavo.api.caller import CallerMiddleware
 from octavo.api.console.router import console_paths, console_router
 from octavo.api.drain import Drain, DrainMiddleware
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import install_error_handlers
 from octavo.api.frontend import Frontend
+from octavo.api.generative_scoring import generative_scoring_router
 from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from octavo.api.openai.chat import chat_router
 from octavo.api.openai.completions import completions_router
 from octavo.api.openai.models import models_router
 from octavo.api.openai.responses_api.router import responses_router
+from octavo.api.plugins import add_plugins
 from octavo.api.pooling.refusal import NoTextMiddleware
 from octavo.api.pooling.router import pooling_router
 from octavo.api.scale_out.derender import derender_router
@@ -26,9 +36,12 @@ from octavo.api.scale_out.generate import generate_router
 from octavo.api.scale_out.render import render_router
 from octavo.api.watched import SERVER_SEND
 from octavo.config import ServerSettings
+from octavo.engine.remote_control import RemoteControl
+from octavo.errors import ConfigError
 
 ROUTERS = (
     health_router,
+    load_router,
     metrics_router,
     tokens_router,
     models_router,
@@ -38,17 +51,25 @@ ROUTERS = (
     render_router,
     generate_router,
     derender_router,
+    generative_scoring_router,
     pooling_router,
     responses_router,
 )
 
 
 class App(FastAPI):
-    """FastAPI, with the server's own ``send`` at hand for streams."""
+    """FastAPI, with the server's own ``send`` at hand for streams.
+
+    Attributes:
+        sends_directly: whether it is; middleware that looks at bodies would not see those otherwise.
+    """
+
+    sends_directly = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        scope[SERVER_SEND] = send
+        if self.sends_directly:
+            scope[SERVER_SEND] = send
         await super().__call__(scope, receive, send)
 
 
@@ -59,6 +80,9 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         engine: started before the first request comes.
         settings: the server's settings.
         drain: shared with the server, which ends requests through it.
+
+    Raises:
+        ConfigError: a plug-in cannot be found, or the admin routes are asked for and the engine has no control.
     """
     frontend = Frontend(engine, settings, drain or Drain())
     app = App(
@@ -68,6 +92,11 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
     )
     for make_router in ROUTERS:
         app.include_router(make_router(frontend))
+    if settings.enable_tokenizer_info_endpoint:
+        app.include_router(tokenizer_info_router(frontend))
+    if settings.enable_admin_endpoints:
+        _add_admin_routes(app, frontend)
+    app.include_router(invocations_router(frontend, app))
     open_paths = {"/health"}
     if not settings.disable_console:
         app.include_router(console_router(frontend))
@@ -76,6 +105,12 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
     # Each further one goes around those before: the last is the outermost.
     if engine.info.pooling is not None:
         app.add_middleware(NoTextMiddleware)
+    app.add_middleware(
+        CallerMiddleware,
+        fair_share=settings.fair_share,
+        num_keys=len(settings.api_key or ()),
+        max_seconds=settings.request_deadline,
+    )
     app.add_middleware(DrainMiddleware, drain=frontend.drain)
     if settings.api_key:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_key, open_paths=open_paths)
@@ -83,6 +118,27 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         app.add_middleware(RequestIdMiddleware)
     if settings.allowed_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=settings.allowed_methods or ["*"],
+            allow_headers=settings.allowed_headers or ["*"],
+            allow_credentials=settings.allow_credentials,
         )
+    app.sends_directly = not settings.middleware
+    add_plugins(app, settings.middleware)
     return app
+
+
+def _add_admin_routes(app: FastAPI, frontend: Frontend) -> None:
+    control = frontend.engine
+    if not isinstance(control, RemoteControl):
+        raise ConfigError("This engine cannot be controlled from outside; leave enable_admin_endpoints off.")
+    for router in (
+        caches_router(control),
+        pause_router(frontend, control),
+        profile_router(control),
+        server_info_router(frontend, control),
+        sleep_router(control),
+        weights_router(frontend, control),
+    ):
+        app.include_router(router)
