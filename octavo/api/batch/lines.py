@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo.api.errors import ErrorBody, ErrorInfo, error_body
+from octavo.api.errors import ErrorInfo, error_body
 from octavo.errors import ConfigError
 
 MAX_CUSTOM_ID_LENGTH = 1024
@@ -89,8 +89,18 @@ class AnswerHead(msgspec.Struct):
         return self.response is not None and self.response.get("status_code") == 200
 
 
+class _SaidError(msgspec.Struct):
+    message: str
+    type: str = "ApiError"
+    param: str | None = None
+
+
+class _SaidErrorBody(msgspec.Struct):
+    error: _SaidError
+
+
 _REQUESTS = msgspec.json.Decoder(BatchRequest)
-_ERRORS = msgspec.json.Decoder(ErrorBody)
+_ERRORS = msgspec.json.Decoder(_SaidErrorBody)
 
 
 def read_requests(path: Path, max_body_bytes: int) -> Iterator[BatchRequest]:
@@ -152,16 +162,20 @@ def encode_answer(custom_id: str, request_id: str, status: int, body: bytes) -> 
     """
     if b"\n" in body:
         body = msgspec.json.encode(msgspec.json.decode(body))
-    error = None
-    if status != 200:
-        try:
-            error = _ERRORS.decode(body).error
-        except msgspec.MsgspecError:
-            error = ErrorInfo(f"The request ended with status {status}.", "ApiError", None, status)
+    error = None if status == 200 else _error_in(body, status)
     answer = BatchAnswer(
         f"batch_req_{request_id}", custom_id, BatchResponse(status, request_id, msgspec.Raw(body)), error
     )
     return msgspec.json.encode(answer) + b"\n"
+
+
+def _error_in(body: bytes, status: int) -> ErrorInfo:
+    """What an answer says went wrong, in OpenAI's shape or Anthropic's."""
+    try:
+        said = _ERRORS.decode(body).error
+    except msgspec.MsgspecError:
+        said = _SaidError(f"The request ended with status {status}.")
+    return ErrorInfo(said.message, said.type, said.param, status)
 
 
 def encode_refusal(custom_id: str, request_id: str, message: str) -> bytes:

@@ -118,6 +118,13 @@ def test_refusals_look_like_the_servers_errors() -> None:
     assert answer["error"] == {"message": "No.", "type": "BadRequestError", "param": None, "code": 400}
 
 
+def test_an_error_in_anthropics_shape_is_told_in_openais() -> None:
+    body = {"type": "error", "error": {"type": "not_found_error", "message": "No such model."}}
+    answer = json.loads(encode_answer("a", "r1", 404, json.dumps(body).encode()))
+    assert answer["response"]["body"] == body
+    assert answer["error"] == {"message": "No such model.", "type": "not_found_error", "param": None, "code": 404}
+
+
 def test_an_error_of_another_shape_is_an_error_all_the_same() -> None:
     answer = json.loads(encode_answer("a", "r1", 418, b'{"type": "error"}'))
     assert answer["response"]["body"] == {"type": "error"}
