@@ -54,7 +54,7 @@ class ToolFormat:
         parser: makes a parser of one answer from the request's tools.
         models: who writes it, for people.
         start_tags: what a call can begin with, for grammars that leave the text before it free.
-        model_types: beginnings of the ``model_type`` of models that write it; they decide before the marks do.
+        model_types: beginnings of the ``model_type`` of models that write it; they decide where no template does.
         template_marks: what a chat template has that teaches the format: all of one group, of several groups any.
     """
 
