@@ -25,6 +25,7 @@ from octavo.api.frontend import Frontend
 from octavo.api.generative_scoring import generative_scoring_router
 from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from octavo.api.openai.chat import chat_router
+from octavo.api.openai.chat_batch import chat_batch_router
 from octavo.api.openai.completions import completions_router
 from octavo.api.openai.models import models_router
 from octavo.api.openai.responses_api.router import responses_router
@@ -47,6 +48,7 @@ ROUTERS = (
     models_router,
     completions_router,
     chat_router,
+    chat_batch_router,
     messages_router,
     render_router,
     generate_router,

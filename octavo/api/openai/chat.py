@@ -131,6 +131,10 @@ class ChatAnswer:
 
     async def whole(self, turn: Turn) -> bytes:
         """The answer as JSON."""
+        return ENCODER.encode(await self.completion(turn))
+
+    async def completion(self, turn: Turn) -> ChatCompletion:
+        """The answer once it is whole."""
         output, answers = await gather(turn)
         self._usage.add(0, output)
         choices = [
@@ -149,7 +153,7 @@ class ChatAnswer:
             completion.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
         if self._body.return_token_ids:
             completion.prompt_token_ids = output.prompt_token_ids or []
-        return ENCODER.encode(completion)
+        return completion
 
     def _message(self, answer: Answer) -> ChatMessage:
         content = answer.content

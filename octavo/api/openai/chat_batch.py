@@ -1,0 +1,107 @@
+"""``/v1/chat/completions/batch``: several conversations in one request, answered side by side."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
+from starlette.types import Send
+
+from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_body import json_route
+from octavo.api.openai.chat import ChatAnswer
+from octavo.api.openai.protocol import ChatCompletionRequest, Objects, RequestModel
+from octavo.api.openai.responses import ENCODER, ChatCompletion, PromptTokensDetails
+from octavo.api.openai.sampling import MAX_SEQUENCES, refuse_unsupported
+from octavo.api.watched import WatchedResponse, send_json
+from octavo.errors import InvalidRequestError
+
+Result = TypeVar("Result")
+
+
+class BatchChatRequest(RequestModel):
+    """Body of ``POST /v1/chat/completions/batch``: the fields of a chat, with a list of conversations."""
+
+    messages: Annotated[
+        list[Annotated[Objects, Field(min_length=1)]],
+        Field(min_length=1, max_length=MAX_SEQUENCES, fail_fast=True),
+    ]
+
+
+def chat_batch_router(frontend: Frontend) -> APIRouter:
+    """The route that answers several conversations."""
+    route_class = json_route(frontend.settings.max_request_bytes)
+    router = APIRouter(prefix="/v1/chat/completions/batch", tags=["chat"], route_class=route_class)
+
+    @router.post("", summary="Answer several conversations.")
+    async def create_chat_completions(body: BatchChatRequest, request: Request) -> Response:
+        model = frontend.check_model(body.model)
+        requests = conversations_of(body)
+        name = answer_id("chatcmpl", request, requests[0].request_id)
+        answers = [ChatAnswer(frontend, one, name, model) for one in requests]
+        turns = [await answer.start() for answer in answers]
+
+        async def work(send: Send) -> None:
+            works = [answer.completion(turn) for answer, turn in zip(answers, turns, strict=True)]
+            await send_json(send, ENCODER.encode(joined(await side_by_side(works))))
+
+        return WatchedResponse(work, frontend.drain)
+
+    return router
+
+
+def conversations_of(body: BatchChatRequest) -> list[ChatCompletionRequest]:
+    """One request for each conversation.
+
+    Raises:
+        InvalidRequestError: a field is one that batches do not take, or there are too many answers.
+        RequestValidationError: a field is of the wrong type.
+    """
+    shared: dict[str, Any] = dict(body.model_extra or {})
+    for name in ("stream", "stream_options", "tools", "prompt_logprobs", "return_token_ids"):
+        if shared.get(name) not in (None, False, []):
+            raise InvalidRequestError(f"{name}: batches of conversations do not take this.", name)
+    if shared.get("tool_choice") not in (None, "none"):
+        raise InvalidRequestError("tool_choice: batches of conversations call no tools; leave it out.", "tool_choice")
+    try:
+        first = ChatCompletionRequest.model_validate({**shared, "messages": body.messages[0]})
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+    refuse_unsupported(first)
+    num_answers = len(body.messages) * (first.n or 1)
+    if num_answers > MAX_SEQUENCES:
+        raise InvalidRequestError(
+            f"One request may generate at most {MAX_SEQUENCES} answers, got {num_answers}.", "messages"
+        )
+    return [first.model_copy(update={"messages": messages}) for messages in body.messages]
+
+
+def joined(completions: Sequence[ChatCompletion]) -> ChatCompletion:
+    """All answers in one: answer ``i`` of conversation ``c`` is choice ``c · n + i``."""
+    whole = completions[0]
+    num_cached = sum(
+        one.usage.prompt_tokens_details.cached_tokens for one in completions if one.usage.prompt_tokens_details
+    )
+    for completion in completions[1:]:
+        whole.choices += completion.choices
+        whole.usage.prompt_tokens += completion.usage.prompt_tokens
+        whole.usage.completion_tokens += completion.usage.completion_tokens
+        whole.usage.total_tokens += completion.usage.total_tokens
+    for index, choice in enumerate(whole.choices):
+        choice.index = index
+    if whole.usage.prompt_tokens_details:
+        whole.usage.prompt_tokens_details = PromptTokensDetails(num_cached)
+    return whole
+
+
+async def side_by_side(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """All results; the first exception, or a cancellation, ends all of the works."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
