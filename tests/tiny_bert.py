@@ -8,23 +8,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
-WORDS = [
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "purrs",
-    "barks",
-    "sings",
-    "the",
-    "fell",
-    "stocks",
-    "sound",
-    "what",
-    "makes",
-    "is",
-    "red",
-]
+WORDS = ["a", "cat", "dog", "bird", "purrs", "barks", "sings", "the", "fell", "stocks", "sound", "what", "makes"]
+WORDS += ["is", "red"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 MAX_LENGTH = 40
 HIDDEN = 24
