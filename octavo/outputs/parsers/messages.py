@@ -73,7 +73,8 @@ class MessageMachine(ABC):
     left out.
 
     Args:
-        prompt: the prompt's end; the answer goes on with its last message.
+        prompt: the prompt's end. The answer goes on with its last message, of which nothing is given out but the name
+            of the tool that it calls.
     """
 
     tags: ClassVar[MessageTags]
@@ -101,12 +102,9 @@ class MessageMachine(ABC):
         start = max(prompt.rfind(tag) for tag in self.tags.start)
         if start >= 0:
             self._scanner.feed(prompt[start:])
-            self._run()
-            # What the scanner holds back may go on in the answer. All else of the prompt is no part of the answer.
-            self._parts = []
+            self._parts = [part for part in self._run() if self._is_call and isinstance(part, ToolCallBegin)]
+            self._num_calls = len(self._parts)
             self._begun = set()
-            self._body_has_text = False
-            self._num_calls = 0
             self._header_has_tags = False
             self._num_header_from_prompt = len(self._header)
             self._has_left_thought = self._body is not None and self._body.kind is not BodyKind.REASONING
@@ -114,6 +112,10 @@ class MessageMachine(ABC):
     @abstractmethod
     def read_header(self, header: str, body_tag: str) -> Body:
         """What a header says; inner tags stand in it as they were written."""
+
+    @property
+    def _is_call(self) -> bool:
+        return self._body is not None and self._body.kind is BodyKind.CALL
 
     @property
     def is_reasoning(self) -> bool:

@@ -62,6 +62,7 @@ def call(name, arguments, index=0):
         ),
         ('<|channel|>commentary to=f<|message|>{"a": 1}', call("f", '{"a": 1}')),
         ("<|channel|>commentary to=functions.f<|message|><|call|>", call("f", "{}")),
+        ('<|channel|>commentary to=functions.f<|message|> \n{"a": 1}<|call|>', call("f", '{"a": 1}')),
         (
             '<|channel|>analysis to=python code<|message|>print("a")\n<|call|>',
             call("python", '{"code": "print(\\"a\\")\\n"}'),
@@ -175,6 +176,11 @@ def test_a_header_has_a_limit():
         ("<|start|>assistant<|channel|>", "analysis<|message|>So", [ReasoningText("So")]),
         ("cut off in the middle of<|end|>", "<|start|>assistant<|channel|>final<|message|>A", [ContentText("A")]),
         ("", "<|channel|>final<|message|>A", [ContentText("A")]),
+        (
+            '<|start|>assistant to=functions.f<|message|>{}<|call|><|start|>assistant to=functions.g<|message|>{"a"',
+            ": 1}<|call|><|start|>assistant to=functions.h<|message|>{}<|call|>",
+            [*call("g", ": 1}"), *call("h", "{}", 1)],
+        ),
     ],
 )
 def test_the_answer_goes_on_with_the_prompts_last_message(prompt, text, expected):

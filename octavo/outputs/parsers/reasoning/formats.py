@@ -88,7 +88,7 @@ class PrefixedThoughtParser(ReasoningParser):
             return [ContentText(text)] if text else []
         self._beginning += text
         beginning = self._beginning
-        if self._start_tag.startswith(beginning) and beginning != self._start_tag and not is_finished:
+        if self._start_tag.startswith(beginning) and not is_finished:
             return []
         self._beginning = None
         if not beginning:

@@ -78,7 +78,7 @@ EXAMPLES = [
     ("nemotron_v3", "<|im_start|>assistant\n<think>\n", None, "So\n</think>\n\nTwo", "So", "Two"),
     ("nemotron_v3", "<think></think>", {"enable_thinking": False}, "Two", "", "Two"),
     ("nemotron_v3", "<think>\n", {"force_nonempty_content": True}, "So it is", "So it is", "So it is"),
-    ("nemotron_v3", "<think>\n", {"force_nonempty_content": True}, "So</think>Two", "So", "Two"),
+    ("nemotron_v3", "<think>\n", {"force_nonempty_content": True}, "So</think>Two \n", "So", "Two \n"),
     # Tags around the content.
     ("hunyuan_a13b", "<|extra_0|>", None, "<think>\nSo\n</think>\n<answer>\nTwo\n</answer>", "So", "Two"),
     ("hunyuan_a13b", "<|extra_0|>", None, "<think>\n\n</think>\n<answer>\nTwo\n</answer>", "", "Two"),
