@@ -171,11 +171,6 @@ class AsyncLLM(RemoteControl):
         return bool(self._outputs.num_unfinished or len(self._pooling))
 
     @property
-    def control(self) -> RemoteControl:
-        """What an owner may do to the engine."""
-        return self
-
-    @property
     def is_dead(self) -> bool:
         """Whether the engine is gone for good."""
         return self._error is not None

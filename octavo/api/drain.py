@@ -26,6 +26,11 @@ class Drain:
         self.is_aborting = False
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def num_running(self) -> int:
+        """Requests that are being worked on."""
+        return len(self._tasks)
+
     def start(self) -> None:
         """Refuse new requests from now on."""
         self.is_draining = True

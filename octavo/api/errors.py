@@ -12,7 +12,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope, Send
 
 from octavo.api.anthropic.errors import anthropic_error_body
-from octavo.errors import EngineDeadError, InvalidRequestError, OctavoError, OverloadedError
+from octavo.errors import (
+    DeadlineExceededError,
+    EngineDeadError,
+    InvalidRequestError,
+    OctavoError,
+    OverloadedError,
+    QueueFullError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +39,7 @@ _TYPES = {
     429: "RateLimitError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
+    504: "DeadlineExceededError",
 }
 
 
@@ -71,8 +79,12 @@ def status_of(error: Exception) -> int:
             return error.status
         case InvalidRequestError():
             return 400
+        case QueueFullError():
+            return 429
         case OverloadedError() | EngineDeadError():
             return 503
+        case DeadlineExceededError():
+            return 504
         case _:
             return 500
 
@@ -138,9 +150,19 @@ async def _on_octavo_error(request: Request, error: Exception) -> Response:
     status = status_of(error)
     if status == 500 and not isinstance(error, HttpError):
         logger.error("%s %s failed: %s", request.method, request.url.path, error)
-    return Response(
-        describe_error(error, request.scope), status, RETRY_AFTER if status == 503 else None, "application/json"
-    )
+    return Response(describe_error(error, request.scope), status, _headers_of(error), "application/json")
+
+
+def _headers_of(error: Exception) -> Mapping[str, str] | None:
+    """What tells a client whether and when to try again."""
+    match error:
+        case QueueFullError():
+            return {"retry-after": str(error.retry_after)}
+        case DeadlineExceededError():
+            # It would most likely be too late again; official clients obey this header.
+            return {"x-should-retry": "false"}
+        case _:
+            return RETRY_AFTER if status_of(error) == 503 else None
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

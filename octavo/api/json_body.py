@@ -7,6 +7,7 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from octavo.api.caller import note_user
 from octavo.api.errors import HttpError
 from octavo.errors import InvalidRequestError
 
@@ -77,6 +78,7 @@ class JsonRequest(Request):
         """The parsed body."""
         if not hasattr(self, "_json"):
             self._json = decode_json(await self.body())
+            note_user(self._json)
         return self._json
 
     def check_content_type(self) -> None:

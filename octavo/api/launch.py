@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.api.environment import with_environment
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig, ServerSettings
 from octavo.engine.supervisor import Supervisor
@@ -53,6 +54,9 @@ def run_server(settings: EngineConfig, server: ServerSettings) -> int:
         OctavoError: a setting or the model is wrong, or the address is taken.
     """
     configure_logging(settings.logging.log_level, settings.logging.log_format)
+    server = with_environment(server)
+    if server.enable_admin_endpoints and not server.api_key:
+        logger.warning("Admin routes are open to everybody who reaches this server; set --api-key.")
     if server.api_server_count == 1:
         return _run(_serve_alone(settings, server))
     return _run(_serve_with_children(settings, server))

@@ -11,6 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.api.errors import send_error
 
 REQUEST_ID_HEADER = b"x-request-id"
+KEY_INDEX = "octavo.key_index"
+"""In a request's scope: which of the server's keys it bears."""
 _UNSAFE_IN_REQUEST_ID = re.compile(r"[^A-Za-z0-9._:-]")
 MAX_REQUEST_ID_LENGTH = 128
 
@@ -49,7 +51,7 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with status 401."""
-        if scope["type"] == "lifespan" or route_path(scope) in self._open_paths or self._is_allowed(scope):
+        if scope["type"] == "lifespan" or route_path(scope) in self._open_paths or self._admit(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "A valid API key is needed."})
@@ -57,14 +59,18 @@ class ApiKeyMiddleware:
             message = "A valid API key is needed, as in 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'."
             await send_error(send, 401, message, {"www-authenticate": "Bearer"}, scope)
 
-    def _is_allowed(self, scope: Scope) -> bool:
+    def _admit(self, scope: Scope) -> bool:
+        """Whether the request bears a key; which of them it is, is noted in the scope."""
         kind, _, bearer = (header(scope, b"authorization") or "").partition(" ")
         # Anthropic's clients have a header of their own.
         offered = [bearer if kind.lower() == "bearer" else "", header(scope, b"x-api-key") or ""]
         digests = [_digest(key.strip()) for key in offered if key.strip()]
         # All keys are compared, each in constant time: how long it takes tells nothing about any of them.
         matches = [hmac.compare_digest(digest, known) for digest in digests for known in self._digests]
-        return any(matches)
+        if not any(matches):
+            return False
+        scope[KEY_INDEX] = matches.index(True) % len(self._digests)
+        return True
 
 
 def _digest(key: str) -> bytes:

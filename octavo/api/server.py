@@ -123,10 +123,33 @@ def describe_address(listener: socket.socket, settings: ServerSettings) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def _check_tls(settings: ServerSettings) -> None:
+    """Look whether the files and numbers make sense together, in words that OpenSSL does not have.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    files = {
+        "ssl_keyfile": settings.ssl_keyfile,
+        "ssl_certfile": settings.ssl_certfile,
+        "ssl_ca_certs": settings.ssl_ca_certs,
+    }
+    for name, path in files.items():
+        if path is not None and not os.path.isfile(path):
+            raise ConfigError(f"{name}: there is no file {path!r}.")
+    if settings.ssl_certfile is None and (settings.ssl_keyfile or settings.ssl_ca_certs or settings.ssl_cert_reqs):
+        raise ConfigError("TLS needs a certificate of the server: set ssl_certfile.")
+    if settings.ssl_cert_reqs not in (0, 1, 2):
+        raise ConfigError(f"ssl_cert_reqs is 0, 1 or 2, not {settings.ssl_cert_reqs}.")
+    if settings.ssl_cert_reqs and settings.ssl_ca_certs is None:
+        raise ConfigError("Certificates of clients cannot be checked without ssl_ca_certs.")
+
+
 def make_server(
     engine: ServingEngine, settings: ServerSettings, on_started: Callable[[], None] = lambda: None
 ) -> DrainingServer:
     """A server for ``engine`` that has yet to be given its sockets; ``on_started`` is called when it listens."""
+    _check_tls(settings)
     drain = Drain()
     config = uvicorn.Config(
         build_app(engine, settings, drain),
@@ -141,6 +164,9 @@ def make_server(
         timeout_graceful_shutdown=CLOSE_SECONDS,
         ssl_keyfile=settings.ssl_keyfile,
         ssl_certfile=settings.ssl_certfile,
+        ssl_ca_certs=settings.ssl_ca_certs,
+        ssl_cert_reqs=settings.ssl_cert_reqs,
+        ssl_ciphers=settings.ssl_ciphers,
     )
     return DrainingServer(config, drain, settings.shutdown_timeout, on_started)
 

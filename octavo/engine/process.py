@@ -115,6 +115,8 @@ class EngineServer:
                     for request in requests:
                         request.client_index = index
                         self._add(request, frontend)
+                    if self._core.is_paused:
+                        self._send_stats()  # no step will tell of them
                 case messages.Abort(request_ids=request_ids):
                     self._abort(request_ids)
                 case messages.Call(call_id=call_id, name=name, arguments=arguments):

@@ -7,6 +7,8 @@ from octavo.api.drain import SHUTTING_DOWN
 from octavo.api.errors import RETRY_AFTER, error_response
 from octavo.api.frontend import Frontend
 
+ENGINE_DOWN = "The engine is down, or no step of it has ended for too long."
+
 
 def health_router(frontend: Frontend) -> APIRouter:
     """Routes that tell whether the server can answer."""
@@ -19,7 +21,7 @@ def health_router(frontend: Frontend) -> APIRouter:
         if frontend.drain.is_draining:
             return error_response(503, SHUTTING_DOWN, headers=RETRY_AFTER)
         if not frontend.engine.is_healthy:
-            return error_response(503, "The engine is down; it is being restarted.", headers=RETRY_AFTER)
+            return error_response(503, ENGINE_DOWN, headers=RETRY_AFTER)
         return Response()
 
     @router.get("/version", summary="Octavo's version.")

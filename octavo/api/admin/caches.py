@@ -1,0 +1,22 @@
+"""``/reset_prefix_cache`` and its like."""
+
+from fastapi import APIRouter, Response
+
+from octavo.engine.remote_control import RemoteControl
+
+
+def caches_router(control: RemoteControl) -> APIRouter:
+    """Routes that empty caches."""
+    router = APIRouter(tags=["admin"])
+
+    @router.post("/reset_prefix_cache", summary="Forget cached prefixes; success is false while requests run.")
+    async def reset_prefix_cache(reset_running_requests: bool = False, reset_external: bool = False) -> dict[str, bool]:
+        # There is no cache outside the engine that reset_external could mean.
+        return {"success": await control.reset_prefix_cache(reset_running_requests)}
+
+    @router.post("/reset_mm_cache", summary="Nothing: a model of text keeps no media.")
+    @router.post("/reset_encoder_cache", summary="Nothing, likewise.")
+    async def reset_nothing() -> Response:
+        return Response()
+
+    return router
