@@ -53,7 +53,7 @@ class GemmaMachine(ToolMachine):
                 raise MalformedCallError
             self.give_arguments('"')
         else:
-            bare = yield from self._reader.read_word(_BARE, _MAX_BARE_LENGTH)
+            bare = yield from self._reader.read_word(_BARE, _MAX_BARE_LENGTH, self.give_arguments)
             if not bare.strip() or not (yield from self._reader.peek()):
                 self.give_arguments(bare)
                 raise MalformedCallError

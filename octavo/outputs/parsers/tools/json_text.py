@@ -6,6 +6,7 @@ control character that stands bare in a string is passed on escaped.
 
 import json
 import re
+import sys
 
 from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.reader import AnswerReader, Give, MalformedCallError, Reading
@@ -109,50 +110,44 @@ def _pass_scalar(reader: AnswerReader, first: str, give: Give) -> Reading[None]:
 
 
 def _pass_number(reader: AnswerReader, give: Give) -> Reading[None]:
-    number = ""
-    while True:
-        run = reader.take_run(_NUMBER_RUN)
-        give(run)
-        number += run
-        if len(number) > _MAX_NUMBER_LENGTH:
-            raise MalformedCallError
-        character = yield from reader.peek()
-        if not character or _NUMBER_RUN.match(character) is None:
-            break
+    number = yield from reader.read_word(_NUMBER_RUN, _MAX_NUMBER_LENGTH, give)
+    give(number)
     if _NUMBER.fullmatch(number) is None:
         raise MalformedCallError
 
 
-def pass_string(reader: AnswerReader, give: Give) -> Reading[None]:
+def pass_string(reader: AnswerReader, give: Give, max_length: int = sys.maxsize) -> Reading[None]:
     """Pass on one string with its quotes.
 
     Raises:
-        MalformedCallError: it is no JSON string, or ends early.
+        MalformedCallError: it is no JSON string, is longer than ``max_length`` as it is written, or ends early.
     """
     yield from _pass_character(reader, '"', give)
     while True:
-        run = reader.take_run(_STRING_RUN)
+        run = reader.take_run(_STRING_RUN, max_length)
+        max_length -= len(run)
         if run:
             give(run)
         character = yield from reader.peek()
         if character == '"':
             give(reader.take(1))
             return
-        if character == "\\":
-            yield from _await_escape(reader)
-        elif character and character < " ":
-            give(json.dumps(reader.take(1))[1:-1])
-        elif not character:
+        length = len((yield from _peek_escape(reader))) if character == "\\" else 1
+        if not character or length > max_length:
             raise MalformedCallError
+        if character < " ":
+            give(json.dumps(reader.take(1))[1:-1])
+            max_length -= 1
 
 
-def _await_escape(reader: AnswerReader) -> Reading[None]:
-    """Wait until the escape sequence that stands next has come as a whole."""
+def _peek_escape(reader: AnswerReader) -> Reading[str]:
+    """The escape sequence that stands next, once it has come as a whole."""
     escape = yield from reader.peek(2)
     if escape == "\\u":
         escape = yield from reader.peek(6)
     if _ESCAPE.fullmatch(escape) is None:
         raise MalformedCallError
+    return escape
 
 
 def read_string(reader: AnswerReader, max_length: int) -> Reading[str]:
@@ -162,16 +157,7 @@ def read_string(reader: AnswerReader, max_length: int) -> Reading[str]:
         MalformedCallError: it is none, is longer than ``max_length`` as it is written, or is no Unicode text.
     """
     pieces: list[str] = []
-    length = 0
-
-    def collect(piece: str) -> None:
-        nonlocal length
-        pieces.append(piece)
-        length += len(piece)
-        if length > max_length:
-            raise MalformedCallError
-
-    yield from pass_string(reader, collect)
+    yield from pass_string(reader, pieces.append, max_length)
     text: str = json.loads("".join(pieces))
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
         raise MalformedCallError

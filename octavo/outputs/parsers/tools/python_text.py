@@ -65,7 +65,7 @@ def pass_literal(reader: AnswerReader, give: Give, depth: int = 0) -> Reading[No
 
 
 def _pass_word(reader: AnswerReader, give: Give, quote: str = "") -> Reading[None]:
-    word = yield from reader.read_word(_WORD_RUN, _MAX_WORD_LENGTH)
+    word = yield from reader.read_word(_WORD_RUN, _MAX_WORD_LENGTH, give)
     converted = _as_json(word)
     if converted is None:
         give(word)

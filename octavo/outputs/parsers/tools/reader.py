@@ -6,6 +6,7 @@ where the text was cut. Every generator here is used with ``yield from``.
 """
 
 import re
+import sys
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
@@ -75,9 +76,9 @@ class AnswerReader:
         if self._record is not None:
             self._record = [""]
 
-    def take_run(self, pattern: re.Pattern[str]) -> str:
+    def take_run(self, pattern: re.Pattern[str], max_length: int = sys.maxsize) -> str:
         """What ``pattern`` matches next of the text that has come; more of it may follow later."""
-        match = pattern.match(self._text, self._position)
+        match = pattern.match(self._text, self._position, min(self._position + max_length, len(self._text)))
         return self.take(match.end() - match.start()) if match is not None else ""
 
     def peek(self, count: int = 1) -> Reading[str]:
@@ -112,16 +113,25 @@ class AnswerReader:
         self.take(len(tag))
         return tag
 
-    def give_until(self, tags: TagSet, give: Give) -> Reading[str]:
-        """Give out text as it comes up to one of the tags, read and return that; "" if the answer ends before."""
+    def give_until(self, tags: TagSet, give: Give, max_length: int = sys.maxsize) -> Reading[str]:
+        """Give out text as it comes up to one of the tags, read and return that; "" if the answer ends before.
+
+        Raises:
+            MalformedCallError: more than ``max_length`` characters stand before the tag; so many have been given out.
+        """
         while True:
             found = tags.find(self._text, self._position)
             open_end = len(self._text) if self._is_finished else tags.open_end(self._text, self._position)
             # Text that is still open may become a tag that begins earlier, or a longer one.
             is_certain = found is not None and found[0] < open_end
             end = found[0] if found is not None and is_certain else open_end
+            length = min(end - self._position, max_length)
+            max_length -= length
+            if length > 0:
+                give(self.take(length))
             if end > self._position:
-                give(self.take(end - self._position))
+                # Exactly the limit is read, wherever the text was cut, so that what follows is read alike.
+                raise MalformedCallError
             if found is not None and is_certain:
                 return self.take(len(found[1]))
             if self._is_finished:
@@ -135,34 +145,30 @@ class AnswerReader:
             MalformedCallError: none comes within ``max_length`` characters, or at all.
         """
         pieces: list[str] = []
-        length = 0
-
-        def collect(piece: str) -> None:
-            nonlocal length
-            pieces.append(piece)
-            length += len(piece)
-            if length > max_length:
-                raise MalformedCallError
-
-        tag = yield from self.give_until(tags, collect)
+        tag = yield from self.give_until(tags, pieces.append, max_length)
         if not tag:
             raise MalformedCallError
         return "".join(pieces), tag
 
-    def read_word(self, pattern: re.Pattern[str], max_length: int) -> Reading[str]:
+    def read_word(
+        self, pattern: re.Pattern[str], max_length: int, give_too_long: Give = lambda _: None
+    ) -> Reading[str]:
         """The longest run of characters that ``pattern`` matches one or more of, may be empty.
+
+        Args:
+            give_too_long: takes what was read of a run that is too long.
 
         Raises:
             MalformedCallError: it is longer than ``max_length``.
         """
         pieces: list[str] = []
-        length = 0
         while True:
-            piece = self.take_run(pattern)
+            piece = self.take_run(pattern, max_length)
+            max_length -= len(piece)
             pieces.append(piece)
-            length += len(piece)
-            if length > max_length:
-                raise MalformedCallError
             character = yield from self.peek()
             if not character or pattern.match(character) is None:
                 return "".join(pieces)
+            if max_length == 0:
+                give_too_long("".join(pieces))
+                raise MalformedCallError

@@ -76,6 +76,7 @@ def test_whatever_comes_is_read_alike_in_all_cuts(rendering, data, cuts):
     torn = [example[begin:end] for begin, end in zip([0, *edges], [*edges, len(example)], strict=True)]
     tags = [*TOOL_FORMATS[rendering.name].start_tags, *rendering.extra_pieces, *torn]
     junk = ["{", "}", "[", "]", '"', "'", ",", ":", "\\", "\n", "name", '"name"', "f(", "a=1", "5", "true", "<", ">"]
+    junk += ["x" * 300, '"' + "\\n" * 130]
     text = "".join(data.draw(st.lists(st.sampled_from(tags + junk), max_size=12)))
     check_cuts(start(rendering), text, cuts)
 
