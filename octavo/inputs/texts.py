@@ -78,16 +78,10 @@ def encode_pair(
 
 def _shares(num_one: int, num_two: int, room: int) -> tuple[int, int]:
     """How many tokens of each text stay: the longer one is cut to the other's length, then both alike."""
-    excess = num_one + num_two - room
-    if excess <= 0:
+    if num_one + num_two <= room:
         return num_one, num_two
-    longer = min(excess, abs(num_one - num_two))
-    if num_one > num_two:
-        num_one -= longer
-    else:
-        num_two -= longer
-    rest = excess - longer
-    return num_one - rest // 2, num_two - (rest - rest // 2)
+    shorter = min(num_one, num_two, room // 2)
+    return (shorter, room - shorter) if num_one <= num_two else (room - shorter, shorter)
 
 
 def _bare(tokenizer: Tokenizer, text: str) -> tokenizers.Encoding:

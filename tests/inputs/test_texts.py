@@ -1,0 +1,64 @@
+"""Texts and pairs are cut as transformers cuts them."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_bert import WORDS, write_bert
+from transformers import AutoTokenizer
+
+from octavo.errors import InvalidRequestError
+from octavo.inputs.texts import encode_pair, encode_text
+from octavo.tokenization import Tokenizer, load_tokenizer
+
+texts = st.lists(st.sampled_from([*WORDS, "unknown", "é"]), max_size=12).map(" ".join)
+
+
+@cache
+def _tokenizers() -> tuple[Tokenizer, Any]:
+    folder = write_bert(Path(mkdtemp()))
+    return load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+
+
+@given(text=texts, limit=st.integers(3, 16), side=st.sampled_from(["left", "right"]))
+def test_texts(text: str, limit: int, side: Any) -> None:
+    ours, theirs = _tokenizers()
+    theirs.truncation_side = side
+    wanted = theirs(text, truncation=True, max_length=limit)["input_ids"]
+    assert encode_text(ours, text, limit=limit, side=side) == wanted
+
+
+@given(first=texts, second=texts, limit=st.integers(5, 30))
+def test_pairs(first: str, second: str, limit: int) -> None:
+    ours, theirs = _tokenizers()
+    backend = tokenizers.Tokenizer.from_str(theirs.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.enable_truncation(limit, strategy="longest_first")
+    wanted = backend.encode(first, second)
+    found = encode_pair(ours, first, second, limit=limit)
+    assert found.token_ids == wanted.ids
+    assert found.segment_start == wanted.type_ids.index(1)
+
+
+@given(first=texts, second=texts, most=st.tuples(st.integers(1, 5), st.integers(1, 5)))
+def test_each_text_of_a_pair_has_its_own_limit(first: str, second: str, most: tuple[int, int]) -> None:
+    ours, _ = _tokenizers()
+    found = encode_pair(ours, first, second, limit=None, max_first=most[0], max_second=most[1])
+    alone = [
+        ours.encode(text, add_special_tokens=False)[:count] for text, count in zip((first, second), most, strict=True)
+    ]
+    marks = ours.encode("")
+    assert found.token_ids == [marks[0], *alone[0], marks[1], *alone[1], marks[1]]
+
+
+def test_what_is_no_text_and_what_leaves_no_room_is_refused() -> None:
+    ours, _ = _tokenizers()
+    with pytest.raises(InvalidRequestError, match="half characters"):
+        encode_pair(ours, "\ud800", "a", limit=None)
+    with pytest.raises(InvalidRequestError, match="no room for two texts"):
+        encode_pair(ours, "a", "a", limit=4)
