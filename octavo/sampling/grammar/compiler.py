@@ -1,0 +1,236 @@
+"""Compiles what requests ask for, away from the engine's loop, within limits of time and memory; keeps the results."""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
+from octavo.records import GrammarBackend as BackendChoice
+from octavo.records import StructuredOutputsParams
+from octavo.sampling.grammar.backends import open_backend
+from octavo.sampling.grammar.base import CompiledGrammar, GrammarBackend, GrammarError
+from octavo.sampling.grammar.source import GrammarSource, read_source
+from octavo.sampling.grammar.trial import TrialProcess, TrialTask, VocabularySource
+from octavo.tokenization.vocabulary import Vocabulary, load_vocabulary
+
+logger = logging.getLogger(__name__)
+
+COMPILE_TIMEOUT_S = 5.0
+"""For one backend to compile one grammar."""
+MAX_PENDING = 256
+"""Most grammars that wait or are being compiled."""
+MAX_WAIT_S = 30.0
+"""A grammar that could not be begun by then is refused: the server has too many to compile."""
+MAX_GRAMMAR_BYTES = 256 << 20
+"""Most memory of one compiled grammar."""
+MAX_CACHE_BYTES = 512 << 20
+"""Most memory of the compiled grammars that are kept."""
+MAX_CACHE_ENTRIES = 1024
+REFUSED_FOR_S = 60.0
+"""How long a grammar that was refused is refused again without a look: a machine that was busy may be free later."""
+_NUM_THREADS = 2
+
+
+class GrammarCompiler:
+    """Compiles grammars for one model's vocabulary.
+
+    Nothing is loaded before the first grammar: libraries and vocabulary are then read by the thread that compiles, and
+    by a process of its own that tries every grammar first (see :mod:`octavo.sampling.grammar.trial`).
+
+    Args:
+        vocabulary: where the vocabulary comes from; None if there is no tokenizer.
+        default_backend: for requests that name none.
+    """
+
+    def __init__(
+        self,
+        vocabulary: VocabularySource | None,
+        default_backend: BackendChoice = "auto",
+        *,
+        timeout_s: float = COMPILE_TIMEOUT_S,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
+        max_cache_entries: int = MAX_CACHE_ENTRIES,
+    ) -> None:
+        self._vocabulary_source = vocabulary
+        self._default_backend = default_backend
+        self._timeout_s = timeout_s
+        self._cache = _Cache(max_cache_bytes, max_cache_entries)
+        self._pending: dict[GrammarSource, Future[CompiledGrammar]] = {}
+        self._lock = threading.Lock()
+        self._vocabulary: Vocabulary | None = None
+        self._backends: dict[str, GrammarBackend] = {}
+        self._backends_lock = threading.Lock()
+        self._trials: list[TrialProcess] = []
+        self._own = threading.local()
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, "grammar", initializer=self._open_trial)
+
+    def submit(self, params: StructuredOutputsParams) -> "Future[CompiledGrammar]":
+        """Begin to compile; the same grammar is compiled once, however many ask for it.
+
+        The future ends with :class:`InvalidRequestError` if the grammar cannot be followed, or with another
+        :class:`OctavoError`. Cancelling it has no effect on others.
+
+        Raises:
+            InvalidRequestError: what is asked for is malformed or not followed by the backend.
+            OverloadedError: too many grammars are waiting.
+        """
+        source = read_source(params, self._default_backend)
+        if self._vocabulary_source is not None and not self._vocabulary_source.eos_ids:
+            raise InvalidRequestError(
+                "Structured output needs a token that ends a text, and this model has none.", "structured_outputs"
+            )
+        if self._vocabulary_source is None:
+            raise InvalidRequestError(
+                "Structured output needs the model's tokenizer, which skip_tokenizer_init leaves out.",
+                "structured_outputs",
+            )
+        future: Future[CompiledGrammar] = Future()
+        with self._lock:
+            found = self._cache.get(source)
+            if found is not None:
+                _settle(future, found)
+                return future
+            shared = self._pending.get(source)
+            if shared is None:
+                if len(self._pending) >= MAX_PENDING:
+                    raise OverloadedError(f"{MAX_PENDING} grammars are waiting to be compiled; try again later.")
+                shared = self._pending[source] = self._threads.submit(self._work, source, time.monotonic())
+                shared.add_done_callback(lambda done: self._keep(source, done))
+        shared.add_done_callback(lambda done: _pass_on(done, future))
+        return future
+
+    def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
+        """Compile and wait; raises as :meth:`submit` and its future do."""
+        return self.submit(params).result()
+
+    @property
+    def num_cached_bytes(self) -> int:
+        """About how much memory the kept grammars take."""
+        with self._lock:
+            return self._cache.num_bytes
+
+    def close(self) -> None:
+        """End threads and processes; grammars under way fail."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            trials = list(self._trials)
+        for trial in trials:
+            trial.stop()
+
+    def _open_trial(self) -> None:
+        assert self._vocabulary_source is not None
+        self._own.trial = TrialProcess(self._vocabulary_source)
+        with self._lock:
+            self._trials.append(self._own.trial)
+
+    def _keep(self, source: GrammarSource, done: "Future[CompiledGrammar]") -> None:
+        with self._lock:
+            self._pending.pop(source, None)
+            if done.cancelled():
+                return
+            error = done.exception()
+            if error is None:
+                self._cache.put(source, done.result())
+            elif isinstance(error, InvalidRequestError):
+                # Who tries a grammar again that takes too long is not to occupy a thread again.
+                self._cache.put(source, _Refusal(str(error), time.monotonic() + REFUSED_FOR_S))
+
+    def _work(self, source: GrammarSource, submitted: float) -> CompiledGrammar:
+        if time.monotonic() - submitted > MAX_WAIT_S:
+            raise OverloadedError("Too many grammars are waiting to be compiled; try again later.")
+        errors = []
+        for name in source.backends:
+            try:
+                return self._compile(source, name)
+            except GrammarError as error:
+                errors.append(str(error))
+            except OctavoError:
+                raise
+            except BaseException:  # A panic in Rust is no Exception; it is not to end the thread.
+                logger.exception("A grammar failed after its trial.")
+                raise RequestFailedError("The grammar could not be compiled, because of a fault here.") from None
+        raise InvalidRequestError(_refusal(source, errors), "structured_outputs")
+
+    def _compile(self, source: GrammarSource, name: str) -> CompiledGrammar:
+        trial: TrialProcess = self._own.trial
+        result = trial.run(TrialTask(source, name, self._timeout_s))
+        if result.error is not None:
+            raise GrammarError(result.error)
+        if result.num_bytes > MAX_GRAMMAR_BYTES:
+            raise GrammarError(f"it takes {result.num_bytes >> 20} MiB; {MAX_GRAMMAR_BYTES >> 20} are allowed")
+        return self._backend(name).compile(source)
+
+    def _backend(self, name: str) -> GrammarBackend:
+        assert self._vocabulary_source is not None
+        with self._backends_lock:
+            if self._vocabulary is None:
+                given = self._vocabulary_source
+                self._vocabulary = load_vocabulary(Path(given.path), given.vocab_size, given.eos_ids)
+            if name not in self._backends:
+                self._backends[name] = open_backend(name, self._vocabulary)
+            return self._backends[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a grammar cannot be followed, and until when to say so."""
+
+    text: str
+    until: float
+
+
+class _Cache:
+    """What became of grammars, compiled or refused with an error; the least recently used leave first."""
+
+    def __init__(self, max_bytes: int, max_entries: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_entries = max_entries
+        self._entries: OrderedDict[GrammarSource, CompiledGrammar | _Refusal] = OrderedDict()
+        self.num_bytes = 0
+
+    def get(self, source: GrammarSource) -> CompiledGrammar | _Refusal | None:
+        found = self._entries.get(source)
+        if isinstance(found, _Refusal) and found.until < time.monotonic():
+            self.num_bytes -= _size(source, self._entries.pop(source))
+            return None
+        if found is not None:
+            self._entries.move_to_end(source)
+        return found
+
+    def put(self, source: GrammarSource, outcome: CompiledGrammar | _Refusal) -> None:
+        assert source not in self._entries
+        self._entries[source] = outcome
+        self.num_bytes += _size(source, outcome)
+        while self._entries and (self.num_bytes > self._max_bytes or len(self._entries) > self._max_entries):
+            self.num_bytes -= _size(*self._entries.popitem(last=False))
+
+
+def _size(source: GrammarSource, outcome: CompiledGrammar | _Refusal) -> int:
+    return len(source.text) + (len(outcome.text) if isinstance(outcome, _Refusal) else outcome.num_bytes)
+
+
+def _settle(future: "Future[CompiledGrammar]", outcome: CompiledGrammar | _Refusal) -> None:
+    if isinstance(outcome, _Refusal):
+        future.set_exception(InvalidRequestError(outcome.text, "structured_outputs"))
+    else:
+        future.set_result(outcome)
+
+
+def _pass_on(done: "Future[CompiledGrammar]", future: "Future[CompiledGrammar]") -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    error = RequestFailedError("The engine is shutting down.") if done.cancelled() else done.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
+
+
+def _refusal(source: GrammarSource, errors: list[str]) -> str:
+    names = {"json": "The JSON schema", "regex": "The regex", "structural_tag": "The structural tag"}
+    whose = [f"{backend}: {error}" for backend, error in zip(source.backends, errors, strict=True)]
+    return f"{names.get(source.kind, 'The grammar')} cannot be followed: {'; '.join(dict.fromkeys(whose))}."
