@@ -8,6 +8,7 @@ import anthropic
 import pytest
 from conftest import RunningServer, StartServer, start
 from fake_engine import FakeEngine
+from test_connections import until
 
 PATH = "/v1/messages"
 TEMPLATE = """
@@ -379,6 +380,17 @@ def failing_engine() -> FakeEngine:
     assert engine.chat_renderer is not None
     engine.chat_renderer = engine.chat_renderer.with_template("{{ messages[0].content }}")
     return engine
+
+
+def test_leaving_ends_the_request(start_server: StartServer) -> None:
+    server = start_server(thinking_engine(step_seconds=0.01))
+    with (
+        anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client,
+        client.messages.stream(**BODY) as stream,
+    ):
+        next(iter(stream.text_stream))
+    until(lambda: server.engine.num_running == 0)
+    assert server.engine.num_aborted == 1
 
 
 def test_failures_amid_a_stream(start_server: StartServer) -> None:
