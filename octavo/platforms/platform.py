@@ -4,6 +4,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import psutil
@@ -188,6 +189,7 @@ def _control_group_limit() -> int | None:
     return None
 
 
+@cache
 def _measure_read_bandwidth() -> float:
     """Bytes a second that summing a buffer larger than the caches reads; takes about 50 ms."""
     # numpy asks for huge pages, without which looking up addresses would be measured instead of reading.

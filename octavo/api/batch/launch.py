@@ -192,7 +192,11 @@ class _Progress:
 
         self._engine = engine
         self._answers = answers
-        self._bar = tqdm(total=total, initial=len(answers), unit="req", desc="Batch", dynamic_ncols=True)
+        # A log file is better off with few lines.
+        interval = 0.1 if sys.stderr.isatty() else 10.0
+        self._bar = tqdm(
+            total=total, initial=len(answers), unit="req", desc="Batch", dynamic_ncols=True, mininterval=interval
+        )
 
     def __enter__(self) -> "_Progress":
         return self

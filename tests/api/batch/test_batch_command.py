@@ -223,6 +223,32 @@ def test_answers_are_gathered_where_one_says(
     assert not list(gathered.iterdir())
 
 
+def test_files_may_lie_behind_urls(
+    files: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(files, "a")
+    stored = {}
+
+    async def download(url: str, path: Path) -> None:
+        assert url == "https://a.example/in.jsonl?key=secret"
+        await asyncio.to_thread(path.write_bytes, files.input.read_bytes())
+
+    async def upload(path: Path, url: str) -> None:
+        stored[url] = await asyncio.to_thread(path.read_bytes)
+
+    monkeypatch.setattr(launch, "download", download)
+    monkeypatch.setattr(launch, "upload", upload)
+    monkeypatch.chdir(files.folder)
+    urls = ["-i", "https://a.example/in.jsonl?key=secret", "-o", "https://b.example/..%2Fmine.jsonl?key=secret"]
+    assert run(files, *urls, "--allow-urls") == 0
+    ((url, content),) = stored.items()
+    assert url == urls[-1]
+    assert json.loads(content)["custom_id"] == "id-0"
+    assert "secret" not in capsys.readouterr().err
+    # The copy here is named after the URL, without leaving the folder.
+    assert {path.name for path in files.folder.iterdir()} == {"in.jsonl", "mine.jsonl"}
+
+
 def test_metrics_are_served_meanwhile(
     files: SimpleNamespace, model: type[FakeModel], monkeypatch: pytest.MonkeyPatch, unused_port: int
 ) -> None:

@@ -358,7 +358,7 @@ TAG_NAMES = (
 def test_markdown_stays_harmless_and_does_not_depend_on_pieces(open_page: Callable[..., Any]) -> None:
     cases: list[tuple[str, list[int]]] = []
 
-    @settings(max_examples=200)
+    @settings(max_examples=200, deadline=None)
     @given(st.lists(MARK | WORD, max_size=25).map("".join), st.lists(st.integers(0, 60), max_size=4))
     def collect(text: str, cuts: list[int]) -> None:
         cases.append((text, sorted(cuts)))

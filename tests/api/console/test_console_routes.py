@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.api.console.files import console_files
+from octavo.telemetry.metrics import Metrics
 
 STATIC = console_files()
 MARKUP_FROM_TEXT = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
@@ -59,6 +60,15 @@ def test_scripts_find_the_elements_they_name() -> None:
     ids = References(STATIC["/"].body.decode()).ids
     for path, text in scripts().items():
         assert set(re.findall(r'byId\("([^"]+)"\)', text)) <= ids, path
+
+
+def test_metrics_that_the_page_reads_are_there() -> None:
+    shown = Metrics("m").render().decode()
+    wanted = re.findall(r'(?:sum|mean|rate|growth)\([^"()]*"(\w+)"', script("live.js"))
+    wanted += [f"{name}_bucket" for name in re.findall(r'= "(\w+_seconds)"', script("live.js"))]
+    assert len(wanted) > 8
+    for name in wanted:
+        assert f"\noctavo:{name}{{" in shown, name
 
 
 def test_page_needs_nothing_that_its_policy_forbids() -> None:
