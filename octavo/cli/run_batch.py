@@ -15,8 +15,12 @@ from octavo.config.settings import ENGINE_SECTIONS
 # may hold them all the same.
 BATCH_SETTINGS = frozenset(
     {
+        "allowed_mcp_server",
+        "anthropic_disabled_thinking_effort",
+        "builtin_tool",
         "chat_template",
         "chat_template_content_format",
+        "chat_template_date",
         "cohere_format",
         "cohere_is_reasoning_model",
         "default_chat_template_kwargs",
@@ -26,6 +30,7 @@ BATCH_SETTINGS = frozenset(
         "enable_log_outputs",
         "enable_per_request_metrics",
         "enable_prompt_tokens_details",
+        "enable_scale_out",
         "enable_server_load_tracking",
         "enable_tokenizer_info_endpoint",
         "exclude_tools_when_tool_choice_none",
