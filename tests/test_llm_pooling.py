@@ -22,6 +22,7 @@ from octavo import (
     ScoringRequestOutput,
 )
 from octavo.errors import ConfigError, InvalidRequestError, RequestFailedError
+from octavo.records import EngineRequest
 
 TEXTS = ["a cat purrs", "the dog barks", "stocks fell", "what is red"]
 
@@ -110,6 +111,13 @@ def test_mistakes_leave_nothing_behind(load: Load) -> None:
     with pytest.raises(InvalidRequestError, match="does not take 'padding'"):
         llm.embed("a", tokenization_kwargs={"padding": True}, use_tqdm=False)
     assert not llm._engine.has_work
+
+
+def test_the_engine_itself_refuses_requests_of_the_other_kind(load: Load) -> None:
+    engine = load("embed")._engine
+    with pytest.raises(InvalidRequestError, match="for text or for vectors"):
+        engine.add(EngineRequest("x", [5], SamplingParams(max_tokens=1)))
+    assert not engine.has_work
 
 
 @pytest.mark.parametrize(

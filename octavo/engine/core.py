@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from octavo.config import EngineConfig
+from octavo.errors import InvalidRequestError
 from octavo.execution.executor import Executor, InProcessExecutor
 from octavo.execution.results import HeldStep, PendingStep
 from octavo.hub import find_model
@@ -73,6 +74,8 @@ class EngineCore:
         Raises:
             InvalidRequestError: it can never run.
         """
+        if (request.pooling is None) != (self.info.pooling is None):
+            raise InvalidRequestError("The model does not answer requests of this kind, for text or for vectors.")
         self.scheduler.add(request)
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:

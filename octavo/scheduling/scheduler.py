@@ -267,6 +267,7 @@ class Scheduler:
         if request.source.pooling is None or token_id == NAN_TOKEN:
             return self._take_token(request, token_id, num_tokens, result.logprobs.get(row), now)
         self.stats.prompt_tokens += request.num_prompt
+        self.stats.cached_prompt_tokens += request.num_cached
         self._finish(request)
         return EngineOutput(
             request.request_id,
