@@ -32,7 +32,7 @@ from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.meter import RequestMeter
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
-from octavo.outputs.processor import OutputProcessor
+from octavo.outputs.processor import OutputProcessor, error_of
 from octavo.outputs.request_log import RequestLog
 from octavo.outputs.stream import OutputStream
 from octavo.records import (
@@ -282,8 +282,9 @@ class AsyncLLM(RemoteControl):
                     reasons = [completion.finish_reason for completion in output.outputs]
                 if self._request_log.is_on:
                     self._request_log.take(output, prepared.params.output_kind)
-                if output.error is not None:
-                    raise RequestFailedError(output.error)
+                error = error_of(output)
+                if error is not None:
+                    raise error
                 yield output
         finally:
             self._end(begun, reasons)

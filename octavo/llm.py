@@ -8,11 +8,11 @@ from tqdm import tqdm
 
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
-from octavo.errors import ConfigError, InvalidRequestError, RequestFailedError
+from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
 from octavo.llm_pooling import PoolingFace, as_prompts
-from octavo.outputs.processor import OutputProcessor
+from octavo.outputs.processor import OutputProcessor, error_of
 from octavo.records import (
     PreparedRequest,
     PromptType,
@@ -175,8 +175,9 @@ class LLM(PoolingFace):
         for output in processed.outputs:
             if not output.finished:
                 continue
-            if output.error is not None:
-                raise RequestFailedError(output.error)
+            error = error_of(output)
+            if error is not None:
+                raise error
             done[output.request_id] = output
             bar.update()
 

@@ -60,6 +60,10 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     max_model_len: Annotated[
         PositiveInt | None, Meta(description="Longest sequence in tokens, prompt and answer together.")
     ] = None
+    structured_outputs_backend: Annotated[
+        Literal["auto", "xgrammar", "guidance"],
+        Meta(description="What compiles the grammars of requests that name none; auto takes what follows all of one."),
+    ] = "auto"
     max_logprobs: Annotated[
         int, Meta(ge=-1, description="Most log-probabilities a request may ask for per token; -1 is no limit.")
     ] = 20
@@ -196,6 +200,13 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         dict[str, Any] | None, Meta(description="Values for the chat template unless the request sets them, as JSON.")
     ] = None
     response_role: Annotated[str, Meta(description="Role of the answers in chats.")] = "assistant"
+    anthropic_disabled_thinking_effort: Annotated[
+        Literal["auto", "none", "low", "medium", "high", "xhigh", "max"],
+        Meta(
+            description="reasoning_effort of Anthropic requests that switch thinking off, for models that cannot; "
+            "auto sets none."
+        ),
+    ] = "auto"
     reasoning_parser: Annotated[
         str,
         Meta(description="How thoughts are told from answers; auto goes by the chat template, empty leaves them in."),

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from octavo.config import EngineConfig
+from octavo.engine.constraints import Constraints, refusal
 from octavo.errors import InvalidRequestError
 from octavo.execution.executor import Executor, InProcessExecutor
 from octavo.execution.results import HeldStep, PendingStep
@@ -18,6 +19,8 @@ from octavo.scheduling import Scheduler
 from octavo.telemetry.phases import PhaseTimer
 
 logger = logging.getLogger(__name__)
+
+_GRAMMAR_POLL_SECONDS = 0.005
 
 
 class EngineCore:
@@ -53,6 +56,7 @@ class EngineCore:
         self._held: tuple[Step, HeldStep] | None = None
         self.is_paused = False
         self.sleep_level = 0
+        self._constraints = Constraints(settings, source, config.vocab_size)
         self._mask_width = -(-config.vocab_size // 32)
         self.info = EngineInfo(
             max_model_len=self.plan.max_model_len,
@@ -76,17 +80,22 @@ class EngineCore:
         """
         if (request.pooling is None) != (self.info.pooling is None):
             raise InvalidRequestError("The model does not answer requests of this kind, for text or for vectors.")
-        self.scheduler.add(request)
+        if request.params.structured_outputs is not None:
+            self._constraints.begin(request)
+        else:
+            self.scheduler.add(request)
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests at once; unknown ids are ignored."""
-        return self.scheduler.abort(request_ids)
+        request_ids = list(request_ids)
+        return self._constraints.abort(request_ids) + self.scheduler.abort(request_ids)
 
     def step(self) -> StepOutputs:
         """Run one step and return what it brought; nothing if nothing can run.
 
         Keeps up to ``num_steps_ahead`` further steps under way.
         """
+        refusals = self._take_bound() if self._constraints else []
         while not self.is_paused and len(self._pending) <= self.plan.num_steps_ahead and self._held is None:
             step = self.scheduler.schedule()
             if step is None:
@@ -104,12 +113,26 @@ class EngineCore:
             step, held = self._held
             self._held = None
             self._pending.append(held.draw(self.scheduler.masks(step, self._mask_width)))
+        outputs.others += refusals
+        if self._constraints and self.is_quiet and not outputs:
+            self._constraints.wait(_GRAMMAR_POLL_SECONDS)
         return outputs
+
+    def _take_bound(self) -> list[EngineOutput]:
+        """Queue requests whose grammars are there; outputs of those that can never run."""
+        ready, failed = self._constraints.take_ready()
+        for bound in ready:
+            try:
+                self.scheduler.add(bound.request, bound.constraint)
+            except InvalidRequestError as error:
+                failed.append(refusal(bound.request.request_id, error))
+        return failed
 
     @property
     def has_work(self) -> bool:
         """Whether a step may do something."""
-        return (self.scheduler.has_unfinished and not self.is_paused) or not self.is_quiet
+        has_unfinished = self.scheduler.has_unfinished and not self.is_paused
+        return has_unfinished or not self.is_quiet or bool(self._constraints)
 
     @property
     def is_quiet(self) -> bool:
@@ -160,4 +183,5 @@ class EngineCore:
         """Give the model's memory back."""
         self._pending.clear()
         self._held = None
+        self._constraints.close()
         self.executor.shutdown()

@@ -1,6 +1,6 @@
 """Where models come from: names to local files, files to configurations. No weights in memory."""
 
-from octavo.hub.load import find_model, load_generation_config, load_model_config
+from octavo.hub.load import find_model, load_generation_config, load_model_config, tokenizer_path
 from octavo.hub.model_config import ModelConfig, RopeConfig
 from octavo.hub.source import ModelSource, find_files, resolve
 
@@ -13,4 +13,5 @@ __all__ = [
     "load_generation_config",
     "load_model_config",
     "resolve",
+    "tokenizer_path",
 ]

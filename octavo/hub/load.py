@@ -1,6 +1,7 @@
 """A model's configuration files, whatever form they come in."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
@@ -10,7 +11,7 @@ from octavo.hub.gguf_config import gguf_generation_config, gguf_raw_config
 from octavo.hub.json_file import read_json
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.pooling_config import generating_form, with_pooling
-from octavo.hub.source import ModelSource, resolve
+from octavo.hub.source import ModelSource, find_files, resolve
 from octavo.tokenization.gguf_file import GGUFFile
 
 
@@ -67,3 +68,17 @@ def _overridden(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
         full = parameters.get("full_attention")
         raw["rope_parameters"] = parameters | ({"full_attention": full | theta} if isinstance(full, dict) else theta)
     return raw
+
+
+def tokenizer_path(settings: EngineConfig, source: ModelSource) -> Path:
+    """Where the tokenizer's files lie: with the model, unless the settings name another place.
+
+    Raises:
+        ModelNotFoundError: nothing lies there.
+    """
+    model = settings.model
+    if model.tokenizer is None:
+        return source.path
+    return find_files(
+        model.tokenizer, revision=model.tokenizer_revision, token=model.hf_token, cache_dir=settings.load.download_dir
+    )

@@ -1,11 +1,10 @@
 """What a frontend needs of a model besides the engine: tokenizer, chat template, sampling defaults."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.hub import ModelSource, find_files, find_model, load_generation_config
+from octavo.hub import ModelSource, find_files, find_model, load_generation_config, tokenizer_path
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
 from octavo.records import EngineInfo
@@ -45,7 +44,7 @@ class Frontend:
         eos = set(config.eos_token_ids)
         tokenizer = None
         if not model.skip_tokenizer_init:
-            tokenizer = load_tokenizer(_tokenizer_path(settings, source))
+            tokenizer = load_tokenizer(tokenizer_path(settings, source))
             if tokenizer.eos_token_id is not None:
                 eos.add(tokenizer.eos_token_id)
         template = None if chat_template is None else read_chat_template(chat_template)
@@ -79,10 +78,3 @@ def _default_params(settings: EngineConfig, generation: dict[str, Any]) -> dict[
     return {**generation, **(model.override_generation_config or {})}
 
 
-def _tokenizer_path(settings: EngineConfig, source: ModelSource) -> Path:
-    model = settings.model
-    if model.tokenizer is None:
-        return source.path
-    return find_files(
-        model.tokenizer, revision=model.tokenizer_revision, token=model.hf_token, cache_dir=settings.load.download_dir
-    )

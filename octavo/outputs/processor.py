@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
 from octavo.outputs.completion import Completion
 from octavo.outputs.logprobs import format_logprobs
 from octavo.records import (
@@ -31,6 +32,13 @@ class ProcessedOutputs:
 
     outputs: list[RequestOutput] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
+
+
+def error_of(output: RequestOutput) -> OctavoError | None:
+    """What to raise for an output, None if nothing went wrong."""
+    if output.error is None:
+        return None
+    return InvalidRequestError(output.error) if output.is_refused else RequestFailedError(output.error)
 
 
 class OutputProcessor:
@@ -146,6 +154,7 @@ class _Request:
     __slots__ = (
         "_cached_tokens",
         "_error",
+        "_is_refused",
         "_metrics",
         "_prepared",
         "_prompt_logprobs",
@@ -168,6 +177,7 @@ class _Request:
         self._prompt_logprobs: PromptLogprobs | None = [None] if has_one_token else None
         self._cached_tokens: int | None = None
         self._error: str | None = None
+        self._is_refused = False
         self._metrics = RequestStateStats(arrival_time=prepared.arrival_time)
 
     @property
@@ -190,6 +200,7 @@ class _Request:
             self._take_times(output.times)
         if output.error is not None:
             self._error = output.error
+            self._is_refused = output.is_refused
 
     def _take_prompt_logprobs(self, output: EngineOutput, completion: Completion) -> None:
         completion.has_prompt_logprobs = True
@@ -249,6 +260,7 @@ class _Request:
             self._metrics,
             self._cached_tokens,
             error=self._error,
+            is_refused=self._is_refused,
         )
 
 

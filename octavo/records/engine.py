@@ -78,6 +78,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
         finish_reason: ``stop``, ``length``, ``abort`` or ``error``; None while running.
         stop_reason: the stop token that ended the text; None for an end-of-sequence token.
         error: a sentence, with finish_reason ``error``.
+        is_refused: whether the request is at fault, not the engine.
         logprobs: one per new token, if asked for.
         prompt_logprobs: for prompt positions from 1 on, once, if asked for.
         num_cached_tokens: prompt tokens served from the prefix cache; sent with the first output.
@@ -94,6 +95,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     num_cached_tokens: int | None = None
     times: RequestTimes | None = None
+    is_refused: bool = False
     pooled: PooledData | None = None
 
 

@@ -72,6 +72,8 @@ class RequestOutput:
         prompt: the text, if the request was made with text.
         prompt_logprobs: None for the first position, then token id → :class:`Logprob`.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        error: why the request failed, a sentence.
+        is_refused: whether the request was at fault then.
     """
 
     request_id: str
@@ -83,3 +85,4 @@ class RequestOutput:
     metrics: RequestStateStats | None = None
     num_cached_tokens: int | None = None
     error: str | None = field(default=None, kw_only=True)
+    is_refused: bool = field(default=False, kw_only=True)

@@ -291,6 +291,8 @@ class Scheduler:
         times.last_token = now
         is_first = times.first_token == 0.0
         reason, stop_reason = request.finish_reason_after(token_id, num_tokens)
+        if reason is None and request.constraint is not None and request.constraint.is_finished:
+            reason = "stop"
         output = EngineOutput(request.request_id, [token_id], finish_reason=reason, stop_reason=stop_reason)
         if logprobs is not None and logprobs.sampled is not None:
             output.logprobs = [logprobs.sampled]

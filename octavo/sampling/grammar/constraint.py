@@ -52,6 +52,11 @@ class Constraint:
         for token_id in earlier:
             self.accept(token_id)
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the text has ended."""
+        return self._is_begun and self._grammar.is_finished
+
     def accept(self, token_id: int) -> bool:
         """Take in the request's next token; False if the grammar does not allow it."""
         self._num_tokens += 1

@@ -1,0 +1,124 @@
+"""Requests that wait for their grammars, which are compiled away from the engine's loop."""
+
+import concurrent.futures
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import msgspec
+
+from octavo.config import EngineConfig
+from octavo.errors import OctavoError, RequestFailedError
+from octavo.hub import ModelSource, tokenizer_path
+from octavo.records import EngineOutput, EngineRequest
+from octavo.sampling.grammar.base import CompiledGrammar
+from octavo.sampling.grammar.compiler import GrammarCompiler
+from octavo.sampling.grammar.constraint import Constraint
+from octavo.sampling.grammar.trial import VocabularySource
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    request: EngineRequest
+    grammar: Future[CompiledGrammar]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A request whose grammar is there: as the scheduler is to have it, and what binds it."""
+
+    request: EngineRequest
+    constraint: Constraint
+
+
+class Constraints:
+    """Takes in requests with ``structured_outputs`` and gives them back when they can run.
+
+    Nothing is loaded before the first of them.
+    """
+
+    def __init__(self, settings: EngineConfig, source: ModelSource, vocab_size: int) -> None:
+        self._settings = settings
+        self._source = source
+        self._vocab_size = vocab_size
+        self._compiler: GrammarCompiler | None = None
+        self._waiting: dict[str, _Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
+    def begin(self, request: EngineRequest) -> None:
+        """Let a request's grammar be compiled.
+
+        Raises:
+            OctavoError: what it asks for is malformed or not supported, or too many are waiting.
+        """
+        assert request.params.structured_outputs is not None
+        if self._compiler is None:
+            self._compiler = self._new_compiler(request.eos_token_ids)
+        self._waiting[request.request_id] = _Waiting(request, self._compiler.submit(request.params.structured_outputs))
+
+    def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
+        """Forget requests that wait here; unknown ids are ignored."""
+        found = [request_id for request_id in dict.fromkeys(request_ids) if request_id in self._waiting]
+        for request_id in found:
+            self._waiting.pop(request_id).grammar.cancel()
+        return [EngineOutput(request_id, finish_reason="abort") for request_id in found]
+
+    def take_ready(self) -> tuple[list[Bound], list[EngineOutput]]:
+        """Requests that can run now, in the order of their arrival, and outputs of those whose grammars failed."""
+        ready: list[Bound] = []
+        failed: list[EngineOutput] = []
+        for request_id, waiting in list(self._waiting.items()):
+            if not waiting.grammar.done():
+                continue
+            del self._waiting[request_id]
+            error = waiting.grammar.exception()
+            if error is None:
+                ready.append(_bind(waiting.request, waiting.grammar.result()))
+            else:
+                shown = error if isinstance(error, OctavoError) else RequestFailedError("The grammar failed.")
+                failed.append(refusal(request_id, shown))
+        return ready, failed
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a grammar is there, or for so long."""
+        grammars = [waiting.grammar for waiting in self._waiting.values()]
+        concurrent.futures.wait(grammars, seconds, return_when=concurrent.futures.FIRST_COMPLETED)
+
+    def close(self) -> None:
+        """End what compiles."""
+        if self._compiler is not None:
+            self._compiler.close()
+
+    def _new_compiler(self, eos_token_ids: list[int]) -> GrammarCompiler:
+        model = self._settings.model
+        vocabulary = None
+        if not model.skip_tokenizer_init:
+            path = tokenizer_path(self._settings, self._source)
+            vocabulary = VocabularySource(str(path), self._vocab_size, tuple(eos_token_ids))
+        return GrammarCompiler(vocabulary, model.structured_outputs_backend)
+
+
+def refusal(request_id: str, error: OctavoError) -> EngineOutput:
+    """The only output of a request that never ran."""
+    is_refused = not isinstance(error, RequestFailedError)
+    return EngineOutput(request_id, finish_reason="error", error=str(error), is_refused=is_refused)
+
+
+def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
+    params = request.params
+    assert params.structured_outputs is not None
+    constraint = Constraint(
+        grammar.start(),
+        params.structured_outputs.start_after or (),
+        params.min_tokens,
+        {*request.eos_token_ids, *(params.stop_token_ids or ())},
+        request.output_token_ids,
+    )
+    # The grammar decides when the text may end; what holds it back longer, the constraint knows.
+    params = msgspec.structs.replace(params, min_tokens=0)
+    return Bound(msgspec.structs.replace(request, params=params), constraint)
