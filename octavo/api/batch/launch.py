@@ -115,7 +115,8 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
         await upload(output, job.output_file)
         place = describe(parse_url(job.output_file))
     errors = f", {answers.num_failed} of them errors" if answers.num_failed else ""
-    _say(f"{len(order)} answers are in {place}{errors}.")
+    count = "1 answer is" if len(order) == 1 else f"{len(order)} answers are"
+    _say(f"{count} in {place}{errors}.")
     return 1 if answers.num_failed else 0
 
 
