@@ -112,6 +112,12 @@ def test_every_length_ends_in_order(start_server: StartServer) -> None:
         assert answer["output"][-1]["status"] == "incomplete"
 
 
+def test_the_answers_length_is_an_upper_bound(server: RunningServer) -> None:
+    """It may be more than the context has room for, as with OpenAI's server."""
+    assert both(server, max_output_tokens=1 << 20)["status"] == "completed"
+    assert server.engine.calls[0]["params"].max_tokens == (1 << 17) - len("user: hi\nassistant: ")
+
+
 def test_thoughts_can_be_left_out(start_server: StartServer) -> None:
     server = start_server(ScriptedEngine("Hm.</think>Yes."), **THINKING)
     answer = both(server, include_reasoning=False)
@@ -211,7 +217,7 @@ def test_truncation_drops_the_oldest_turns(start_server: StartServer) -> None:
     assert refused.status_code == 400
     create(server, input=items, truncation="auto")
     prompt = engine.calls[-1]["prompt"]
-    assert prompt.startswith("<system>RULES\n<user>question2") and "<user>last" in prompt
+    assert prompt.startswith("<system>RULES\n<user>question3") and "<user>last" in prompt
 
 
 def test_messages_are_shown_on_request(server: RunningServer) -> None:

@@ -74,7 +74,7 @@ def test_cancelling(start_server: StartServer) -> None:
     answer = client.responses.create(model="fake/model", input="hi", background=True)
     with pytest.raises(openai.BadRequestError, match="still being made"):
         client.responses.create(model="fake/model", input="hi", previous_response_id=answer.id)
-    until(lambda: len(client.responses.retrieve(answer.id).output) > 1)
+    until(lambda: client.responses.retrieve(answer.id).output_text.startswith(REPLY))
     cancelled = client.responses.cancel(answer.id)
     assert cancelled.status == "cancelled" and server.engine.num_running == 0
     assert client.responses.cancel(answer.id) == cancelled == client.responses.retrieve(answer.id)

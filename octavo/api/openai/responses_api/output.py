@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from octavo.api.openai.responses import ChatTokenLogprob
 from octavo.api.openai.responses_api import events
 from octavo.api.openai.responses_api.events import Event
@@ -98,6 +100,21 @@ class OutputBuilder:
         self._open: _Open | None = None
         self._blank = ""  # white space that may turn out to stand between two other items
         self._num_before_round = 0
+
+    def snapshot(self) -> list[OutputItem]:
+        """The items with what is written so far of the last one."""
+        if self._open is None:
+            return self.items
+        item, text = self._open.item, "".join(self._open.pieces)
+        growing: OutputItem
+        match item:
+            case MessageItem():
+                growing = msgspec.structs.replace(item, content=[OutputText(text, [], list(self._open.logprobs))])
+            case ReasoningItem():
+                growing = msgspec.structs.replace(item, content=[ReasoningPart(text)])
+            case _:
+                growing = msgspec.structs.replace(item, arguments=text)
+        return [*self.items[:-1], growing]
 
     def begin_round(self) -> None:
         """The model is asked once more."""

@@ -24,6 +24,7 @@ from octavo.api.openai.responses_api.prepare import Prepared, Services, prepare
 from octavo.api.openai.responses_api.protocol import InputTokensRequest, ResponsesRequest
 from octavo.api.openai.responses_api.run import Run
 from octavo.api.openai.responses_api.store import ResponseStore, StoredResponse
+from octavo.api.scale_out.render import rendered_turn
 from octavo.api.template_date import pinned_date
 from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
 from octavo.config import ServerSettings
@@ -73,6 +74,13 @@ def responses_router(frontend: Frontend) -> APIRouter:
                 await send_json(send, ENCODER.encode(await Run(services, prepared, _drop).execute()))
 
         return WatchedResponse(work, frontend.drain)
+
+    @router.post("/render", summary="The tokens that a request would have the model read first.")
+    async def render_response(body: ResponsesRequest, request: Request) -> Response:
+        prepared = prepare(services, body, owner_of(request, settings))
+        turn = await Run(services, prepared, _drop).first_turn()
+        rendered = rendered_turn(turn, prepared.response.id, prepared.response.model, body)
+        return Response(ENCODER.encode(rendered), media_type=JSON)
 
     @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:

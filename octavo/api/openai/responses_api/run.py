@@ -37,9 +37,9 @@ from octavo.api.openai.responses_api.objects import (
 from octavo.api.openai.responses_api.output import Call, CallKind, OutputBuilder
 from octavo.api.openai.responses_api.prepare import Prepared, Services, seals_reasoning
 from octavo.api.openai.responses_api.tools import CallOutcome, McpSource
-from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, PromptTooLongError, RequestFailedError
+from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
 from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
-from octavo.records import TokensPrompt
+from octavo.records import SamplingParams, TokensPrompt
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Run:
 
     def snapshot(self) -> Response:
         """The response as far as it is."""
-        return self._response.with_output(self._builder.items)
+        return self._response.with_output(self._builder.snapshot())
 
     async def check(self) -> None:
         """Render the first prompt where that is possible, so that what is wrong with it is told at the door.
@@ -91,7 +91,8 @@ class Run:
         """
         if not self._toolset.sources:
             prompt = await self._prompt(self._conversation(0))
-            self._check_length(len(prompt["prompt_token_ids"]))
+            params = self._params_behind(prompt)
+            self._frontend.engine.input_processor.process(self._response.id, prompt, params, clip_max_tokens=False)
 
     async def count_input(self) -> int:
         """Tokens that the model would read in the first round; tools of MCP servers count if they are known.
@@ -102,6 +103,16 @@ class Run:
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
         prompt = await self._prompt(self._conversation(0))
         return len(prompt["prompt_token_ids"])
+
+    async def first_turn(self) -> Turn:
+        """The first question to the model, as it would be asked; tools of MCP servers belong to it if they are known.
+
+        Raises:
+            OctavoError: the conversation cannot be rendered.
+        """
+        self._toolset.learn([*self._prepared.history, *self._prepared.items])
+        conversation = self._conversation(0)
+        return self._turn(conversation, await self._prompt(conversation), self._prepared.params)
 
     async def execute(self) -> Response:
         """Make the response.
@@ -138,26 +149,27 @@ class Run:
                 break
         await self._finish(reason)
 
-    async def _round(self, index: int) -> str | None:
-        """Ask the model once and carry out its calls; why it ended, or ``tools`` if it must be asked again."""
-        builder = self._builder
-        conversation = self._conversation(index)
-        prompt = await self._prompt(conversation)
-        params = self._prepared.params
-        if params.max_tokens is not None and index > 0:
-            left = params.max_tokens - self._usage.output_tokens
-            if left < 1:
-                return "length"
-            params = msgspec.structs.replace(params, max_tokens=left, min_tokens=min(params.min_tokens, left))
-        turn = Turn(
+    def _turn(self, conversation: Conversation, prompt: TokensPrompt, params: SamplingParams) -> Turn:
+        body = self._prepared.body
+        return Turn(
             self._frontend,
             conversation,
             prompt,
             params,
             self._response.id,
-            priority=self._prepared.body.priority,
-            cache_salt=self._prepared.body.cache_salt,
+            priority=body.priority,
+            cache_salt=body.cache_salt,
         )
+
+    async def _round(self, index: int) -> str | None:
+        """Ask the model once and carry out its calls; why it ended, or ``tools`` if it must be asked again."""
+        builder = self._builder
+        conversation = self._conversation(index)
+        prompt = await self._prompt(conversation)
+        params = self._params_behind(prompt)
+        if params is None:
+            return "length"
+        turn = self._turn(conversation, prompt, params)
         if self._prepared.num_logprobs is not None:
             self._logprobs = ContentLogprobs(self._frontend.engine.tokenizer, self._prepared.num_logprobs)
         builder.begin_round()
@@ -224,6 +236,19 @@ class Run:
             response_format=self._prepared.response_format if choice not in ("required", "named") else None,
         )
 
+    def _params_behind(self, prompt: TokensPrompt) -> SamplingParams | None:
+        """Sampling parameters of a round: what is left of the answer's length, and fits; None if nothing is left."""
+        params = self._prepared.params
+        if params.max_tokens is None:
+            return params
+        left = params.max_tokens - self._usage.output_tokens
+        if left < 1:
+            return None
+        room = self._frontend.engine.info.max_model_len - len(prompt["prompt_token_ids"])
+        if room > 0:  # else the engine refuses the prompt
+            left = min(left, room)
+        return msgspec.structs.replace(params, max_tokens=left, min_tokens=min(params.min_tokens, left))
+
     def _has_budget(self, index: int) -> bool:
         limit = self._prepared.body.max_tool_calls
         return index < MAX_ROUNDS - 1 and (limit is None or self._num_calls < limit)
@@ -247,16 +272,10 @@ class Run:
         return best
 
     def _fits(self, prompt: TokensPrompt) -> bool:
-        room = self._prepared.params.max_tokens or 1
-        return len(prompt["prompt_token_ids"]) + room <= self._frontend.engine.info.max_model_len
-
-    def _check_length(self, num_tokens: int) -> None:
+        # The answer may need room as well, up to a quarter of what there is.
         limit = self._frontend.engine.info.max_model_len
-        if num_tokens >= limit:
-            raise PromptTooLongError(
-                f"The conversation has {num_tokens} tokens, and the model takes {limit}, answer included.",
-                "input",
-            )
+        room = min(self._prepared.params.max_tokens or limit, limit // 4)
+        return len(prompt["prompt_token_ids"]) + room <= limit
 
     async def _list_tools(self, source: McpSource) -> None:
         label = source.asked.server_label
