@@ -18,6 +18,7 @@ from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError
+from octavo.telemetry.logs import silence_access_log
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ def make_server(
 ) -> DrainingServer:
     """A server for ``engine`` that has yet to be given its sockets; ``on_started`` is called when it listens."""
     _check_tls(settings)
+    silence_access_log([path.strip() for path in (settings.disable_access_log_for_endpoints or "").split(",") if path])
     drain = Drain()
     config = uvicorn.Config(
         build_app(engine, settings, drain),

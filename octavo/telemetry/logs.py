@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 from octavo.records import EngineStats
@@ -66,6 +66,29 @@ def configure_logging(level: str = "info", log_format: str = "text") -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(level.upper())
+
+
+class _QuietPaths(logging.Filter):
+    """Passes over lines about requests for some paths, in the log that uvicorn writes."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        super().__init__()
+        self._paths = frozenset(paths)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be written."""
+        if not isinstance(record.args, tuple) or len(record.args) != 5:
+            return True
+        return str(record.args[2]).partition("?")[0] not in self._paths
+
+
+def silence_access_log(paths: Collection[str]) -> None:
+    """Write no line for requests of these paths; may be called again with others."""
+    logger = logging.getLogger("uvicorn.access")
+    for old in [each for each in logger.filters if isinstance(each, _QuietPaths)]:
+        logger.removeFilter(old)
+    if paths:
+        logger.addFilter(_QuietPaths(paths))
 
 
 class StatsLine:

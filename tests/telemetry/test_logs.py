@@ -8,7 +8,7 @@ import pytest
 
 from octavo.records import EngineStats
 from octavo.records.caller import CALLER, Caller
-from octavo.telemetry.logs import OneLineFormatter, StatsLine, configure_logging, log_stats
+from octavo.telemetry.logs import OneLineFormatter, StatsLine, configure_logging, log_stats, silence_access_log
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,21 @@ def test_lines_for_programs_name_the_request_they_are_about(capsys: pytest.Captu
     line = json.loads(second)
     assert line["request_id"] == "abc" and "ValueError: bad" in line["exception"]
     assert third.endswith("octavo.engine: text again")
+
+
+def test_paths_that_are_asked_for_all_the_time_may_go_unlogged(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info")
+    silence_access_log(["/health", "/metrics"])
+    logger = logging.getLogger("uvicorn.access")
+    for path in ("/health", "/metrics?x=1", "/healthy", "/v1/models"):
+        logger.info('%s - "%s %s HTTP/%s" %d', "1.2.3.4:5", "GET", path, "1.1", 200)
+    logger.info("something else")
+    silence_access_log([])
+    logger.info('%s - "%s %s HTTP/%s" %d', "1.2.3.4:5", "GET", "/health", "1.1", 200)
+    shown = [line.partition("uvicorn.access: ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [line.split('"')[1].split()[1] if '"' in line else line for line in shown] == [
+        *("/healthy", "/v1/models", "something else", "/health")
+    ]
 
 
 def test_a_message_cannot_forge_a_line() -> None:

@@ -1,26 +1,23 @@
 """``/invocations``: SageMaker's one route for everything; the body tells which other route is meant."""
 
-from collections.abc import Collection
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from octavo.api.frontend import Frontend
 from octavo.api.json_body import JsonRequest
 from octavo.errors import InvalidRequestError
 
-# In the order in which they are tried: fields that a body has, and where it then belongs.
-_TARGETS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("messages",), ("/v1/chat/completions", "/v1/embeddings", "/classify", "/pooling")),
-    (("prompt",), ("/v1/completions",)),
-    (("query", "documents"), ("/rerank",)),
-    (("text_1", "text_2"), ("/score",)),
-    (("queries",), ("/score",)),
-    (("data_1", "data_2"), ("/score",)),
-    (("input",), ("/v1/embeddings", "/classify", "/pooling")),
+# Fields that a body has, and where it then belongs.
+_TEXT_TARGETS = ((("messages",), "/v1/chat/completions"), (("prompt",), "/v1/completions"))
+_POOLING_TARGETS = (
+    (("query", "documents"), "/rerank"),
+    (("text_1", "text_2"), "/score"),
+    (("queries",), "/score"),
+    (("data_1", "data_2"), "/score"),
 )
+_BY_TASK = {"embed": "/v1/embeddings", "classify": "/classify"}
 
 
 def invocations_router(frontend: Frontend, app: FastAPI) -> APIRouter:
@@ -30,43 +27,38 @@ def invocations_router(frontend: Frontend, app: FastAPI) -> APIRouter:
         app: has the other routes.
     """
     router = APIRouter(tags=["admin"])
-    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
 
     @router.post("/invocations", summary="The same as the route that the body is for.")
     async def invocations(request: Request) -> Response:
         asked = JsonRequest(request.scope, request.receive)
         asked.max_bytes = frontend.settings.max_request_bytes
         asked.check_content_type()
-        path = target_of(await asked.json(), paths, is_pooling=frontend.engine.info.pooling is not None)
+        pooling = frontend.engine.info.pooling
+        path = target_of(await asked.json(), None if pooling is None else pooling.tasks[0])
         return _PassedOn(app, path, await asked.body())
 
     return router
 
 
-def target_of(body: Any, paths: Collection[str], *, is_pooling: bool) -> str:
+def target_of(body: Any, task: str | None) -> str:
     """The route that a body is for.
 
     Args:
-        paths: routes that there are.
-        is_pooling: whether the model answers with vectors.
+        task: what the model does first of all; None if it writes text.
 
     Raises:
         InvalidRequestError: the body fits none.
     """
     if isinstance(body, dict):
-        for fields, targets in _TARGETS:
-            there = [path for path in targets if path in paths and _answers(path) != is_pooling]
-            if there and all(field in body for field in fields):
-                return there[0]
+        for fields, path in _TEXT_TARGETS if task is None else _POOLING_TARGETS:
+            if all(field in body for field in fields):
+                return path
+        if task is not None and ("input" in body or "messages" in body):
+            return _BY_TASK.get(task, "/pooling")
     raise InvalidRequestError(
-        "The body fits no route: a chat has messages, a completion a prompt, an embedding an input, a ranking a query "
-        "and documents."
+        "The body fits no route of this model: a chat has messages, a completion a prompt, an embedding an input, a "
+        "ranking a query and documents."
     )
-
-
-def _answers(path: str) -> bool:
-    """Whether a route answers with text."""
-    return path.endswith("completions")
 
 
 class _PassedOn(Response):
