@@ -227,6 +227,16 @@ def test_thinking_and_effort(server: RunningServer, fields: dict[str, Any], expe
     assert prompt(server) == expected
 
 
+def test_models_that_always_think_may_think_less(start_server: StartServer) -> None:
+    server = start_server(thinking_engine(), anthropic_disabled_thinking_effort="low")
+    post(server, thinking={"type": "disabled"})
+    assert "effort: low\n" in prompt(server)
+    post(server, thinking={"type": "disabled"}, output_config={"effort": "high"})
+    assert "effort: high\n" in prompt(server)
+    post(server)
+    assert "effort" not in prompt(server)
+
+
 def test_thoughts_can_be_left_out(client: anthropic.Anthropic, server: RunningServer) -> None:
     thinking: Any = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
     message = client.messages.create(**BODY, thinking=thinking)

@@ -89,6 +89,17 @@ def test_messages_are_rendered(server: RunningServer) -> None:
     assert answer["stop_reason"] == "tool_use"
 
 
+def test_responses_are_rendered(server: RunningServer) -> None:
+    body = {"model": "fake/model", "input": "hi", "instructions": "Be brief.", "max_output_tokens": 300}
+    rendered = post(server, "/v1/responses/render", body)
+    assert server.engine.calls == []
+    post(server, "/v1/responses", body)
+    call = server.engine.calls[-1]
+    assert rendered["token_ids"] == call["prompt_token_ids"]
+    assert rendered["sampling_params"]["max_tokens"] == 300
+    assert post(server, GENERATE, {**rendered, "output_mode": "text"})["choices"][0]["text"] == REPLY
+
+
 def test_schemas_survive_rendering(server: RunningServer) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}

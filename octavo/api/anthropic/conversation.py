@@ -18,8 +18,11 @@ LOW_BUDGET = 2048
 MEDIUM_BUDGET = 8192
 
 
-def conversation_of(body: CountTokensRequest) -> Conversation:
+def conversation_of(body: CountTokensRequest, disabled_thinking_effort: str = "auto") -> Conversation:
     """What is asked.
+
+    Args:
+        disabled_thinking_effort: ``reasoning_effort`` where thinking is switched off; "auto" sets none.
 
     Raises:
         InvalidRequestError: a block, a tool or a choice is none that this server takes; the sentence says where.
@@ -29,6 +32,7 @@ def conversation_of(body: CountTokensRequest) -> Conversation:
     choice = body.tool_choice or ToolChoice(type="auto")
     if choice.type == "tool" and choice.name is None:
         raise InvalidRequestError("tool_choice: name the tool that must be called.", "tool_choice")
+    kwargs = _template_kwargs(body, disabled_thinking_effort, is_prefilled=is_prefilled)
     return Conversation(
         _messages(body),
         tools=offered_tools(body),
@@ -37,7 +41,7 @@ def conversation_of(body: CountTokensRequest) -> Conversation:
         is_parallel=not choice.disable_parallel_tool_use,
         add_generation_prompt=not is_prefilled,
         continue_final_message=is_prefilled,
-        template_kwargs=_template_kwargs(body, is_prefilled=is_prefilled),
+        template_kwargs=kwargs,
         response_format=_response_format(body),
     )
 
@@ -78,7 +82,7 @@ def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:
     return messages
 
 
-def _template_kwargs(body: CountTokensRequest, *, is_prefilled: bool) -> dict[str, Any]:
+def _template_kwargs(body: CountTokensRequest, disabled_effort: str, *, is_prefilled: bool) -> dict[str, Any]:
     """Values for the template: names that models of several families look for, then what the request sets itself."""
     kwargs: dict[str, Any] = {}
     thinking = body.thinking
@@ -90,6 +94,8 @@ def _template_kwargs(body: CountTokensRequest, *, is_prefilled: bool) -> dict[st
         kwargs["enable_thinking"] = kwargs["thinking"] = False
     if effort is None and thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
         effort = _effort_of(thinking.budget_tokens)
+    if effort is None and disabled_effort != "auto" and kwargs.get("enable_thinking") is False:
+        effort = disabled_effort
     if effort is not None:
         kwargs["reasoning_effort"] = _EFFORTS.get(effort, effort)
     return {**kwargs, **(body.chat_template_kwargs or {})}

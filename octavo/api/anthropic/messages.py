@@ -59,7 +59,8 @@ def messages_router(frontend: Frontend) -> APIRouter:
     @router.post("/count_tokens", summary="How many tokens a conversation's prompt has.")
     async def count_tokens(body: CountTokensRequest) -> Response:
         frontend.check_model(body.model)
-        prompt = await render(frontend, conversation_of(body))
+        conversation = conversation_of(body, frontend.settings.anthropic_disabled_thinking_effort)
+        prompt = await render(frontend, conversation)
         return json_answer(ENCODER.encode(TokenCount(len(prompt["prompt_token_ids"]))))
 
     return router
@@ -71,7 +72,7 @@ async def start_message(frontend: Frontend, body: MessagesRequest, name: str) ->
     Raises:
         InvalidRequestError: something is wrong; the sentence says what.
     """
-    conversation = conversation_of(body)
+    conversation = conversation_of(body, frontend.settings.anthropic_disabled_thinking_effort)
     params = message_params(body, frontend.engine.input_processor.default_sampling_params())
     prompt = await render(frontend, conversation)
     # Clients ask for all that a model of Anthropic's might say; what the context holds must do.

@@ -13,8 +13,9 @@ from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.models import json_answer
-from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
+from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from octavo.api.openai.responses import ENCODER
+from octavo.api.openai.responses_api.protocol import ResponsesRequest
 from octavo.api.openai.sampling import completion_params, completion_prompts, engine_prompt, refuse_unsupported
 from octavo.api.scale_out.protocol import RenderedRequest
 from octavo.records import RequestOutputKind, SamplingParams
@@ -58,7 +59,9 @@ def render_router(frontend: Frontend) -> APIRouter:
     return router
 
 
-def rendered_turn(turn: Turn, name: str, model: str, body: ChatCompletionRequest | MessagesRequest) -> RenderedRequest:
+def rendered_turn(
+    turn: Turn, name: str, model: str, body: ChatCompletionRequest | MessagesRequest | ResponsesRequest
+) -> RenderedRequest:
     """A turn that is not taken here."""
     return rendered_request(turn.prompt["prompt_token_ids"], turn.params, name, model, body)
 
@@ -68,11 +71,11 @@ def rendered_request(
     params: SamplingParams,
     name: str,
     model: str,
-    body: CompletionRequest | ChatCompletionRequest | MessagesRequest,
+    body: GenerationRequest | MessagesRequest | ResponsesRequest,
 ) -> RenderedRequest:
     """A body for ``/inference/v1/generate``."""
     options: dict[str, Any] | None = None
-    if not isinstance(body, MessagesRequest) and body.stream_options is not None:
+    if isinstance(body, GenerationRequest) and body.stream_options is not None:
         options = body.stream_options.model_dump()
     return RenderedRequest(
         request_id=name,
