@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from octavo.config import EngineConfig
 from octavo.records import EngineStats
 from octavo.telemetry.metrics import Metrics
 
@@ -10,11 +11,16 @@ from octavo.telemetry.metrics import Metrics
 class RemoteControl(ABC):
     """Calls of :class:`~octavo.engine.control.Control`, which says what they mean, from afar.
 
+    Attributes:
+        settings: the engine's.
+        stats: its latest figures.
+
     All of them raise:
         EngineDeadError: no engine is there, or it died before it answered.
         InvalidRequestError: the engine refused.
     """
 
+    settings: EngineConfig
     stats: EngineStats
 
     @property
