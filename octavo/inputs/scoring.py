@@ -19,11 +19,13 @@ from octavo.records import (
 )
 
 MAX_PAIRS = 4096
+MAX_QUERY_BYTES = 32 << 20
+"""Vectors of queries that travel with the documents of one portion."""
 
 Output = PoolingRequestOutput[PoolingOutput]
 Outputs = list[Output]
 ScoringJob = Generator[list[PreparedRequest], Outputs, list["Score"]]
-"""Yields requests to run together and is sent their outputs, once or twice; returns a score for each pair."""
+"""Yields requests to run together and is sent their outputs, until it returns a score for each pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +176,12 @@ def _score_late(
     found = yield [_prepared(processor, text, True, new_id(), request, params, options) for text in queries]
     by_query = dict(zip(queries, found, strict=True))
     vectors = {text: PooledData.of(output.outputs.array) for text, output in by_query.items()}
-    outputs = yield [
-        _prepared(processor, second, False, new_id(), with_query(request, vectors[first]), params, options)
-        for first, second in pairs
-    ]
+    outputs: Outputs = []
+    for start, end in _portions([len(vectors[first].data) for first, _ in pairs]):
+        outputs += yield [
+            _prepared(processor, second, False, new_id(), with_query(request, vectors[first]), params, options)
+            for first, second in pairs[start:end]
+        ]
     fresh = {(text, True) for text in queries}
     known = {(text, True): output for text, output in by_query.items()}
     scores = []
@@ -189,6 +193,18 @@ def _score_late(
             )
         )
     return scores
+
+
+def _portions(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of pairs whose queries come to a bounded number of bytes: each pair carries a copy of its own."""
+    portions: list[tuple[int, int]] = []
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > MAX_QUERY_BYTES:
+            portions.append((start, index))
+            start, total = index, 0
+        total += size
+    return [*portions, (start, len(sizes))]
 
 
 _Text = tuple[str, bool]

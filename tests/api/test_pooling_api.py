@@ -130,6 +130,7 @@ def test_long_texts_are_refused_or_cut(serve: Serve) -> None:
         ({"input": "cat", "truncate_prompt_tokens": 41}, "truncate_prompt_tokens must be between 1 and 40"),
         ({"input": "cat", "padding": "max_length"}, "padding: inputs are never padded"),
         ({"input": "cat", "encoding_format": "hex"}, "encoding_format:"),
+        ({"input": "cat", "late_chunking_params": {"chunk_size": 2}}, "late_chunking_params: late chunking is not"),
         ({"input": "cat", "chat_template": "x"}, "chat_template: a template runs on the server"),
         ({"input": ["cat"] * 300, "encoding_format": "bytes"}, "encoding_format 'bytes' describes at most 256"),
         ({"messages": []}, "There is no input"),
@@ -180,6 +181,22 @@ def test_vectors_of_tokens(serve: Serve) -> None:
     assert refusal == "This model gives a vector for each token; use /pooling, /score or /rerank."
 
 
+def test_an_answer_of_gigabytes_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.api.pooling.inputs.MAX_NUMBERS", 3 * HIDDEN)
+    assert len(embed(serve("embed"), TEXTS)) == 3
+    answer = post(serve("embed"), "/pooling", input="a cat", task="token_embed")
+    assert error_of(answer).startswith(f"The answer would hold {4 * HIDDEN} numbers; at most {3 * HIDDEN} go into one.")
+
+
+def test_many_documents_of_a_late_query_come_in_portions(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve("colbert")
+    body = {"text_1": "a cat", "text_2": TEXTS * 2}
+    whole = post(server, "/score", **body).json()["data"]
+    monkeypatch.setattr("octavo.inputs.scoring.MAX_QUERY_BYTES", 2 * 4 * COLBERT_DIM * 4)
+    assert post(server, "/score", **body).json()["data"] == whole
+    assert server.engine.batches[-4:] == [1, 2, 2, 2]
+
+
 def test_classes(serve: Serve) -> None:
     server = serve("classify")
     answer = post(server, "/classify", input=TEXTS).json()
@@ -227,6 +244,7 @@ def test_a_late_score_is_the_sum_of_best_matches(serve: Serve) -> None:
         ("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "cat"]}, "Give one text to compare with all others"),
         ("/score", {"text_1": [], "text_2": "b"}, "There are no texts to compare"),
         ("/score", {"text_1": "a", "text_2": {"content": [{"type": "image_url"}]}}, "text_2 holds something else"),
+        ("/score", {"text_1": "a", "text_2": "b", "instruction": "x"}, "instruction: instructions are not supported"),
         ("/rerank", {"query": "a", "documents": []}, "There are no texts to compare"),
         ("/rerank", {"query": "a", "documents": ["b"], "truncate_prompt_tokens": 3}, "truncate_prompt_tokens is 3"),
     ],

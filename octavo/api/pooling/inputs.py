@@ -10,9 +10,11 @@ from octavo.api.pooling.protocol import MAX_INPUTS, InputBody, PoolingBody
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.outputs.pooling import Pooled
-from octavo.records import PoolingParams, PoolingTask, PreparedRequest, PromptType
+from octavo.records import PoolingParams, PoolingSpec, PoolingTask, PreparedRequest, PromptType
 
 LONG_TEXT = 4096
+MAX_NUMBERS = 1 << 23
+"""Numbers in one answer: as JSON these are some 170 MB."""
 
 Conversation = Sequence[Mapping[str, Any]]
 
@@ -79,7 +81,24 @@ async def pool_prompts(
 
     is_long = sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) > LONG_TEXT
     prepared = await asyncio.to_thread(prepare) if is_long else prepare()
+    _check_size(processor.spec, prepared)
     return await frontend.engine.pool(prepared)
+
+
+def _check_size(spec: PoolingSpec, prepared: Sequence[PreparedRequest]) -> None:
+    """Refuse what would come to an answer of gigabytes."""
+    num_vectors = 0
+    for request in prepared:
+        pooling = request.children[0].pooling
+        assert pooling is not None, "made by a pooling processor"
+        num_vectors += len(request.prompt_token_ids) if pooling.task.startswith("token_") else 1
+    num_numbers = num_vectors * spec.output_size
+    if num_numbers > MAX_NUMBERS:
+        raise InvalidRequestError(
+            f"The answer would hold {num_numbers} numbers; at most {MAX_NUMBERS} go into one. Send fewer or shorter "
+            "inputs.",
+            "input",
+        )
 
 
 def check_count(num_inputs: int) -> None:

@@ -19,7 +19,6 @@ from octavo.errors import InvalidRequestError
 from octavo.records import PoolingTask
 
 MAX_INPUTS = 2048
-MAX_PREFIX = 1 << 16
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 EmbedDType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
@@ -28,6 +27,7 @@ Count = Annotated[int, Field(ge=0, le=1 << 31)]
 
 _UNSUPPORTED = {
     "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "instruction": "instructions are not supported; write it into the query as the model wants it",
     "late_chunking_params": "late chunking is not supported",
     "images": "this model takes text only",
 }
@@ -121,7 +121,6 @@ class ScoringBody(PoolingBody):
 
     max_tokens_per_query: Count = 0
     max_tokens_per_doc: Count = 0
-    instruction: Annotated[str, Field(max_length=MAX_PREFIX)] | None = None
 
 
 class ScoreRequest(ScoringBody):
@@ -170,12 +169,12 @@ class EmbeddingData(msgspec.Struct, tag_field="object", tag="embedding"):
 
 
 class EmbeddingAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/v1/embeddings``."""
+    """Answer of ``/v1/embeddings``; ``data`` holds :class:`EmbeddingData`, encoded one by one."""
 
     id: str
     created: int
     model: str
-    data: list[EmbeddingData]
+    data: list[msgspec.Raw]
     usage: Usage
 
 
@@ -187,12 +186,12 @@ class PooledAnswerData(msgspec.Struct, tag_field="object", tag="pooling"):
 
 
 class PoolingAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/pooling``."""
+    """Answer of ``/pooling``; ``data`` holds :class:`PooledAnswerData`, encoded one by one."""
 
     id: str
     created: int
     model: str
-    data: list[PooledAnswerData]
+    data: list[msgspec.Raw]
     usage: Usage
 
 

@@ -88,8 +88,6 @@ def _watched(frontend: Frontend, body: ScoringBody, work: Callable[[Send], Await
 
 async def _scores(frontend: Frontend, body: ScoringBody, answer: str, pairs: list[tuple[str, str]]) -> list[Score]:
     """The scores of pairs; long texts are tokenised in a thread."""
-    if body.instruction:
-        pairs = [(f"{body.instruction} {first}", second) for first, second in pairs]
     numbers = itertools.count()
     job = score_pairs(
         processor_of(frontend),

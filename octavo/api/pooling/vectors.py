@@ -1,7 +1,9 @@
 """``/v1/embeddings``, ``/pooling`` and ``/classify``."""
 
+import asyncio
 import time
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
@@ -71,6 +73,7 @@ def vectors_router(frontend: Frontend) -> APIRouter:
     return router
 
 
+_MANY_NUMBERS = 1 << 14
 _OTHER_ROUTE: dict[PoolingTask, str] = {
     "classify": "This model gives classes, not embeddings; use /classify, /score or /rerank.",
     "token_embed": "This model gives a vector for each token; use /pooling, /score or /rerank.",
@@ -93,12 +96,15 @@ def _vectors(
             await send_binary(send, body, answer, model, outputs, usage)
             return
         created = int(time.time())
-        if is_embedding:
-            embeddings = [EmbeddingData(index, _written(body, output)) for index, output in enumerate(outputs)]
-            await send_json(send, ENCODER.encode(EmbeddingAnswer(answer, created, model, embeddings, usage)))
-        else:
-            data = [PooledAnswerData(index, _written(body, output)) for index, output in enumerate(outputs)]
-            await send_json(send, ENCODER.encode(PoolingAnswer(answer, created, model, data, usage)))
+        data: list[msgspec.Raw] = []
+        make_item = EmbeddingData if is_embedding else PooledAnswerData
+        for index, output in enumerate(outputs):
+            data.append(msgspec.Raw(ENCODER.encode(make_item(index, _written(body, output)))))
+            if output.outputs.array.size > _MANY_NUMBERS or index % 64 == 0:
+                # Writing millions of numbers takes seconds; other clients' events go out in between.
+                await asyncio.sleep(0)
+        make_answer = EmbeddingAnswer if is_embedding else PoolingAnswer
+        await send_json(send, ENCODER.encode(make_answer(answer, created, model, data, usage)))
 
     return WatchedResponse(work, frontend.drain)
 
