@@ -132,7 +132,9 @@ def _check_json(name: str, value: Any) -> None:
         check_nesting(name, value)
         try:
             size = len(msgspec.json.encode(value))
-        except (TypeError, ValueError, RecursionError) as error:
+            # Records cross processes in this encoding, whose numbers have 64 bits.
+            msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise _error(f"{name} must be plain JSON: {error}.") from None
     else:
         size = _num_bytes(name, value)

@@ -58,3 +58,9 @@ def test_survives_the_way_to_the_engine() -> None:
     params = StructuredOutputsParams(json={"type": "object"}, disable_any_whitespace=True, start_after=[3, 4])
     encoded = msgspec.msgpack.encode(params)
     assert msgspec.msgpack.decode(encoded, type=StructuredOutputsParams) == params
+
+
+def test_numbers_that_no_record_can_hold() -> None:
+    with pytest.raises(InvalidRequestError, match="plain JSON"):
+        StructuredOutputsParams(json={"const": 1 << 64})
+    StructuredOutputsParams(json={"const": (1 << 64) - 1})

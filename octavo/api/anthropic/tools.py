@@ -71,6 +71,10 @@ def _tool(where: str, param: ToolParam) -> Tool:
             "know by heart, do not exist here.",
             "tools",
         )
+    if param.input_schema.get("type", "object") != "object":
+        raise InvalidRequestError(
+            f"{where}.input_schema: its type must be 'object', since inputs are objects.", "tools"
+        )
     return parse_function(where, param.model_dump(), "input_schema")
 
 
