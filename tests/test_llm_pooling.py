@@ -113,6 +113,16 @@ def test_mistakes_leave_nothing_behind(load: Load) -> None:
     assert not llm._engine.has_work
 
 
+def test_the_largest_step_leaves_nothing_behind(load: Load) -> None:
+    """What a start on a GPU runs first."""
+    llm = load("embed")
+    runner = llm._engine.executor._runner  # type: ignore[attr-defined]
+    before = llm.embed(TEXTS, use_tqdm=False)
+    runner.warm_up(llm._engine.plan)
+    after = llm.embed(TEXTS, use_tqdm=False)
+    assert [output.outputs for output in after] == [output.outputs for output in before]
+
+
 def test_the_engine_itself_refuses_requests_of_the_other_kind(load: Load) -> None:
     engine = load("embed")._engine
     with pytest.raises(InvalidRequestError, match="for text or for vectors"):

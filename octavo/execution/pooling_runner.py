@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from octavo.execution.pooling import PooledStep, PoolingState
 from octavo.execution.runner import ModelRunner
@@ -35,21 +36,36 @@ class EncoderRunner:
         self._device = device
 
     @torch.inference_mode()
+    def warm_up(self, plan: Plan) -> None:
+        """Run the largest step once: kernels are compiled, and memory is known to do."""
+        num_rows = max(1, min(plan.max_num_batched_tokens // plan.max_model_len, plan.max_num_seqs))
+        lengths = np.full(num_rows, plan.max_model_len, np.int64)
+        self._forward(np.zeros((3, int(lengths.sum())), np.int64), lengths)
+
+    @torch.inference_mode()
     def execute(self, step: Step) -> PooledStep:
         """Run one step, all of whose rows are new and whole."""
         self._pooling.take_changes(step)
         by_slot = {row.slot: row for row in step.new_rows}
         rows = [by_slot[slot] for slot in step.slots.tolist()]
         inputs = np.concatenate([_inputs_of(row) for row in rows], axis=1)  # [3, T]
+        return self._pooling.run(step, self._forward(inputs, step.num_new.astype(np.int64)))
+
+    def _forward(self, inputs: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
+        """``[T, hidden]`` of sequences laid end to end.
+
+        Args:
+            inputs: ``[3, T]``, token ids, positions, segments.
+            lengths: ``[R]``.
+        """
         num_tokens = inputs.shape[1]
         padding = (0, padded_rows(self._device, num_tokens) - num_tokens)
         token_ids, positions, segments = F.pad(to_device(inputs, self._device), padding)
-        plan = plan_packed(step.num_new.astype(np.int64), self._device)
-        hidden: torch.Tensor = self._backbone(token_ids, positions, segments, plan)
-        return self._pooling.run(step, hidden[:num_tokens])
+        hidden: torch.Tensor = self._backbone(token_ids, positions, segments, plan_packed(lengths, self._device))
+        return hidden[:num_tokens]
 
 
-def _inputs_of(row: NewRow) -> np.ndarray:
+def _inputs_of(row: NewRow) -> NDArray[np.int64]:
     """``[3, tokens]`` int64: token ids, positions, segments."""
     inputs = np.zeros((3, len(row.token_ids)), np.int64)
     inputs[0] = row.token_ids
@@ -84,16 +100,19 @@ def pooling_runner(
         deterministic: whether a row's bits must not depend on the other rows.
     """
     if config.encoder is not None:
-        return EncoderRunner(model, device)
+        runner = EncoderRunner(model, device)
+        if device.type != "cpu":
+            runner.warm_up(plan)
+        return runner
     backbone = model.backbone
     assert isinstance(backbone, CausalLM)
     backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
     arguments = (backbone, config, plan, getattr(torch, plan.dtype), device, backend)
     state = PoolingState(model.pooler, device)
     if device.type == "cpu":
-        runner = DecoderPoolingRunner(*arguments)
-        runner.pooling = state
-        return runner
+        on_host = DecoderPoolingRunner(*arguments)
+        on_host.pooling = state
+        return on_host
     from octavo.execution.device_pooling_runner import DevicePoolingRunner
 
     on_device = DevicePoolingRunner(*arguments)

@@ -23,10 +23,14 @@ class PaddedRows:
     Attributes:
         tokens: ``[R, L]`` int64, where each token stands among all of the step; padding repeats the first one.
         is_token: ``[R, 1, 1, L]`` bool; None if there is no padding.
+        kept: ``[N]`` int64, which of the R · L entries are tokens; None if all are.
+        places: ``[N]`` int64, where those stand among all of the step.
     """
 
     tokens: torch.Tensor
     is_token: torch.Tensor | None
+    kept: torch.Tensor | None
+    places: torch.Tensor
 
 
 def plan_packed(lengths: NDArray[np.int64], device: torch.device) -> list[PaddedRows]:
@@ -51,10 +55,13 @@ def plan_packed(lengths: NDArray[np.int64], device: torch.device) -> list[Padded
 def _padded(starts: NDArray[np.int64], lengths: NDArray[np.int64], longest: int, device: torch.device) -> PaddedRows:
     offsets = np.arange(longest)
     is_token = offsets < lengths[:, None]
-    tokens = to_device(starts[:, None] + np.where(is_token, offsets, 0), device)
+    places = starts[:, None] + np.where(is_token, offsets, 0)
+    tokens = to_device(places, device)
     if is_token.all():
-        return PaddedRows(tokens, None)
-    return PaddedRows(tokens, to_device(is_token, device)[:, None, None, :])
+        return PaddedRows(tokens, None, None, tokens.flatten())
+    kept = np.flatnonzero(is_token)
+    mask = to_device(is_token, device)[:, None, None, :]
+    return PaddedRows(tokens, mask, to_device(kept, device), to_device(places.flatten()[kept], device))
 
 
 @kernel
@@ -72,15 +79,13 @@ def packed_attention(qkv: torch.Tensor, plan: list[PaddedRows], spec: AttentionS
     output = qkv.new_zeros(len(qkv), heads * size)
     for rows in plan:
         count, length = rows.tokens.shape
-        places = rows.tokens.flatten()
-        gathered = qkv.index_select(0, places).view(count, length, heads + 2 * kv_heads, size).transpose(1, 2)
+        gathered = (
+            qkv.index_select(0, rows.tokens.flatten()).view(count, length, heads + 2 * kv_heads, size).transpose(1, 2)
+        )
         q, k, v = gathered.split((heads, kv_heads, kv_heads), dim=1)  # [R, H, L, D]
         attended = F.scaled_dot_product_attention(
             q, k, v, attn_mask=rows.is_token, scale=spec.scale, enable_gqa=heads != kv_heads
         )
         flat = attended.transpose(1, 2).reshape(count * length, heads * size)
-        if rows.is_token is not None:
-            chosen = rows.is_token.flatten().nonzero()[:, 0]
-            places, flat = places[chosen], flat[chosen]
-        output.index_copy_(0, places, flat)
+        output.index_copy_(0, rows.places, flat if rows.kept is None else flat.index_select(0, rows.kept))
     return output
