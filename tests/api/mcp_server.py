@@ -61,10 +61,11 @@ class Recorder:
 
 
 @contextmanager
-def running_mcp_server() -> Iterator[RunningMcpServer]:
-    """Serve until the test ends."""
+def running_mcp_server(path: str = "/mcp") -> Iterator[RunningMcpServer]:
+    """Serve until the test ends, at ``/mcp`` over streamable HTTP or at ``/sse`` over server-sent events."""
     seen = RunningMcpServer()
-    app = Recorder(make_server(seen).streamable_http_app(), seen)
+    server_app = make_server(seen)
+    app = Recorder(server_app.streamable_http_app() if path == "/mcp" else server_app.sse_app(), seen)
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1))
     is_started = threading.Event()
@@ -78,7 +79,7 @@ def running_mcp_server() -> Iterator[RunningMcpServer]:
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     assert is_started.wait(10)
-    seen.url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    seen.url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
     yield seen
     server.should_exit = True
     thread.join(10)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseFunctionToolCall, ResponseReasoningItem
 from pydantic import BaseModel
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids
+from test_connections import until
 
 PATH = "/v1/responses"
 WEATHER: dict[str, Any] = {
@@ -277,6 +278,18 @@ def test_the_official_client_parses_objects(start_server: StartServer) -> None:
     client = client_of(start_server(engine))
     assert client.responses.parse(model="fake/model", input="hi", text_format=City).output_parsed == City(name="Oslo")
     assert engine.calls[0]["params"].structured_outputs.json["properties"]["name"]["type"] == "string"
+
+
+def test_who_leaves_is_not_waited_for(start_server: StartServer) -> None:
+    server = start_server(ScriptedEngine(REPLY * 100, step_seconds=0.005))
+    with server.client.stream(
+        "POST", PATH, json={"input": "hi", "stream": True, "request_id": "resp_left"}
+    ) as response:
+        next(response.iter_bytes())
+        assert server.engine.num_running == 1
+    until(lambda: server.engine.num_running == 0)
+    assert server.engine.num_aborted == 1
+    assert server.client.get(f"{PATH}/resp_left").status_code == 404
 
 
 def test_a_failure_before_the_first_event_has_a_status(server: RunningServer) -> None:

@@ -61,6 +61,16 @@ def test_a_tool_is_called_and_the_model_goes_on(start_server: StartServer, mcp: 
     assert answer["usage"]["output_tokens"] == sum(len(reply) for reply in replies)
 
 
+def test_a_server_over_events(start_server: StartServer) -> None:
+    with running_mcp_server("/sse") as mcp:
+        host = mcp.url.removeprefix("http://").removesuffix("/sse")
+        engine = ScriptedEngine(call_text("add", '{"a": 2, "b": 3}'), "Five.")
+        server = start_server(engine, tool_server=host, tool_call_parser="hermes")
+        answer = create(server, tools=[tool(mcp, headers={"X-Team": "a"})])
+        assert answer["output"][1]["output"] == "5"
+        assert {headers["x-team"] for headers in mcp.headers} == {"a"}
+
+
 def test_a_stream_tells_how_far_the_tools_are(start_server: StartServer, mcp: RunningMcpServer) -> None:
     replies = [call_text("add", '{"a": 2, "b": 3}') + call_text("fail", "{}"), "Done."]
     events = stream(serve(start_server, mcp, *replies), tools=[tool(mcp)])
