@@ -37,11 +37,14 @@ class Regex:
         text: what a whole text has to match; without anchors.
         guidance_only: what in it xgrammar does not know, None if it knows all.
         size: characters that it stands for, its repetitions written out.
+        names_escaped: whether it names characters that stand in JSON strings by an escape only: quotes, backslashes,
+            control characters.
     """
 
     text: str
     guidance_only: str | None = None
     size: int = 1
+    names_escaped: bool = False
 
     @property
     def is_large(self) -> bool:
@@ -71,7 +74,7 @@ def read_regex(text: str, name: str, *, matches_part: bool = False) -> Regex:
     """
     parser = _Parser(text, name)
     bodies = [_body(branch, parser, matches_part) for branch in _flat(parser.parse())]
-    return Regex("|".join(bodies), parser.guidance_only, parser.size)
+    return Regex("|".join(bodies), parser.guidance_only, parser.size, parser.names_escaped)
 
 
 def escape(text: str) -> str:
@@ -116,6 +119,7 @@ class _Parser:
     guidance_only: str | None = None
     prefix: str = ""
     size: int = 0
+    names_escaped: bool = False
 
     def error(self, message: str) -> InvalidRequestError:
         return InvalidRequestError(f"{self.name}: the regex {message}.", "structured_outputs")
@@ -339,44 +343,48 @@ class _Parser:
         if self.source.startswith("^", self.place):
             parts.append("^")
             self.place += 1
-        is_first = True
+        num_marks = len(parts)
+        is_plain = num_marks == 2
         while True:
             char = self._next(f"a '[' without ']' at character {start}")
-            if char == "]" and not is_first:
+            if char == "]" and len(parts) > num_marks:
+                self.names_escaped |= not is_plain
                 return "".join(parts) + "]"
             if char == "]" and self.source.find("]", self.place) < 0:
                 raise self.error(f"has an empty class at character {start}")
-            is_first = False
             if char == "[" and self.source.startswith((":", ".", "="), self.place):
                 raise self.error("uses a class of POSIX ('[:'), which is not known; write its characters")
-            parts.append(self._class_member(char))
+            first, last = self._class_member(char)
+            is_plain |= last is not None or len(first) > 1 or not _is_escaped_in_json(first)
+            if last is not None:
+                parts.append(f"{_class_literal(first)}-{_class_literal(last)}")
+            else:
+                parts.append(_class_literal(first) if len(first) == 1 else first)
 
-    def _class_member(self, char: str) -> str:
-        first, is_single = self._class_atom(char)
-        if (
-            not is_single
-            or not self.source.startswith("-", self.place)
-            or self.source[self.place + 1 :][:1] in ("", "]")
-        ):
-            return _class_literal(first) if is_single else first
+    def _class_member(self, char: str) -> tuple[str, str | None]:
+        """A character or the text of a class; and the end of a range, if there is one."""
+        first = self._class_atom(char)
+        is_range = self.source.startswith("-", self.place) and not self.source.startswith("-]", self.place)
+        if len(first) > 1 or not is_range or self.place + 1 == len(self.source):
+            return first, None
         self.place += 1
-        last, is_single = self._class_atom(self._next("an unfinished range"))
-        if not is_single or last < first:
+        last = self._class_atom(self._next("an unfinished range"))
+        if len(last) > 1 or last < first:
             raise self.error(f"has a range in a class that is no range, at character {self.place}")
-        return f"{_class_literal(first)}-{_class_literal(last)}"
+        return first, last
 
-    def _class_atom(self, char: str) -> tuple[str, bool]:
-        """A member of a class, and whether it is a single character (else it is text of the class)."""
+    def _class_atom(self, char: str) -> str:
+        """A single character, or longer text that stands for several in a class."""
         if char != "\\":
-            return self._checked(char), True
+            return self._checked(char)
         char = self._next("an unfinished '\\' at its end")
         if char in _KEPT_ESCAPES:
-            return _CLASSES.get(char, "\\" + char), False
+            return _CLASSES.get(char, "\\" + char)
         if char in "pP":
-            return self._unicode_class(char), False
+            return self._unicode_class(char)
         if char == "b":
-            return "\b", True
-        return self._checked(self._escaped_char(char)), True
+            return "\b"
+        return self._checked(self._escaped_char(char))
 
     def _next(self, missing: str) -> str:
         if self.place >= len(self.source):
@@ -390,11 +398,16 @@ class _Parser:
         return char
 
     def _checked_literal(self, char: str) -> str:
+        self.names_escaped |= _is_escaped_in_json(char)
         return _literal(self._checked(char))
 
     def _check_size(self, size: int) -> None:
         if size > MAX_REGEX_SIZE:
             raise self.error(f"stands for more than {MAX_REGEX_SIZE:,} characters, its repetitions written out")
+
+
+def _is_escaped_in_json(char: str) -> bool:
+    return char in '"\\' or char < " "
 
 
 def _literal(char: str) -> str:

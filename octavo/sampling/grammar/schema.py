@@ -385,6 +385,8 @@ class SchemaReader:
         self.is_large |= regex.is_large
         if regex.guidance_only is not None:
             self._miss(f"{regex.guidance_only} in a pattern", "xgrammar")
+        if regex.names_escaped:
+            self._miss("a pattern with quotes, backslashes or control characters", "xgrammar")
 
     def _mapping(self, source: _Schema, key: str) -> Mapping[str, Any]:
         value = source.get(key, {})

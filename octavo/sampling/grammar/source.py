@@ -100,11 +100,13 @@ def _choose(allowed: tuple[Backend, ...], missing: dict[str, str], name: str) ->
     chosen = tuple(backend for backend in allowed if backend not in missing)
     if chosen:
         return chosen
-    feature = missing[allowed[-1]]
     what = "schema" if name in ("json", "json_object") else name.replace("_", " ")
-    whom = f"the {allowed[0]} backend does not follow" if len(allowed) == 1 else "no grammar backend follows"
-    advice = ", or ask for another backend" if len(allowed) < len(BACKENDS) and _others(allowed, missing) else ""
-    raise _error(f"{name}: the {what} uses {feature}, which {whom}; leave it out{advice}")
+    if len(allowed) > 1 and missing[allowed[0]] != missing[allowed[1]]:
+        found = ", and ".join(f"{missing[backend]}, which {backend} does not follow" for backend in allowed)
+        raise _error(f"{name}: the {what} uses {found}; leave one of the two out")
+    whom = f"the {allowed[0]} backend does" if len(allowed) == 1 else "no grammar backend does"
+    advice = ", or ask for another backend" if _others(allowed, missing) else ""
+    raise _error(f"{name}: the {what} uses {missing[allowed[0]]}, which {whom} not follow; leave it out{advice}")
 
 
 def _others(allowed: tuple[Backend, ...], missing: dict[str, str]) -> list[str]:

@@ -111,6 +111,22 @@ def test_notes_what_only_guidance_knows(regex: str) -> None:
     assert read_regex(regex, "regex").guidance_only is not None
 
 
+@pytest.mark.parametrize(
+    ("regex", "is_so"),
+    [
+        ('a"b', True),
+        (r"a\\b", True),
+        (r"\n", True),
+        ('["\n]', True),
+        ('["a]', False),
+        ('[^"]', False),
+        ("[ -~]", False),
+    ],
+)
+def test_notes_characters_that_json_escapes(regex: str, is_so: bool) -> None:
+    assert read_regex(regex, "regex").names_escaped is is_so
+
+
 def test_surrogate_pairs_are_one_character() -> None:
     assert read_regex(r"\ud83d\ude00", "regex").text == "😀"
 

@@ -38,6 +38,8 @@ SCHEMAS: dict[str, Any] = {
     "length": {"type": "string", "minLength": 2, "maxLength": 4},
     "pattern": {"type": "string", "pattern": "^[A-Z]{2,4}-[0-9]+$"},
     "open pattern": {"type": "string", "pattern": "[0-9]{3}"},
+    "pattern with quotes": {"type": "string", "pattern": '^["a]"b\\\\c\\n$'},
+    "pattern of printable characters": {"type": "string", "pattern": '^[ -~]{1,9}[^"]\\s?$'},
     "pattern of alternatives": {"type": "string", "pattern": "^a$|(^b+$)"},
     "reference": {
         "$defs": {"a/b": {"type": "object", "properties": {"next": {"$ref": "#/$defs/a~1b"}}, "required": []}},
@@ -52,6 +54,7 @@ SCHEMAS: dict[str, Any] = {
     },
     "tuple": {"type": "array", "items": [INTEGER, STRING], "additionalItems": False, "minItems": 2},
     "named by pattern": {"type": "object", "patternProperties": {"^x[0-9]$": INTEGER}},
+    "named by quotes": {"type": "object", "propertyNames": {"enum": ['a"b']}, "additionalProperties": INTEGER},
     "named by list": {"type": "object", "propertyNames": {"enum": ["a", "b.c"]}, "additionalProperties": INTEGER},
     "date": {"type": "object", "properties": {"on": {"type": "string", "format": "date"}}, "required": ["on"]},
     "all of": {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 5}]},

@@ -1,0 +1,1 @@
+"""Grammars that bind what a model may write: structured output."""
