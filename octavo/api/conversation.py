@@ -232,6 +232,8 @@ class Turn:
         if conversation.is_forced:
             schema = forced_schema(conversation.tools, conversation.named_tool, is_parallel=conversation.is_parallel)
             constraint = StructuredOutputsParams(json=schema)
+        elif constraint is None and conversation.may_call:
+            constraint = self._formats.strict_calls(conversation.tools)
         if constraint is not None:
             end = self._formats.thought_end(self._prompt_end)
             start_after = None if end is None else self._frontend.need_tokenizer().encode(end, False)

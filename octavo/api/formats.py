@@ -1,5 +1,6 @@
 """How the served model marks thoughts and calls of tools."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
 from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
 from octavo.outputs.parsers.tools import registry as tool_registry
 from octavo.outputs.parsers.tools.registry import tool_parser
+from octavo.outputs.parsers.tools.strict import strict_structural_tag
+from octavo.records import StructuredOutputsParams
 from octavo.tokenization.tokenizer import Tokenizer
 
 AUTO = "auto"
@@ -57,6 +60,11 @@ class AnswerFormats:
         if calls is None and tools and self.tools is not None:
             calls = tool_parser(self.tools, tools)
         return AnswerParser(None if self.reasoning is None else self.reasoning.start(prompt_end), calls)
+
+    def strict_calls(self, tools: Sequence[Tool]) -> StructuredOutputsParams | None:
+        """What binds calls of strict tools to their schemas, wherever they begin; None if no tool is strict."""
+        tag = None if self.tools is None else strict_structural_tag(self.tools, tools)
+        return None if tag is None else StructuredOutputsParams(structural_tag=json.dumps(tag))
 
     def tells_apart(self, *, with_tools: bool) -> bool:
         """Whether text is parsed at all, for which special tokens must be spelled out in it."""

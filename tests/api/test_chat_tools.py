@@ -128,3 +128,15 @@ def test_a_format_begins_after_the_thought(start_server: StartServer) -> None:
     assert constraint is not None and constraint.json == schema
     tokenizer = server.engine.tokenizer
     assert tokenizer is not None and tokenizer.decode(constraint.start_after or []) == "</think>"
+
+
+def test_calls_of_strict_tools_are_bound_wherever_they_begin(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(reply=REPLY), tool_call_parser="hermes")
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}
+    strict = {"type": "function", "function": {"name": "weather", "parameters": schema, "strict": True}}
+    for tools, is_bound in (([strict], True), (TOOLS, False)):
+        assert server.client.post("/v1/chat/completions", json={"messages": HELLO, "tools": tools}).status_code == 200
+        constraint = server.engine.calls[-1]["params"].structured_outputs
+        assert (constraint is not None) is is_bound
+    tag = server.engine.calls[-2]["params"].structured_outputs.structural_tag
+    assert json.loads(tag)["format"]["tags"][0]["content"]["json_schema"] == schema
