@@ -86,7 +86,7 @@ class PoolingState:
         """
         rows = [self._rows[slot] for slot in step.slots.tolist()]
         ends = np.cumsum(step.num_new)
-        places = _Places(ends - step.num_new, ends, step.num_computed == 0, step.samples)
+        places = _Places(ends - step.num_new, ends, step.samples)
         by_kind: dict[_Kind, list[int]] = defaultdict(list)
         for index, row in enumerate(rows):
             by_kind[row.kind].append(index)
@@ -191,12 +191,11 @@ class _Places:
 
     Attributes:
         starts, ends: ``[R]``.
-        is_first, is_last: ``[R]`` whether a row's prompt begins, and ends, in this step.
+        is_last: ``[R]`` whether a row's prompt ends in this step.
     """
 
     starts: NDArray[np.int32]
     ends: NDArray[np.int32]
-    is_first: NDArray[np.bool_]
     is_last: NDArray[np.bool_]
 
 
