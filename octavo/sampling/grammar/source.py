@@ -104,9 +104,9 @@ def _choose(allowed: tuple[Backend, ...], missing: dict[str, str], name: str) ->
     if len(allowed) > 1 and missing[allowed[0]] != missing[allowed[1]]:
         found = ", and ".join(f"{missing[backend]}, which {backend} does not follow" for backend in allowed)
         raise _error(f"{name}: the {what} uses {found}; leave one of the two out")
-    whom = f"the {allowed[0]} backend does" if len(allowed) == 1 else "no grammar backend does"
+    follower = f"the {allowed[0]} backend does not follow" if len(allowed) == 1 else "no grammar backend follows"
     advice = ", or ask for another backend" if _others(allowed, missing) else ""
-    raise _error(f"{name}: the {what} uses {missing[allowed[0]]}, which {whom} not follow; leave it out{advice}")
+    raise _error(f"{name}: the {what} uses {missing[allowed[0]]}, which {follower}; leave it out{advice}")
 
 
 def _others(allowed: tuple[Backend, ...], missing: dict[str, str]) -> list[str]:
