@@ -69,6 +69,7 @@ class AsyncLLM(RemoteControl):
         chat_template: a chat template, or a file with one, instead of the model's own.
         address: where to listen for an engine that somebody else keeps alive; by default this object keeps its own.
         index: place among the frontends of that engine; part of the metrics' labels.
+        served_name: what metrics and traces call the model; by default what the settings call it.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class AsyncLLM(RemoteControl):
         chat_template: str | None = None,
         address: str | None = None,
         index: int = 0,
+        served_name: str | None = None,
     ) -> None:
         if any(not isinstance(spec, str) for spec in settings.model.logits_processors or []):
             raise ConfigError(
@@ -87,6 +89,7 @@ class AsyncLLM(RemoteControl):
         self.stats = EngineStats()
         self.model_name = settings.model.model
         self.index = index
+        self._served_name = served_name or self.model_name
         self._chat_template = chat_template
         self._address = address
         self._folder: Path | None = None
@@ -209,9 +212,9 @@ class AsyncLLM(RemoteControl):
             await self.shutdown()
             raise
         self._inputs = self._frontend.input_processor(self.info)
-        self._metrics = Metrics(self.model_name, self.info.max_model_len, str(self.index))
+        self._metrics = Metrics(self._served_name, self.info.max_model_len, str(self.index))
         self._metrics.set_cache_info(self.info)
-        self._meter = RequestMeter(self._metrics, self._tracer, self.model_name)
+        self._meter = RequestMeter(self._metrics, self._tracer, self._served_name)
         limits = self.settings.scheduler
         self._gate = Gate(self.info.max_num_seqs, limits.max_num_waiting, limits.max_num_waiting_tokens)
 

@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
@@ -27,7 +28,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 Message = dict[str, Any]
 
 
-class LLM(PoolingFace):
+class LLM(PoolingFace, LocalControl):
     """A model for offline inference, with vLLM's interface.
 
     Args:
@@ -43,6 +44,7 @@ class LLM(PoolingFace):
         self._settings = EngineConfig.from_kwargs(model=model, **settings)
         self._frontend = Frontend.load(self._settings, chat_template)
         self._engine = EngineCore(self._settings)
+        self._take_control(self._settings)
         self._inputs: InputProcessor = self._frontend.input_processor(self._engine.info)
         self._outputs = OutputProcessor(self._frontend.tokenizer)
         self._request_ids = count()
@@ -136,10 +138,6 @@ class LLM(PoolingFace):
         ]
         return self.generate(prompts, sampling_params, use_tqdm, priority=priority)
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes."""
-        return self._engine.reset_prefix_cache()
-
     def shutdown(self) -> None:
         """Give the model's memory back; the object cannot be used afterwards."""
         self._engine.shutdown()
@@ -150,6 +148,7 @@ class LLM(PoolingFace):
         return params
 
     def _run(self, prepared: list[PreparedRequest], use_tqdm: bool | Callable[..., tqdm]) -> list[RequestOutput]:
+        self._engine.check_awake()
         started: list[PreparedRequest] = []
         done: dict[str, RequestOutput] = {}
         try:

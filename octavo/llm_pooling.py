@@ -165,6 +165,7 @@ class PoolingFace:
     def _pool(self, prepared: list[PreparedRequest], use_tqdm: Bar) -> Outputs:
         """Run requests to their end, and none of them any further if one fails."""
         in_flight = PoolingOutputs()
+        self._engine.check_awake()
         done: dict[str, Pooled] = {}
         make = use_tqdm if callable(use_tqdm) else tqdm
         try:

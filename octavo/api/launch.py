@@ -62,8 +62,13 @@ def run_server(settings: EngineConfig, server: ServerSettings) -> int:
     return _run(_serve_with_children(settings, server))
 
 
+def first_name(server: ServerSettings) -> str | None:
+    """The name that answers show, if the settings give one."""
+    return server.served_model_name[0] if server.served_model_name else None
+
+
 async def _serve_alone(settings: EngineConfig, server: ServerSettings) -> int:
-    engine = AsyncLLM(settings, chat_template=server.chat_template)
+    engine = AsyncLLM(settings, chat_template=server.chat_template, served_name=first_name(server))
     loading = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     # The web framework is imported while the engine process loads the model.
@@ -79,9 +84,11 @@ async def serve_engine(
     Args:
         sockets: where to listen; made from the settings if not given.
     """
+    from octavo.api.formats import check_names
     from octavo.api.server import bind_sockets, serve
 
     try:
+        check_names(server)
         sockets = bind_sockets(server) if sockets is None else sockets
         await loading
         collect_garbage_rarely()

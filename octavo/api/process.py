@@ -7,7 +7,7 @@ import sys
 import msgspec
 import uvloop
 
-from octavo.api.launch import ApiLaunch, serve_engine
+from octavo.api.launch import ApiLaunch, first_name, serve_engine
 from octavo.async_llm import AsyncLLM
 from octavo.engine.parent import end_with_parent
 from octavo.errors import OctavoError
@@ -16,7 +16,11 @@ from octavo.telemetry.logs import configure_logging
 
 async def _serve(launch: ApiLaunch) -> int:
     engine = AsyncLLM(
-        launch.settings, chat_template=launch.server.chat_template, address=launch.address, index=launch.index
+        launch.settings,
+        chat_template=launch.server.chat_template,
+        address=launch.address,
+        index=launch.index,
+        served_name=first_name(launch.server),
     )
     loading = asyncio.create_task(engine.start())
     return await serve_engine(engine, loading, launch.server, [socket.socket(fileno=fd) for fd in launch.fds])

@@ -52,31 +52,15 @@ class Control:
         self._weight_version = "default"
         self._is_updating = self._is_resumed = False
         self._jobs: deque[tuple[Job, Reply]] = deque()
-        self._functions: dict[str, Callable[..., Any]] = {
-            "abort": self._abort,
-            "finish_weight_update": self._finish_weight_update,
-            "pause": self._pause,
-            "reset_prefix_cache": self._reset_prefix_cache,
-            "resume": self._resume,
-            "set_weight_version": self._set_weight_version,
-            "sleep": self._sleep,
-            "start_profile": self._profiler.start,
-            "start_weight_update": self._start_weight_update,
-            "stop_profile": self._profiler.stop,
-            "update_weights": self._update_weights,
-            "wake_up": self._wake_up,
-            "weight_checksums": self._weight_checksums,
-            "weight_version": lambda: self._weight_version,
-        }
 
     def call(self, name: str, arguments: dict[str, Any], reply: Reply) -> None:
         """Run a function, or begin to."""
-        function = self._functions.get(name)
+        function = _FUNCTIONS.get(name)
         if function is None:
             reply(None, f"The engine has no function {name!r}.")
             return
         try:
-            result = function(**arguments)
+            result = function(self, **arguments)
         except OctavoError as error:
             reply(None, str(error))
             return
@@ -194,6 +178,13 @@ class Control:
         self._deliver(StepOutputs(others=ended))
         return list(found)
 
+    def _start_profile(self) -> bool:
+        self._profiler.start()
+        return True
+
+    def _stop_profile(self) -> str:
+        return self._profiler.stop()
+
     def _start_weight_update(self) -> bool:
         if not self._core.is_paused:
             raise InvalidRequestError("Pause the engine before its weights are updated.")
@@ -223,6 +214,9 @@ class Control:
         self._weight_version = version
         return True
 
+    def _get_weight_version(self) -> str:
+        return self._weight_version
+
     def _weight_checksums(self) -> dict[str, str]:
         return self._core.executor.weight_checksums()
 
@@ -239,3 +233,22 @@ class Control:
         if not is_there:
             raise InvalidRequestError(f"There is no folder {path!r} below the server's --weight-update-dir.", "path")
         return folder
+
+
+# Not bound to an object: that would hold itself, and the engine's memory with it, until garbage is collected.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abort": Control._abort,
+    "finish_weight_update": Control._finish_weight_update,
+    "pause": Control._pause,
+    "reset_prefix_cache": Control._reset_prefix_cache,
+    "resume": Control._resume,
+    "set_weight_version": Control._set_weight_version,
+    "sleep": Control._sleep,
+    "start_profile": Control._start_profile,
+    "start_weight_update": Control._start_weight_update,
+    "stop_profile": Control._stop_profile,
+    "update_weights": Control._update_weights,
+    "wake_up": Control._wake_up,
+    "weight_checksums": Control._weight_checksums,
+    "weight_version": Control._get_weight_version,
+}

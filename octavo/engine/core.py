@@ -128,6 +128,15 @@ class EngineCore:
                 failed.append(refusal(bound.request.request_id, error))
         return failed
 
+    def check_awake(self) -> None:
+        """Refuse work for which a caller would wait for ever.
+
+        Raises:
+            InvalidRequestError: the engine is paused, or sleeps.
+        """
+        if self.is_paused:
+            raise InvalidRequestError("The engine sleeps; call wake_up() first.")
+
     @property
     def has_work(self) -> bool:
         """Whether a step may do something."""

@@ -17,12 +17,13 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from octavo.engine import messages
+from octavo.engine.constraints import refusal
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.launch import Launch
 from octavo.engine.parent import end_with_parent
-from octavo.errors import InvalidRequestError, OctavoError
-from octavo.records import EngineOutput, EngineRequest, StepOutputs
+from octavo.errors import OctavoError
+from octavo.records import EngineRequest, StepOutputs
 from octavo.telemetry.logs import configure_logging
 from octavo.telemetry.phases import PhaseTimer, process_age
 
@@ -129,8 +130,8 @@ class EngineServer:
         assert self._core is not None
         try:
             self._core.add(request)
-        except InvalidRequestError as error:
-            output = EngineOutput(request.request_id, finish_reason="error", error=str(error))
+        except OctavoError as error:
+            output = refusal(request.request_id, error)
             self._send(frontend, messages.Batch(self._generation, StepOutputs(others=[output]), self._core.stats))
             return
         self._owners[request.request_id] = request.client_index

@@ -1,0 +1,45 @@
+"""The offline face sleeps, wakes up and takes new weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_llama import SETTINGS, write_model
+
+from octavo import LLM, SamplingParams
+from octavo.errors import InvalidRequestError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+def text(llm: LLM) -> str:
+    return llm.generate("tea", GREEDY, use_tqdm=False)[0].outputs[0].text
+
+
+def test_sleep_and_new_weights(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    (tmp_path / "updates" / "new").mkdir(parents=True)
+    weights = load_file(folder / "model.safetensors")
+    torch.manual_seed(5)
+    changed = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in weights.items()}
+    save_file(changed, tmp_path / "updates" / "new" / "model.safetensors")
+    llm = LLM(str(folder), weight_update_dir=str(tmp_path / "updates"), **SETTINGS)
+    expected = text(llm)
+    for level in (0, 1, 2):
+        llm.sleep(level)
+        with pytest.raises(InvalidRequestError, match="wake_up"):
+            text(llm)
+        llm.wake_up()
+        assert text(llm) == expected
+    assert llm.reset_prefix_cache() is True
+    llm.update_weights("new", "v2")
+    assert text(llm) != expected and llm.get_weight_version() == "v2"
+    with pytest.raises(InvalidRequestError, match="no folder"):
+        llm.update_weights("missing", "v3")
+    assert llm.get_weight_version() == "v2"
+    llm.update_weights()
+    assert text(llm) == expected
+    with pytest.raises(InvalidRequestError, match="profiler-config"):
+        llm.start_profile()
+    llm.shutdown()
