@@ -34,7 +34,7 @@ from octavo.outputs.meter import RequestMeter
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
 from octavo.outputs.processor import OutputProcessor, error_of
 from octavo.outputs.request_log import RequestLog
-from octavo.outputs.stream import OutputStream
+from octavo.outputs.stream import OutputStream, Taker
 from octavo.records import (
     EngineInfo,
     EngineOutput,
@@ -235,12 +235,14 @@ class AsyncLLM(RemoteControl):
         cache_salt: str | None = None,
         truncate_prompt_tokens: int | None = None,
         clip_max_tokens: bool = True,
+        take: Taker | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; closing the generator aborts the request.
 
         Args:
             sampling_params: None takes the model's defaults; ``output_kind`` decides what each output holds.
             clip_max_tokens: cut ``max_tokens`` to what the context has room for, rather than refuse the request.
+            take: is offered each output as it comes, which saves waking the caller; see :class:`OutputStream`.
 
         Raises:
             InvalidRequestError: the request is wrong; raised before the first output.
@@ -267,7 +269,11 @@ class AsyncLLM(RemoteControl):
         self._check_admission(len(prepared.prompt_token_ids))
         if self._outputs.has(request_id):
             raise InvalidRequestError(f"The request id {request_id!r} is already in use.", "request_id")
-        stream = OutputStream(is_delta=prepared.params.output_kind is RequestOutputKind.DELTA)
+        # The log sees outputs on the way to the caller.
+        stream = OutputStream(
+            is_delta=prepared.params.output_kind is RequestOutputKind.DELTA,
+            take=None if self._request_log.is_on else take,
+        )
         begun = self._begin([prepared], stream.fail)
         self._outputs.add(prepared)
         self._streams[request_id] = stream

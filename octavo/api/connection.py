@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import socket
+from types import MethodType
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from octavo.api.errors import error_body
 
@@ -160,6 +162,44 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() > 0:
             logger.info("Cut a client that left its answer unread for %g seconds", self.write_timeout)
             self.transport.abort()
+
+
+class BodyWriter:
+    """Writes pieces of an answer's body at once, where the server's own way would be a coroutine's step for each.
+
+    Args:
+        cycle: uvicorn's end of the answer; its head goes there in the usual way, and so does the end.
+    """
+
+    __slots__ = ("_cycle", "_flow", "_write")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the body has begun, and the client reads as fast as it is written."""
+        cycle = self._cycle
+        return (
+            not self._flow.write_paused
+            and cycle.response_started
+            and cycle.chunked_encoding is True
+            and not cycle.response_complete
+            and not cycle.disconnected
+        )
+
+    def write(self, data: bytes) -> None:
+        """Write some of the body; it must not be empty."""
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def body_writer(send: Send) -> BodyWriter | None:
+    """The writer of an answer, by the server's way to send it; None if the server is not uvicorn's with httptools."""
+    if isinstance(send, MethodType) and isinstance(send.__self__, RequestResponseCycle):
+        return BodyWriter(send.__self__)
+    return None
 
 
 def guarded_protocol(request_timeout: float, write_timeout: float) -> type[GuardedProtocol]:

@@ -16,6 +16,7 @@ from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
+from octavo.outputs.stream import Taker
 from octavo.records import CompletionOutput, RequestOutput, SamplingParams, StructuredOutputsParams, TokensPrompt
 
 PROMPT_END_CHARACTERS = 1000
@@ -154,7 +155,7 @@ class Turn:
         self._conversation = conversation
         self._formats = frontend.formats()
         self._prompt_end = PromptEnd(
-            (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:], conversation.template_kwargs
+            (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:], _merged_kwargs(frontend, conversation)
         )
         self._parsers: dict[int, AnswerParser] = {}
         self._is_parsed = conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call)
@@ -163,8 +164,11 @@ class Turn:
         self._priority = priority
         self._cache_salt = cache_salt
 
-    def outputs(self) -> AsyncGenerator[RequestOutput, None]:
+    def outputs(self, take: Taker | None = None) -> AsyncGenerator[RequestOutput, None]:
         """What the engine says, each to be read once by :meth:`read`; closing this aborts the request.
+
+        Args:
+            take: may be offered outputs before they are yielded; those that it takes are not.
 
         Raises:
             OctavoError: the request is refused, or failed.
@@ -176,6 +180,7 @@ class Turn:
             priority=self._priority,
             cache_salt=self._cache_salt,
             clip_max_tokens=False,
+            take=take,
         )
 
     def read(self, output: RequestOutput) -> list[Update]:
@@ -265,13 +270,18 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
         documents=conversation.documents,
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,
-        template_kwargs={
-            **pinned_date(frontend.settings),
-            **(frontend.settings.default_chat_template_kwargs or {}),
-            **conversation.template_kwargs,
-        },
+        template_kwargs=_merged_kwargs(frontend, conversation),
         add_special_tokens=conversation.add_special_tokens,
     )
+
+
+def _merged_kwargs(frontend: Frontend, conversation: Conversation) -> dict[str, Any]:
+    """The request's values for the template, over the server's."""
+    return {
+        **pinned_date(frontend.settings),
+        **(frontend.settings.default_chat_template_kwargs or {}),
+        **conversation.template_kwargs,
+    }
 
 
 def tool_description(tool: Tool) -> dict[str, Any]:

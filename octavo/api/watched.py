@@ -10,6 +10,7 @@ from typing import TypeVar
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from octavo.api.connection import body_writer
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
 from octavo.errors import OctavoError, OverloadedError
@@ -139,6 +140,25 @@ async def send_events(
         await send({"type": "http.response.body", "body": last})
     finally:
         await events.aclose()
+
+
+def sent_at_once(send: Send, encode: Callable[[Item], bytes]) -> Callable[[Item], bool] | None:
+    """What encodes and writes an item of a stream on the spot, for sources that can offer items as they come.
+
+    It takes an item only while the client keeps up; None if nothing can be written past ``send``.
+    """
+    writer = body_writer(send.body) if isinstance(send, _DirectSend) else None
+    if writer is None:
+        return None
+
+    def take(item: Item) -> bool:
+        if not writer.is_ready:
+            return False
+        if data := encode(item):
+            writer.write(data)
+        return True
+
+    return take
 
 
 async def merge(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:

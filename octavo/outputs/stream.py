@@ -1,8 +1,12 @@
 """Outputs on their way to a reader who may be slower than they come."""
 
 import asyncio
+from collections.abc import Callable
 
 from octavo.records import CompletionOutput, RequestOutput
+
+Taker = Callable[[RequestOutput], bool]
+"""Gets outputs as they come and says whether it took them; those that it did not take go the slower way."""
 
 
 class OutputStream:
@@ -10,18 +14,28 @@ class OutputStream:
 
     Args:
         is_delta: outputs say what is new, and add up; else each says everything, and the last one counts.
+        take: is offered each output before it goes to the reader, who need not be woken then. Only a reader who has
+            done with all earlier outputs and waits for the next is passed over; the last output always goes to it.
     """
 
-    __slots__ = ("_error", "_is_delta", "_output", "_reader")
+    __slots__ = ("_error", "_is_delta", "_output", "_reader", "_take")
 
-    def __init__(self, *, is_delta: bool) -> None:
+    def __init__(self, *, is_delta: bool, take: Taker | None = None) -> None:
         self._is_delta = is_delta
+        self._take = take
         self._output: RequestOutput | None = None
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, output: RequestOutput) -> None:
         """Hand an output over; it belongs to the stream from now on."""
+        if self._take is not None and self._is_awaited and not output.finished:
+            try:
+                if self._take(output):
+                    return
+            except Exception as error:
+                self.fail(error)
+                return
         if self._output is not None and self._is_delta:
             output = _joined(self._output, output)
         self._output = output
@@ -45,6 +59,10 @@ class OutputStream:
             await self._reader
         output, self._output = self._output, None
         return output
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._reader is not None and not self._reader.done()
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():

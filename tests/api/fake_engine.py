@@ -10,6 +10,7 @@ from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor
 from octavo.inputs.processor import InputProcessor
+from octavo.outputs.stream import Taker
 from octavo.records import (
     CompletionOutput,
     EngineInfo,
@@ -83,6 +84,7 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         clip_max_tokens: bool = True,
+        take: Taker | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         prepared = self.input_processor.process(
             request_id, prompt, sampling_params, cache_salt=cache_salt, clip_max_tokens=clip_max_tokens
@@ -96,7 +98,9 @@ class FakeEngine:
         is_done = False
         try:
             async for output in self._outputs(text, prompt_ids, params, request_id):
-                yield output
+                # Whoever asks for the next output has done with the earlier ones.
+                if take is None or output.finished or params.output_kind != RequestOutputKind.DELTA or not take(output):
+                    yield output
             is_done = True
         finally:
             self.num_running -= 1

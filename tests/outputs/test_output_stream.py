@@ -21,10 +21,20 @@ def delta(index: int, token_ids: list[int], finish_reason: str | None, *, is_fir
 @given(
     parts=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), min_size=1, max_size=3)), min_size=1),
     pauses=st.lists(st.integers(0, 3), min_size=40, max_size=40),
+    taken=st.none() | st.lists(st.booleans(), min_size=40, max_size=40),
 )
-def test_deltas_add_up(parts: list[tuple[int, list[int]]], pauses: list[int]) -> None:
+def test_deltas_add_up(parts: list[tuple[int, list[int]]], pauses: list[int], taken: list[bool] | None) -> None:
     async def scenario() -> list[RequestOutput]:
-        stream = OutputStream(is_delta=True)
+        outputs: list[RequestOutput] = []
+
+        def take(output: RequestOutput) -> bool:
+            assert taken is not None
+            is_taken = taken[len(outputs) % len(taken)]
+            if is_taken:
+                outputs.append(output)
+            return is_taken
+
+        stream = OutputStream(is_delta=True, take=None if taken is None else take)
 
         async def write() -> None:
             for number, (index, token_ids) in enumerate(parts):
@@ -34,10 +44,10 @@ def test_deltas_add_up(parts: list[tuple[int, list[int]]], pauses: list[int]) ->
                     await asyncio.sleep(0)
 
         writer = asyncio.create_task(write())
-        outputs = [await stream.get()]
-        while not outputs[-1].finished:
+        while not outputs or not outputs[-1].finished:
+            output = await stream.get()
             await asyncio.sleep(0)
-            outputs.append(await stream.get())
+            outputs.append(output)
         await writer
         return outputs
 
@@ -76,5 +86,47 @@ def test_an_error_comes_after_what_was_there_before_it() -> None:
         assert (await stream.get()).outputs[0].token_ids == [2]
         with pytest.raises(RuntimeError, match="first"):
             await stream.get()
+
+    asyncio.run(scenario())
+
+
+def test_only_a_reader_that_waits_is_passed_over() -> None:
+    async def scenario() -> None:
+        taken: list[RequestOutput] = []
+
+        def take(output: RequestOutput) -> bool:
+            taken.append(output)
+            return True
+
+        stream = OutputStream(is_delta=True, take=take)
+        stream.put(delta(0, [1], None, is_first=True))
+        assert not taken  # nobody waits yet
+        await stream.get()
+        stream.put(delta(0, [2], None, is_first=False))
+        assert not taken  # the reader is busy with the first
+        await stream.get()
+        waiting = asyncio.create_task(stream.get())
+        await asyncio.sleep(0)
+        stream.put(delta(0, [3], None, is_first=False))
+        await asyncio.sleep(0)
+        assert len(taken) == 1 and not waiting.done()
+        stream.put(delta(0, [4], "stop", is_first=False))
+        assert (await waiting).outputs[0].token_ids == [4]  # the end is the reader's
+        assert len(taken) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_taker_that_fails_ends_its_stream() -> None:
+    async def scenario() -> None:
+        def take(output: RequestOutput) -> bool:
+            raise RuntimeError("cannot be written")
+
+        stream = OutputStream(is_delta=True, take=take)
+        waiting = asyncio.create_task(stream.get())
+        await asyncio.sleep(0)
+        stream.put(delta(0, [1], None, is_first=True))
+        with pytest.raises(RuntimeError, match="cannot be written"):
+            await waiting
 
     asyncio.run(scenario())

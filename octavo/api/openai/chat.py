@@ -33,7 +33,7 @@ from octavo.api.openai.responses import (
 from octavo.api.openai.sampling import chat_params, refuse_unsupported, truncate
 from octavo.api.openai.tools import parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode
-from octavo.api.watched import WatchedResponse, send_events, send_json
+from octavo.api.watched import WatchedResponse, send_events, send_json, sent_at_once
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import CompletionOutput, RequestOutput
@@ -53,7 +53,7 @@ def chat_router(frontend: Frontend) -> APIRouter:
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(send, answer.events(turn), frontend.drain)
+                await send_events(send, answer.events(turn, send), frontend.drain)
             else:
                 await send_json(send, await answer.whole(turn))
 
@@ -109,7 +109,11 @@ class ChatAnswer:
         self._num_top = body.top_logprobs or 0
         self._role = answer_role(body, frontend.settings.response_role)
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
+        self._usage_mode = UsageMode.of(body, frontend.settings)
+        self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
+        self._has_only_text = not self._has_details and not self._usage_mode.is_continuous
         self._events_of: dict[int, TextEvents] = {}
+        self._is_begun = False
         created = int(time.time())
         self._new_chunk = partial(ChatChunk, answer, created, model)
         self._new_completion = partial(ChatCompletion, answer, created, model)
@@ -168,37 +172,38 @@ class ChatAnswer:
             ]
         return message
 
-    async def events(self, turn: Turn) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events, as updates come; the first of each choice tells the role."""
-        usage_mode = UsageMode.of(self._body, self._frontend.settings)
-        has_details = self._params.logprobs is not None or bool(self._body.return_token_ids)
-        has_only_text = not has_details and not usage_mode.is_continuous
-        is_begun = False
-        async with aclosing(turn.outputs()) as outputs:
+    async def events(self, turn: Turn, send: Send) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, as updates come; those that can go out through ``send`` at once do."""
+        encode = partial(self._events, turn)
+        async with aclosing(turn.outputs(sent_at_once(send, encode))) as outputs:
             async for output in outputs:
-                self._usage.add(0, output)
-                if not is_begun:
-                    is_begun = True
-                    for opening in self._openings(output, usage_mode):
-                        yield opening
-                for update in turn.read(output):
-                    if has_only_text and update.finish_reason is None:
-                        text = _bare_text(update.parts)
-                        if text is not None:
-                            yield self._text_events(update.completion.index, usage_mode).event(text)
-                            continue
-                    delta = self._delta(update.parts)
-                    if delta is not None or update.finish_reason is not None or has_details:
-                        choice = self._chunk_choice(update, delta or ChatDelta())
-                        yield event(self._new_chunk([choice], usage=usage_mode.within(self._usage)))
-        if usage_mode.is_sent:
+                if data := encode(output):
+                    yield data
+        if self._usage_mode.is_sent:
             yield event(self._new_chunk([], usage=self._usage.usage()))
 
-    def _text_events(self, index: int, usage_mode: UsageMode) -> TextEvents:
+    def _events(self, turn: Turn, output: RequestOutput) -> bytes:
+        """Events with what is new; the first of each choice tells the role."""
+        self._usage.add(0, output)
+        events = [] if self._is_begun else self._openings(output)
+        self._is_begun = True
+        for update in turn.read(output):
+            if self._has_only_text and update.finish_reason is None:
+                text = _bare_text(update.parts)
+                if text is not None:
+                    events.append(self._text_events(update.completion.index).event(text))
+                    continue
+            delta = self._delta(update.parts)
+            if delta is not None or update.finish_reason is not None or self._has_details:
+                choice = self._chunk_choice(update, delta or ChatDelta())
+                events.append(event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage))))
+        return b"".join(events)
+
+    def _text_events(self, index: int) -> TextEvents:
         events = self._events_of.get(index)
         if events is None:
             choice = ChatChunkChoice(index, ChatDelta(None, TextEvents.MARK))
-            events = TextEvents(self._new_chunk([choice], usage=usage_mode.within(self._usage)))
+            events = TextEvents(self._new_chunk([choice], usage=self._usage_mode.within(self._usage)))
             self._events_of[index] = events
         return events
 
@@ -222,10 +227,10 @@ class ChatAnswer:
             is_empty = False
         return None if is_empty else delta
 
-    def _openings(self, output: RequestOutput, usage_mode: UsageMode) -> list[bytes]:
+    def _openings(self, output: RequestOutput) -> list[bytes]:
         delta = ChatDelta(self._role, self._echo())
         chunks = [
-            self._new_chunk([ChatChunkChoice(index, delta)], usage=usage_mode.within(self._usage))
+            self._new_chunk([ChatChunkChoice(index, delta)], usage=self._usage_mode.within(self._usage))
             for index in range(self._params.n)
         ]
         if self._body.return_token_ids:

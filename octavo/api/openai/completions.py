@@ -21,8 +21,11 @@ from octavo.api.openai.sampling import (
     returns_prompt_only,
 )
 from octavo.api.openai.usage import UsageCounter, UsageMode
-from octavo.api.watched import WatchedResponse, last_items, merge, send_events, send_json
+from octavo.api.watched import WatchedResponse, last_items, merge, send_events, send_json, sent_at_once
+from octavo.outputs.stream import Taker
 from octavo.records import CompletionOutput, PromptLogprobs, RequestOutput, TokensPrompt
+
+Prompt = str | list[int] | TokensPrompt
 
 
 def completions_router(frontend: Frontend) -> APIRouter:
@@ -35,13 +38,13 @@ def completions_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
         answer = CompletionAnswer(frontend, body, answer_id("cmpl", request, body.request_id), model)
-        sources = await answer.start()
+        prompts = await answer.start()
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(send, answer.events(sources), frontend.drain)
+                await send_events(send, answer.events(prompts, send), frontend.drain)
             else:
-                await send_json(send, answer.whole(await last_items(sources)))
+                await send_json(send, answer.whole(await last_items(answer.outputs(prompts))))
 
         return WatchedResponse(work, frontend.drain)
 
@@ -62,29 +65,42 @@ class CompletionAnswer:
         self._prompt_logprobs: dict[int, PromptLogprobs] = {}
         self._text_offsets: dict[int, int] = {}
         self._usage = UsageCounter(len(self._prompts), frontend.settings.enable_prompt_tokens_details)
+        self._usage_mode = UsageMode.of(body, frontend.settings)
+        self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._new_completion = partial(Completion, answer, int(time.time()), model)
 
-    async def start(self) -> list[AsyncGenerator[RequestOutput, None]]:
-        """One generator of outputs per prompt; nothing runs before they are iterated."""
-        body, engine = self._body, self._frontend.engine
+    async def start(self) -> list[Prompt]:
+        """The prompts as the engine takes them."""
+        body = self._body
         inputs = [
             await engine_prompt(self._frontend, body, prompt, body.add_special_tokens) for prompt in self._prompts
         ]
         if body.echo:
             self._echoes = [await self._text_of(prompt) for prompt in inputs]
+        return inputs
+
+    def outputs(
+        self, prompts: Sequence[Prompt], take: Taker | None = None
+    ) -> list[AsyncGenerator[RequestOutput, None]]:
+        """One generator of outputs per prompt; nothing runs before they are iterated.
+
+        Args:
+            take: may be offered outputs before they are yielded; those that it takes are not.
+        """
         return [
-            engine.generate(
+            self._frontend.engine.generate(
                 prompt,
                 self._params,
                 engine_id(self._id, index),
-                priority=body.priority,
-                cache_salt=body.cache_salt,
+                priority=self._body.priority,
+                cache_salt=self._body.cache_salt,
                 clip_max_tokens=False,
+                take=take,
             )
-            for index, prompt in enumerate(inputs)
+            for index, prompt in enumerate(prompts)
         ]
 
-    async def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
+    async def _text_of(self, prompt: Prompt) -> str:
         if isinstance(prompt, str):
             return prompt
         if isinstance(prompt, list):
@@ -105,19 +121,26 @@ class CompletionAnswer:
                 choices.append(choice)
         return ENCODER.encode(self._new_completion(choices, usage=self._usage.usage()))
 
-    async def events(self, sources: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events, as outputs come."""
-        usage_mode = UsageMode.of(self._body, self._frontend.settings)
-        has_details = self._params.logprobs is not None or bool(self._body.return_token_ids)
-        async with aclosing(merge(sources)) as outputs:
+    async def events(self, prompts: Sequence[Prompt], send: Send) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, as outputs come; those that can go out through ``send`` at once do."""
+        # With several prompts, earlier outputs of one may wait for their turn in the merge.
+        take = sent_at_once(send, partial(self._events, 0)) if len(prompts) == 1 else None
+        async with aclosing(merge(self.outputs(prompts, take))) as outputs:
             async for prompt_index, output in outputs:
-                self._account(prompt_index, output)
-                for completion in output.outputs:
-                    choice = self._choice(prompt_index, output, completion)
-                    if choice.text or choice.finish_reason is not None or has_details:
-                        yield event(self._new_completion([choice], usage=usage_mode.within(self._usage)))
-        if usage_mode.is_sent:
+                if data := self._events(prompt_index, output):
+                    yield data
+        if self._usage_mode.is_sent:
             yield event(self._new_completion([], usage=self._usage.usage()))
+
+    def _events(self, prompt_index: int, output: RequestOutput) -> bytes:
+        """Events with what is new of a prompt's completions."""
+        self._account(prompt_index, output)
+        events = []
+        for completion in output.outputs:
+            choice = self._choice(prompt_index, output, completion)
+            if choice.text or choice.finish_reason is not None or self._has_details:
+                events.append(event(self._new_completion([choice], usage=self._usage_mode.within(self._usage))))
+        return b"".join(events)
 
     def _account(self, prompt_index: int, output: RequestOutput) -> None:
         self._usage.add(prompt_index, output, counts_output=not self._is_prompt_only)

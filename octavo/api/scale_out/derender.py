@@ -90,7 +90,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
         refuse_unsupported(request)
         name = clean_request_id(responses[0].request_id) or "cmpl"
         answer = CompletionAnswer(replace(frontend, engine=engine), request, name, model)
-        sources = await answer.start()
+        sources = answer.outputs(await answer.start())
         return json_answer(answer.whole(await last_items(sources)))
 
     return router
