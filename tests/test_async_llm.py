@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tiny_llama import SETTINGS, write_model
 
-from octavo import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams
+from octavo import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams, StructuredOutputsParams
 from octavo.errors import (
     ConfigError,
     EngineDeadError,
@@ -263,3 +263,17 @@ def test_wrong_settings(folder: Path, settings: dict[str, Any], error: type[Exce
             await AsyncLLM.from_engine_args(**{"model": str(folder), **SETTINGS, **settings}).start()
 
     asyncio.run(main())
+
+
+def test_a_grammar_that_cannot_be_followed_is_the_requests_fault(folder: Path) -> None:
+    async def scenario(llm: AsyncLLM) -> None:
+        for form, word in (
+            (StructuredOutputsParams(json={"type": "array", "uniqueItems": True}), "uniqueItems"),
+            (StructuredOutputsParams(grammar="root ::= missing"), "missing"),
+        ):
+            with pytest.raises(InvalidRequestError, match=word):
+                await last(llm, word, SamplingParams(max_tokens=5, structured_outputs=form))
+        choice = SamplingParams(max_tokens=20, structured_outputs=StructuredOutputsParams(choice=["tea", "milk"]))
+        assert (await last(llm, "choice", choice)).outputs[0].text in {"tea", "milk"}
+
+    run(folder, scenario)
