@@ -43,6 +43,7 @@ _TYPED = {
     "exclusiveMaximum": "number",
     "multipleOf": "number",
 }
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf")
 _ASSERTIONS = frozenset(
     (
@@ -277,7 +278,7 @@ class SchemaReader:
             raise self._error(f"has a {least!r} above its {most!r}")
 
     def _read_number(self, source: _Schema, schema: _Schema) -> None:
-        for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
+        for key in (*_BOUNDS, "multipleOf"):
             value = source.get(key)
             if value is None or value is False:
                 continue
@@ -299,6 +300,8 @@ class SchemaReader:
             raise self._error("has a 'multipleOf' that is not above 0")
         if schema.get("type") != "integer" or not isinstance(multiple, int):
             self._miss("'multipleOf' of numbers that are not whole", "xgrammar")
+        if any(key in schema for key in _BOUNDS):
+            self._miss("'multipleOf' beside a bound", "xgrammar")
 
     def _read_array(self, source: _Schema, schema: _Schema, *, closes: bool) -> None:
         self._read_counts(source, schema, "minItems", "maxItems")

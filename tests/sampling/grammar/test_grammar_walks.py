@@ -34,6 +34,8 @@ SCHEMAS: dict[str, Any] = {
     "typed values": {"type": "string", "enum": ["a", 1]},
     "constant": {"const": {"a": [True, "é"]}},
     "bounds": {"type": "integer", "minimum": -3, "exclusiveMaximum": 120},
+    "multiples": {"type": "integer", "multipleOf": 3},
+    "bounded multiples": {"type": "integer", "multipleOf": 3, "maximum": 17},
     "older bounds": {"type": "integer", "minimum": 3, "exclusiveMinimum": True, "maximum": 6},
     "length": {"type": "string", "minLength": 2, "maxLength": 4},
     "pattern": {"type": "string", "pattern": "^[A-Z]{2,4}-[0-9]+$"},
