@@ -31,7 +31,7 @@ def test_a_full_queue_is_full_until_somebody_leaves() -> None:
 def test_tokens_count_until_the_first_answer() -> None:
     gate = Gate(9, None, 100)
     gate.enter("a", "", 90)
-    with pytest.raises(QueueFullError, match="90 prompt tokens wait.*20 more.*100") as caught:
+    with pytest.raises(QueueFullError, match=r"90 prompt tokens wait.*20 more.*100") as caught:
         gate.check("", 20)
     assert caught.value.reason == "token_limit"
     assert admits(gate, num_tokens=10)
