@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
     from octavo.llm import LLM
     from octavo.records import (
+        BeamSearchOutput,
+        BeamSearchParams,
+        BeamSearchSequence,
         ClassificationOutput,
         ClassificationRequestOutput,
         CompletionOutput,
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncLLM": "octavo.async_llm",
+    "BeamSearchOutput": "octavo.records",
+    "BeamSearchParams": "octavo.records",
+    "BeamSearchSequence": "octavo.records",
     "ClassificationOutput": "octavo.records",
     "ClassificationRequestOutput": "octavo.records",
     "CompletionOutput": "octavo.records",
@@ -63,6 +69,9 @@ _HOMES = {
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",

@@ -12,6 +12,7 @@ from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
+from octavo.llm_beam_search import BeamSearchFace
 from octavo.llm_pooling import PoolingFace, as_prompts
 from octavo.outputs.processor import OutputProcessor, error_of
 from octavo.records import (
@@ -28,7 +29,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 Message = dict[str, Any]
 
 
-class LLM(PoolingFace, LocalControl):
+class LLM(PoolingFace, BeamSearchFace, LocalControl):
     """A model for offline inference, with vLLM's interface.
 
     Args:

@@ -62,6 +62,11 @@ class InputProcessor:
         self._random = random.Random(seed)
         self.default_sampling_params()
 
+    @property
+    def max_logprobs(self) -> int:
+        """Most log-probabilities per token that a request may ask for; −1 is no limit."""
+        return self._max_logprobs
+
     def default_sampling_params(self) -> SamplingParams:
         """What applies where a request says nothing; a new object each time.
 

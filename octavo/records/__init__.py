@@ -1,5 +1,6 @@
 """The plain records that cross floors: requests, steps, outputs."""
 
+from octavo.records.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from octavo.records.engine import (
     STEP_SIZES,
     EngineInfo,
@@ -46,6 +47,9 @@ from octavo.records.structured import GrammarBackend, StructuredOutputsParams
 __all__ = [
     "NAN_TOKEN",
     "STEP_SIZES",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "BlockUpdate",
     "CacheGroup",
     "ClassificationOutput",
