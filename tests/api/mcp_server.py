@@ -11,6 +11,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
+from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
@@ -64,6 +65,7 @@ class Recorder:
 def running_mcp_server(path: str = "/mcp") -> Iterator[RunningMcpServer]:
     """Serve until the test ends, at ``/mcp`` over streamable HTTP or at ``/sse`` over server-sent events."""
     seen = RunningMcpServer()
+    AppStatus.should_exit = False  # set when any server of this process is told to end
     server_app = make_server(seen)
     app = Recorder(server_app.streamable_http_app() if path == "/mcp" else server_app.sse_app(), seen)
     listener = socket.create_server(("127.0.0.1", 0))
