@@ -67,6 +67,8 @@ class DeviceRunner(ModelRunner):
     def _run_all_shapes(self) -> None:
         for shape in (*eager_shapes(self.plan), *self._shapes):
             self._sample_and_append(self._forward_shape(shape)[1])
+        width = -(-self._logits_buffer.shape[1] // 32)
+        self._mask(self._logits_buffer[:1], np.zeros(1, np.int64), np.full((1, width), -1, np.int32))
 
     @torch.inference_mode()
     def capture(self) -> int:

@@ -284,8 +284,9 @@ class Scheduler:
         if token_id == NAN_TOKEN:
             self.stats.num_corrupted += 1
             return self._fail(request, NAN_ERROR if request.constraint is None else NO_TOKEN_ERROR)
-        if request.constraint is not None and not request.constraint.accept(token_id):
-            return self._fail(request, BROKEN_GRAMMAR_ERROR)
+        constraint = request.constraint
+        if constraint is not None and (constraint.error is not None or not constraint.accept(token_id)):
+            return self._fail(request, constraint.error or BROKEN_GRAMMAR_ERROR)
         self.stats.generation_tokens += 1
         times = request.times
         times.last_token = now

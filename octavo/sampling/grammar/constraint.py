@@ -6,6 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.errors import OctavoError
+
 _BITS = 32
 
 
@@ -25,6 +27,9 @@ class TokenGrammar(Protocol):
 
 class Constraint:
     """The state of one request.
+
+    Attributes:
+        error: why the grammar can be followed no further, a sentence; None if all is well.
 
     Args:
         grammar: at its start.
@@ -49,6 +54,7 @@ class Constraint:
         self._num_tokens = 0
         self._min_tokens = min_tokens
         self._stop_ids = sorted(stop_ids)
+        self.error: str | None = None
         for token_id in earlier:
             self.accept(token_id)
 
@@ -61,7 +67,11 @@ class Constraint:
         """Take in the request's next token; False if the grammar does not allow it."""
         self._num_tokens += 1
         if self._is_begun:
-            return self._grammar.is_finished or self._grammar.accept(token_id)
+            try:
+                return self._grammar.is_finished or self._grammar.accept(token_id)
+            except OctavoError as error:
+                self.error = str(error)
+                return False
         self._last = [*self._last, token_id][-len(self._awaited) :]
         self._is_begun = tuple(self._last) == self._awaited
         return True
@@ -70,7 +80,13 @@ class Constraint:
         """Write which tokens may come next, a bit a token; all of them before the grammar begins and after its end."""
         if not self._is_begun or self._grammar.is_finished:
             return
-        self._grammar.fill(mask)
+        try:
+            self._grammar.fill(mask)
+        except OctavoError as error:
+            # A mask has no way to say so; the request ends with its next token.
+            self.error = str(error)
+            mask.fill(-1)
+            return
         if self._num_tokens < self._min_tokens:
             self._hold_back_stops(mask)
 

@@ -80,7 +80,7 @@ def main(case: str) -> None:
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
     finalize(model)
     rows = (basic.take_rows, basic.rms_norm, basic.add_rms_norm, basic.silu_and_mul, basic.gelu_tanh_and_mul)
-    for kernel in (*rows, token_logprobs, apply_penalties):
+    for kernel in (*rows, basic.mask_logits, token_logprobs, apply_penalties):
         kernel.implementations["cpu"] = kernel.implementations["cuda"]
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)

@@ -1,0 +1,89 @@
+"""What binds a request: where its grammar begins, when its text may end, and what happens when a grammar gives up."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from octavo.errors import RequestFailedError
+from octavo.sampling.grammar.constraint import Constraint
+
+END = 40
+VOCAB = 64
+
+
+class Countdown:
+    """Allows token 1 so many times, may end after each, and must end at the last."""
+
+    def __init__(self, count: int, gives_up_at: int = -1) -> None:
+        self._left = count
+        self._gives_up_at = gives_up_at
+        self.is_finished = False
+
+    def accept(self, token_id: int) -> bool:
+        self._check()
+        if token_id == END:
+            self.is_finished = True
+        elif token_id != 1 or not self._left:
+            return False
+        else:
+            self._left -= 1
+        return True
+
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        self._check()
+        words = np.zeros(VOCAB // 32, np.uint32)
+        for token_id in [END, 1] if self._left else [END]:
+            words[token_id // 32] |= np.uint32(1 << token_id % 32)
+        mask[:] = words.view(np.int32)
+
+    def _check(self) -> None:
+        if self._left == self._gives_up_at:
+            raise RequestFailedError("The grammar has grown too large.")
+
+
+def allowed(constraint: Constraint) -> set[int]:
+    mask = np.full(VOCAB // 32, -1, np.int32)
+    constraint.fill(mask)
+    words = mask.view(np.uint32)
+    return {token_id for token_id in range(VOCAB) if words[token_id // 32] >> token_id % 32 & 1}
+
+
+ALL = set(range(VOCAB))
+
+
+def test_a_text_may_not_end_too_early_unless_the_grammar_says_so() -> None:
+    constraint = Constraint(Countdown(3), min_tokens=2, stop_ids=[END])
+    assert allowed(constraint) == {1}
+    assert constraint.accept(1) and allowed(constraint) == {1}
+    assert constraint.accept(1) and allowed(constraint) == {1, END}
+    short = Constraint(Countdown(1), min_tokens=9, stop_ids=[END])
+    assert short.accept(1) and allowed(short) == {END}
+    assert short.accept(END) and short.is_finished
+    assert allowed(short) == ALL
+
+
+def test_what_comes_before_the_mark_is_free() -> None:
+    constraint = Constraint(Countdown(2), start_after=[7, 8], stop_ids=[END])
+    for token_id in (5, 7, 7, END):
+        assert allowed(constraint) == ALL and constraint.accept(token_id)
+    assert constraint.accept(7) and allowed(constraint) == ALL
+    assert constraint.accept(8) and allowed(constraint) == {1, END}
+    assert not constraint.accept(5)
+
+
+def test_a_replay_goes_on_where_the_text_was() -> None:
+    earlier = [3, 7, 8, 1]
+    constraint = Constraint(Countdown(2), start_after=[7, 8], stop_ids=[END], earlier=earlier)
+    assert allowed(constraint) == {1, END}
+    assert constraint.accept(1) and allowed(constraint) == {END}
+
+
+@pytest.mark.parametrize("fills_first", [False, True])
+def test_a_grammar_that_gives_up_says_why(fills_first: bool) -> None:
+    constraint = Constraint(Countdown(3, gives_up_at=2))
+    assert constraint.accept(1) and constraint.error is None
+    if fills_first:
+        assert allowed(constraint) == ALL
+    else:
+        assert not constraint.accept(1)
+    assert constraint.error == "The grammar has grown too large."
