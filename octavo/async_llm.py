@@ -34,7 +34,7 @@ from octavo.outputs.meter import RequestMeter
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
 from octavo.outputs.processor import OutputProcessor, error_of
 from octavo.outputs.request_log import RequestLog
-from octavo.outputs.stream import OutputStream, Taker
+from octavo.outputs.stream import OutputStream, TextTaker
 from octavo.records import (
     EngineInfo,
     EngineOutput,
@@ -235,14 +235,15 @@ class AsyncLLM(RemoteControl):
         cache_salt: str | None = None,
         truncate_prompt_tokens: int | None = None,
         clip_max_tokens: bool = True,
-        take: Taker | None = None,
+        take_text: TextTaker | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; closing the generator aborts the request.
 
         Args:
             sampling_params: None takes the model's defaults; ``output_kind`` decides what each output holds.
             clip_max_tokens: cut ``max_tokens`` to what the context has room for, rather than refuse the request.
-            take: is offered each output as it comes, which saves waking the caller; see :class:`OutputStream`.
+            take_text: is offered tokens of which there is nothing to say but their text, with ``output_kind`` DELTA;
+                those that it takes are in no output, and nobody is woken for them. See :meth:`OutputStream.relay`.
 
         Raises:
             InvalidRequestError: the request is wrong; raised before the first output.
@@ -272,10 +273,10 @@ class AsyncLLM(RemoteControl):
         # The log sees outputs on the way to the caller.
         stream = OutputStream(
             is_delta=prepared.params.output_kind is RequestOutputKind.DELTA,
-            take=None if self._request_log.is_on else take,
+            take=None if self._request_log.is_on else take_text,
         )
         begun = self._begin([prepared], stream.fail)
-        self._outputs.add(prepared)
+        self._outputs.add(prepared, None if take_text is None else stream.relay)
         self._streams[request_id] = stream
         finished = False
         reasons: list[str | None] = []

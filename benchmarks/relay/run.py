@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,11 @@ async def main() -> None:
     figures: dict[str, Any] = {**describe(), "arguments": vars(given) | {"output_json": None}, "rounds": rounds}
     figures["medians"] = medians
     if len(medians) == 2:
-        figures["processor_time_ratio"] = medians["octavo"]["cpu_us_per_token"] / medians["plain"]["cpu_us_per_token"]
+        figures["processor_time_ratios"] = {
+            name: medians["octavo"][name] / medians["plain"][name]
+            for name in medians["octavo"]
+            if name.startswith("cpu_")
+        }
     save(figures, given.output_json)
 
 
@@ -73,21 +78,44 @@ async def measure(kind: str, num_streams: int, num_tokens: int, interval_ms: flo
         address = f"ipc://{folder}/api.sock"
         async with server(kind, address, Path(folder), interval_ms) as (process, port):
             await load(port, 8, 20)
-            before, start = process.cpu_times(), time.perf_counter()
+            opening = Used.by(process)
+            await load(port, num_streams, 1)
+            before, start = Used.by(process), time.perf_counter()
             num_events = await load(port, num_streams, num_tokens)
-            seconds, after = time.perf_counter() - start, process.cpu_times()
-            used = after.user + after.system - before.user - before.system
+            seconds, after = time.perf_counter() - start, Used.by(process)
             rss = process.memory_info().rss
     counted = num_streams * num_tokens
+    used = after.total - before.total
+    used_to_open = before.total - opening.total
     return {
         "tokens_per_event": counted / num_events,
         "tokens_per_second": counted / seconds,
-        "cpu_us_per_token": used / counted * 1e6,
         "core_share": used / seconds,
-        "tokens_per_cpu_second": counted / used,
+        "cpu_us_per_token": used / counted * 1e6,
+        "cpu_us_per_further_token": (used - used_to_open) / (counted - num_streams) * 1e6,
+        "cpu_us_per_token_in_user_mode": (after.user - before.user) / counted * 1e6,
+        "cpu_us_per_stream_of_one_token": used_to_open / num_streams * 1e6,
         "resident_mib": rss / 2**20,
-        "user_us_per_token": (after.user - before.user) / counted * 1e6,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Processor time that a process has taken, in seconds."""
+
+    user: float
+    system: float
+
+    @classmethod
+    def by(cls, process: psutil.Process) -> "Used":
+        """Up to now."""
+        times = process.cpu_times()
+        return cls(times.user, times.system)
+
+    @property
+    def total(self) -> float:
+        """In both modes."""
+        return self.user + self.system
 
 
 @asynccontextmanager

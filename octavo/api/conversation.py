@@ -16,7 +16,7 @@ from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
-from octavo.outputs.stream import Taker
+from octavo.outputs.stream import TextTaker
 from octavo.records import CompletionOutput, RequestOutput, SamplingParams, StructuredOutputsParams, TokensPrompt
 
 PROMPT_END_CHARACTERS = 1000
@@ -164,11 +164,11 @@ class Turn:
         self._priority = priority
         self._cache_salt = cache_salt
 
-    def outputs(self, take: Taker | None = None) -> AsyncGenerator[RequestOutput, None]:
+    def outputs(self, take_text: TextTaker | None = None) -> AsyncGenerator[RequestOutput, None]:
         """What the engine says, each to be read once by :meth:`read`; closing this aborts the request.
 
         Args:
-            take: may be offered outputs before they are yielded; those that it takes are not.
+            take_text: may be offered tokens with their text; those that it takes are in no output.
 
         Raises:
             OctavoError: the request is refused, or failed.
@@ -180,7 +180,7 @@ class Turn:
             priority=self._priority,
             cache_salt=self._cache_salt,
             clip_max_tokens=False,
-            take=take,
+            take_text=take_text,
         )
 
     def read(self, output: RequestOutput) -> list[Update]:
@@ -198,28 +198,31 @@ class Turn:
                 for update in self.read(output):
                     yield update
 
+    def read_text(self, index: int, text: str, token_ids: Sequence[int]) -> list[Part]:
+        """What the next piece of a completion that goes on means."""
+        if not self._is_parsed:
+            return [ContentText(text)] if text else []
+        parser = self._parser(index)
+        parts = parser.feed(text, token_ids)
+        if parser.is_reasoning:
+            self.num_reasoning_tokens += len(token_ids)
+        return _named(parts)
+
     def _update(self, output: RequestOutput, completion: CompletionOutput) -> Update:
         reason = completion.finish_reason
-        if not self._is_parsed:
-            parts: list[Part] = [ContentText(completion.text)] if completion.text else []
-            return Update(output, completion, parts, reason)
-        parser = self._parsers.get(completion.index)
-        if parser is None:
-            parser = self._parsers[completion.index] = self._new_parser()
-        parts = parser.feed(completion.text, completion.token_ids)
-        if parser.is_reasoning:
-            self.num_reasoning_tokens += len(completion.token_ids)
-        if reason is not None:
-            parts += parser.finish()
+        parts = self.read_text(completion.index, completion.text, completion.token_ids)
+        if reason is not None and self._is_parsed:
+            parser = self._parser(completion.index)
+            parts += _named(parser.finish())
             if reason == "stop" and parser.num_tool_calls and self._conversation.tool_choice != "named":
                 reason = "tool_calls"
-        named = [
-            ToolCallBegin(part.index, part.name, part.call_id or new_call_id())
-            if isinstance(part, ToolCallBegin)
-            else part
-            for part in parts
-        ]
-        return Update(output, completion, named, reason)
+        return Update(output, completion, parts, reason)
+
+    def _parser(self, index: int) -> AnswerParser:
+        parser = self._parsers.get(index)
+        if parser is None:
+            parser = self._parsers[index] = self._new_parser()
+        return parser
 
     def _new_parser(self) -> AnswerParser:
         conversation = self._conversation
@@ -244,6 +247,14 @@ class Turn:
             start_after = None if end is None else self._frontend.need_tokenizer().encode(end, False)
             changes["structured_outputs"] = msgspec.structs.replace(constraint, start_after=start_after)
         return msgspec.structs.replace(params, **changes) if changes else params
+
+
+def _named(parts: list[Part]) -> list[Part]:
+    """The parts, each call with an id."""
+    return [
+        ToolCallBegin(part.index, part.name, part.call_id or new_call_id()) if isinstance(part, ToolCallBegin) else part
+        for part in parts
+    ]
 
 
 async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt:

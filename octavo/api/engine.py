@@ -7,7 +7,7 @@ from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.pooling import Pooled
-from octavo.outputs.stream import Taker
+from octavo.outputs.stream import TextTaker
 from octavo.records import EngineInfo, PreparedRequest, PromptType, RequestOutput, SamplingParams
 from octavo.telemetry.metrics import Metrics
 from octavo.tokenization.tokenizer import Tokenizer
@@ -64,12 +64,12 @@ class ServingEngine(Protocol):
         priority: int = 0,
         cache_salt: str | None = None,
         clip_max_tokens: bool = True,
-        take: Taker | None = None,
+        take_text: TextTaker | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they come; closing the generator aborts the request.
 
         Args:
-            take: may be offered outputs before they are yielded; those that it takes are not.
+            take_text: may be offered tokens with their text; those that it takes are in no output.
 
         Raises:
             OctavoError: on the first step of the iteration if the request is refused, later if it fails.

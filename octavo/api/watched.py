@@ -14,6 +14,7 @@ from octavo.api.connection import body_writer
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
 from octavo.errors import OctavoError, OverloadedError
+from octavo.outputs.stream import TextTaker
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -142,19 +143,22 @@ async def send_events(
         await events.aclose()
 
 
-def sent_at_once(send: Send, encode: Callable[[Item], bytes]) -> Callable[[Item], bool] | None:
-    """What encodes and writes an item of a stream on the spot, for sources that can offer items as they come.
+def text_writer(send: Send, encode: Callable[[int, int, str], bytes]) -> TextTaker | None:
+    """What writes the events of an answer's text on the spot, for engines that can offer it as it comes.
 
-    It takes an item only while the client keeps up; None if nothing can be written past ``send``.
+    It takes text only while the client keeps up; None if nothing can be written past ``send``.
+
+    Args:
+        encode: makes an event of a completion's index, its next token and the text that it adds; empty for none.
     """
     writer = body_writer(send.body) if isinstance(send, _DirectSend) else None
     if writer is None:
         return None
 
-    def take(item: Item) -> bool:
+    def take(index: int, token_id: int, text: str) -> bool:
         if not writer.is_ready:
             return False
-        if data := encode(item):
+        if data := encode(index, token_id, text):
             writer.write(data)
         return True
 

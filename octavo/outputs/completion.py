@@ -7,6 +7,7 @@ import msgspec
 from octavo.outputs.detokenizer import IncrementalDetokenizer, make_detokenizer
 from octavo.outputs.logprobs import format_logprobs
 from octavo.outputs.stop_strings import StopStringMatcher
+from octavo.outputs.stream import TextTaker
 from octavo.records import CompletionOutput, EngineOutput, EngineRequest, RequestOutputKind, SampleLogprobs
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -23,6 +24,7 @@ class Completion:
         token_ids: all tokens so far.
         has_prompt_logprobs: the prompt's log-probabilities have come.
         is_finished: no more tokens will be taken.
+        is_only_text: what is new is told as it comes, and the text of a token is all there is to tell.
         text_is_late: nobody sees the text before the end and nothing in it can end the completion, so it is decoded
             all at once then: a new token need only be appended to ``token_ids``.
     """
@@ -34,7 +36,6 @@ class Completion:
         "_index",
         "_logprobs",
         "_matcher",
-        "_num_sent_characters",
         "_num_sent_tokens",
         "_params",
         "_sent_finish",
@@ -43,6 +44,7 @@ class Completion:
         "_tokenizer",
         "has_prompt_logprobs",
         "is_finished",
+        "is_only_text",
         "request",
         "text_is_late",
         "token_ids",
@@ -64,13 +66,14 @@ class Completion:
             if stop_strings := params.stop_strings:
                 self._matcher = StopStringMatcher(stop_strings, params.include_stop_str_in_output)
         self.text_is_late = params.output_kind is RequestOutputKind.FINAL_ONLY and self._matcher is None
-        self._text = ""
+        is_delta = params.output_kind is RequestOutputKind.DELTA
+        self.is_only_text = is_delta and self._detokenizer is not None and params.logprobs is None
+        self._text = ""  # with deltas, what has not been told of it
         self._logprobs: SampleLogprobs | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
         self._finish_reason: str | None = None
         self._stop_reason: int | str | None = None
         self._num_sent_tokens = 0
-        self._num_sent_characters = 0
         self._sent_finish = False
 
     @property
@@ -90,6 +93,15 @@ class Completion:
             self._text += self._detokenizer.push((token_id,))
         else:
             self._take_tokens((token_id,), is_stopped=False)
+
+    def relay(self, take_text: TextTaker, token_id: int) -> bool:
+        """Add a token and offer its text to ``take_text``; returns whether there is news left to show."""
+        self.take_token(token_id)
+        if self.is_finished or not take_text(self._index, token_id, self._text):
+            return True
+        self._text = ""
+        self._num_sent_tokens += 1
+        return False
 
     def take(self, output: EngineOutput) -> None:
         """Add what a step brought."""
@@ -154,12 +166,11 @@ class Completion:
 
     def delta(self) -> CompletionOutput:
         """What came since the last call."""
-        first_token, first_character = self._num_sent_tokens, self._num_sent_characters
-        self._num_sent_tokens = len(self.token_ids)
-        self._num_sent_characters = len(self._text)
+        first_token, self._num_sent_tokens = self._num_sent_tokens, len(self.token_ids)
+        text, self._text = self._text, ""
         self._sent_finish = self.is_finished
         return self._output(
-            self._text[first_character:],
+            text,
             self.token_ids[first_token:],
             self._logprobs[first_token:] if self._logprobs is not None else None,
         )

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
 from octavo.outputs.completion import Completion
 from octavo.outputs.logprobs import format_logprobs
+from octavo.outputs.stream import TextTaker
 from octavo.records import (
     CompletionOutput,
     EngineOutput,
@@ -52,8 +54,8 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._requests: dict[str, _Request] = {}
         self._completions: dict[str, tuple[_Request, Completion]] = {}
-        # What appends a token to those among the completions that need nothing else done with it.
-        self._late: dict[str, Callable[[int], None]] = {}
+        # What takes a token, where that can be all that is to do with it; it returns whether there is more.
+        self._quick: dict[str, Callable[[int], bool | None]] = {}
 
     @property
     def num_unfinished(self) -> int:
@@ -64,8 +66,13 @@ class OutputProcessor:
         """Whether a request is in flight."""
         return request_id in self._requests
 
-    def add(self, prepared: PreparedRequest) -> None:
-        """Expect outputs for a request; its id must not be in flight."""
+    def add(self, prepared: PreparedRequest, take_text: TextTaker | None = None) -> None:
+        """Expect outputs for a request; its id must not be in flight.
+
+        Args:
+            take_text: is offered tokens of which there is nothing to say but their text, if only what is new is to
+                be told; those that it takes are in no output.
+        """
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
         request = _Request(prepared, self._tokenizer)
         self._requests[prepared.request_id] = request
@@ -73,20 +80,23 @@ class OutputProcessor:
             engine_id = completion.request.request_id
             self._completions[engine_id] = (request, completion)
             if completion.text_is_late:
-                self._late[engine_id] = completion.token_ids.append
+                self._quick[engine_id] = completion.token_ids.append
+            elif take_text is not None and completion.is_only_text:
+                self._quick[engine_id] = partial(completion.relay, take_text)
 
     def process(self, outputs: StepOutputs) -> ProcessedOutputs:
         """Take in what a step brought. Outputs of requests that are gone are passed over."""
         processed = ProcessedOutputs()
         changed: dict[str, _Request] = {}
-        find_late = self._late.get
+        find_quick = self._quick.get
         for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
-            append = find_late(request_id)
-            if append is not None:
-                append(token_id)
-            elif (known := self._completions.get(request_id)) is not None:
+            take = find_quick(request_id)
+            if take is not None and not take(token_id):
+                continue
+            if (known := self._completions.get(request_id)) is not None:
                 request, completion = known
-                completion.take_token(token_id)
+                if take is None:
+                    completion.take_token(token_id)
                 if completion.is_finished:
                     self._end(request, completion)
                     processed.aborts.append(request_id)
@@ -127,7 +137,7 @@ class OutputProcessor:
         failed = [request.ended("error", error) for request in self._requests.values()]
         self._requests.clear()
         self._completions.clear()
-        self._late.clear()
+        self._quick.clear()
         return failed
 
     def replays(self) -> list[EngineRequest]:
@@ -137,7 +147,7 @@ class OutputProcessor:
     def _forget(self, completion: Completion) -> bool:
         """Expect nothing more for a completion; returns whether anything was expected."""
         engine_id = completion.request.request_id
-        self._late.pop(engine_id, None)
+        self._quick.pop(engine_id, None)
         return self._completions.pop(engine_id, None) is not None
 
     def _end(self, request: "_Request", completion: Completion) -> None:
@@ -222,7 +232,7 @@ class _Request:
     def delta(self, completion: Completion) -> RequestOutput:
         """One completion's news; prompt log-probabilities come along once."""
         news = completion.delta()
-        self._metrics.num_generation_tokens += len(news.token_ids)
+        self._count_tokens()
         output = self._output([news], self.is_finished)
         self._prompt_logprobs = None
         return output

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from octavo.records import CompletionOutput, RequestOutput
 
-Taker = Callable[[RequestOutput], bool]
-"""Gets outputs as they come and says whether it took them; those that it did not take go the slower way."""
+TextTaker = Callable[[int, int, str], bool]
+"""Gets a completion's index, its next token and the text that it adds, and says whether it took them."""
 
 
 class OutputStream:
@@ -14,13 +14,12 @@ class OutputStream:
 
     Args:
         is_delta: outputs say what is new, and add up; else each says everything, and the last one counts.
-        take: is offered each output before it goes to the reader, who need not be woken then. Only a reader who has
-            done with all earlier outputs and waits for the next is passed over; the last output always goes to it.
+        take: is offered tokens of which there is nothing to say but their text, see :meth:`relay`.
     """
 
     __slots__ = ("_error", "_is_delta", "_output", "_reader", "_take")
 
-    def __init__(self, *, is_delta: bool, take: Taker | None = None) -> None:
+    def __init__(self, *, is_delta: bool, take: TextTaker | None = None) -> None:
         self._is_delta = is_delta
         self._take = take
         self._output: RequestOutput | None = None
@@ -29,17 +28,23 @@ class OutputStream:
 
     def put(self, output: RequestOutput) -> None:
         """Hand an output over; it belongs to the stream from now on."""
-        if self._take is not None and self._is_awaited and not output.finished:
-            try:
-                if self._take(output):
-                    return
-            except Exception as error:
-                self.fail(error)
-                return
         if self._output is not None and self._is_delta:
             output = _joined(self._output, output)
         self._output = output
         self._wake_reader()
+
+    def relay(self, index: int, token_id: int, text: str) -> bool:
+        """Offer a token past the reader, who need not be woken for it; returns whether it was taken.
+
+        It is offered only while the reader has done with all earlier outputs and waits for the next.
+        """
+        if self._take is None or self._reader is None or self._reader.done():
+            return False
+        try:
+            return self._take(index, token_id, text)
+        except Exception as error:
+            self.fail(error)
+            return True
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error, after the outputs that are in it."""
@@ -59,10 +64,6 @@ class OutputStream:
             await self._reader
         output, self._output = self._output, None
         return output
-
-    @property
-    def _is_awaited(self) -> bool:
-        return self._reader is not None and not self._reader.done()
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():

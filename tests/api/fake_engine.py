@@ -10,7 +10,7 @@ from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor
 from octavo.inputs.processor import InputProcessor
-from octavo.outputs.stream import Taker
+from octavo.outputs.stream import TextTaker
 from octavo.records import (
     CompletionOutput,
     EngineInfo,
@@ -84,7 +84,7 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         clip_max_tokens: bool = True,
-        take: Taker | None = None,
+        take_text: TextTaker | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         prepared = self.input_processor.process(
             request_id, prompt, sampling_params, cache_salt=cache_salt, clip_max_tokens=clip_max_tokens
@@ -99,7 +99,15 @@ class FakeEngine:
         try:
             async for output in self._outputs(text, prompt_ids, params, request_id):
                 # Whoever asks for the next output has done with the earlier ones.
-                if take is None or output.finished or params.output_kind != RequestOutputKind.DELTA or not take(output):
+                if take_text is None or output.finished or params.output_kind != RequestOutputKind.DELTA:
+                    yield output
+                    continue
+                output.outputs = [
+                    completion
+                    for completion in output.outputs
+                    if not take_text(completion.index, completion.token_ids[0], completion.text)
+                ]
+                if output.outputs:
                     yield output
             is_done = True
         finally:

@@ -345,3 +345,61 @@ def test_tokens_in_columns_give_what_tokens_one_by_one_give(data, kind):
         return shown, aborts
 
     assert results(step) == results(lambda outputs: StepOutputs(others=outputs))
+
+
+@settings(deadline=None)
+@given(
+    text=st.text("aé😀 stop", min_size=1, max_size=20),
+    taken=st.lists(st.booleans(), min_size=1, max_size=30),
+    stop=st.none() | st.just("st"),
+    n=st.integers(1, 2),
+)
+def test_text_that_is_taken_at_once_and_text_in_outputs_add_up(text, taken, stop, n):
+    def texts(take_text):
+        processor = OutputProcessor(TOKENIZER)
+        request = prepared(output_kind=DELTA, stop=stop, n=n, temperature=1.0)
+        processor.add(request, take_text)
+        found, reasons, aborts = [""] * n, {}, []
+        names = [child.request_id for child in request.children]
+        ids = ids_of(text)
+        for position, token_id in enumerate(ids):
+            reason = "length" if position == len(ids) - 1 else None
+            processed = processor.process(
+                step([EngineOutput(name, [token_id], finish_reason=reason) for name in names])
+            )
+            aborts += processed.aborts
+            for output in processed.outputs:
+                for completion in output.outputs:
+                    found[completion.index] += completion.text
+                    reasons[completion.index] = completion.finish_reason
+            for index in range(n):
+                found[index] += "".join(relayed.pop(index, []))
+        assert processor.num_unfinished == 0
+        return found, reasons, aborts
+
+    relayed, choices = {}, iter(taken * 100)
+
+    def take_text(index, token_id, text):
+        if is_taken := next(choices):
+            relayed.setdefault(index, []).append(text)
+        return is_taken
+
+    assert texts(take_text) == texts(None)
+
+
+def test_tokens_that_say_more_than_text_are_not_offered():
+    def take_text(index, token_id, text):
+        raise AssertionError("offered")
+
+    for options in ({"logprobs": 1}, {"output_kind": CUMULATIVE}, {"output_kind": FINAL_ONLY}, {"detokenize": False}):
+        processor = OutputProcessor(TOKENIZER)
+        processor.add(prepared(**{"output_kind": DELTA, **options}), take_text)
+        run(processor, [[token_id] for token_id in ids_of("The cat")])
+
+
+def test_replays_know_what_was_taken():
+    processor = OutputProcessor(TOKENIZER)
+    processor.add(prepared(output_kind=DELTA), lambda index, token_id, text: True)
+    for token_id in ids_of("abc"):
+        assert not processor.process(step([EngineOutput("r", [token_id])])).outputs
+    assert processor.replays()[0].output_token_ids == ids_of("abc")

@@ -21,20 +21,11 @@ def delta(index: int, token_ids: list[int], finish_reason: str | None, *, is_fir
 @given(
     parts=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), min_size=1, max_size=3)), min_size=1),
     pauses=st.lists(st.integers(0, 3), min_size=40, max_size=40),
-    taken=st.none() | st.lists(st.booleans(), min_size=40, max_size=40),
 )
-def test_deltas_add_up(parts: list[tuple[int, list[int]]], pauses: list[int], taken: list[bool] | None) -> None:
+def test_deltas_add_up(parts: list[tuple[int, list[int]]], pauses: list[int]) -> None:
     async def scenario() -> list[RequestOutput]:
         outputs: list[RequestOutput] = []
-
-        def take(output: RequestOutput) -> bool:
-            assert taken is not None
-            is_taken = taken[len(outputs) % len(taken)]
-            if is_taken:
-                outputs.append(output)
-            return is_taken
-
-        stream = OutputStream(is_delta=True, take=None if taken is None else take)
+        stream = OutputStream(is_delta=True)
 
         async def write() -> None:
             for number, (index, token_ids) in enumerate(parts):
@@ -92,40 +83,39 @@ def test_an_error_comes_after_what_was_there_before_it() -> None:
 
 def test_only_a_reader_that_waits_is_passed_over() -> None:
     async def scenario() -> None:
-        taken: list[RequestOutput] = []
+        taken: list[int] = []
 
-        def take(output: RequestOutput) -> bool:
-            taken.append(output)
-            return True
+        def take(index: int, token_id: int, text: str) -> bool:
+            taken.append(token_id)
+            return token_id != 5
 
         stream = OutputStream(is_delta=True, take=take)
+        assert not stream.relay(0, 1, "1")  # nobody waits yet
         stream.put(delta(0, [1], None, is_first=True))
-        assert not taken  # nobody waits yet
         await stream.get()
-        stream.put(delta(0, [2], None, is_first=False))
-        assert not taken  # the reader is busy with the first
-        await stream.get()
+        assert not stream.relay(0, 2, "2")  # the reader is busy with the first
         waiting = asyncio.create_task(stream.get())
         await asyncio.sleep(0)
-        stream.put(delta(0, [3], None, is_first=False))
-        await asyncio.sleep(0)
-        assert len(taken) == 1 and not waiting.done()
-        stream.put(delta(0, [4], "stop", is_first=False))
-        assert (await waiting).outputs[0].token_ids == [4]  # the end is the reader's
-        assert len(taken) == 1
+        assert stream.relay(0, 3, "3")
+        assert stream.relay(0, 4, "4")
+        assert not stream.relay(0, 5, "5")  # not taken: it goes to the reader
+        stream.put(delta(0, [5], None, is_first=False))
+        assert not stream.relay(0, 6, "6")  # who has not seen it yet
+        assert (await waiting).outputs[0].token_ids == [5]
+        assert taken == [3, 4, 5]
 
     asyncio.run(scenario())
 
 
 def test_a_taker_that_fails_ends_its_stream() -> None:
     async def scenario() -> None:
-        def take(output: RequestOutput) -> bool:
+        def take(index: int, token_id: int, text: str) -> bool:
             raise RuntimeError("cannot be written")
 
         stream = OutputStream(is_delta=True, take=take)
         waiting = asyncio.create_task(stream.get())
         await asyncio.sleep(0)
-        stream.put(delta(0, [1], None, is_first=True))
+        assert stream.relay(0, 1, "1")
         with pytest.raises(RuntimeError, match="cannot be written"):
             await waiting
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
@@ -33,7 +33,7 @@ from octavo.api.openai.responses import (
 from octavo.api.openai.sampling import chat_params, refuse_unsupported, truncate
 from octavo.api.openai.tools import parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode
-from octavo.api.watched import WatchedResponse, send_events, send_json, sent_at_once
+from octavo.api.watched import WatchedResponse, send_events, send_json, text_writer
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import CompletionOutput, RequestOutput
@@ -111,8 +111,7 @@ class ChatAnswer:
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
-        self._has_only_text = not self._has_details and not self._usage_mode.is_continuous
-        self._events_of: dict[int, TextEvents] = {}
+        self._text_events: dict[tuple[int, str], TextEvents] = {}
         self._is_begun = False
         created = int(time.time())
         self._new_chunk = partial(ChatChunk, answer, created, model)
@@ -173,11 +172,11 @@ class ChatAnswer:
         return message
 
     async def events(self, turn: Turn, send: Send) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events, as updates come; those that can go out through ``send`` at once do."""
-        encode = partial(self._events, turn)
-        async with aclosing(turn.outputs(sent_at_once(send, encode))) as outputs:
+        """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
+        take_text = None if self._has_details else text_writer(send, partial(self._text_event, turn))
+        async with aclosing(turn.outputs(take_text)) as outputs:
             async for output in outputs:
-                if data := encode(output):
+                if data := self._events(turn, output):
                     yield data
         if self._usage_mode.is_sent:
             yield event(self._new_chunk([], usage=self._usage.usage()))
@@ -188,24 +187,40 @@ class ChatAnswer:
         events = [] if self._is_begun else self._openings(output)
         self._is_begun = True
         for update in turn.read(output):
-            if self._has_only_text and update.finish_reason is None:
-                text = _bare_text(update.parts)
-                if text is not None:
-                    events.append(self._text_events(update.completion.index).event(text))
-                    continue
-            delta = self._delta(update.parts)
-            if delta is not None or update.finish_reason is not None or self._has_details:
-                choice = self._chunk_choice(update, delta or ChatDelta())
-                events.append(event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage))))
+            if update.finish_reason is None and not self._has_details:
+                events.append(self._parts_event(update.completion.index, update.parts))
+            else:
+                choice = self._chunk_choice(update, self._delta(update.parts) or ChatDelta())
+                events.append(self._event(choice))
         return b"".join(events)
 
-    def _text_events(self, index: int) -> TextEvents:
-        events = self._events_of.get(index)
+    def _text_event(self, turn: Turn, index: int, token_id: int, text: str) -> bytes:
+        """The event with the text that a token adds to a choice."""
+        self._usage.add_token()
+        return self._parts_event(index, turn.read_text(index, text, (token_id,)))
+
+    def _parts_event(self, index: int, parts: Sequence[Part]) -> bytes:
+        """The event with what is new of a choice that goes on; empty if nothing is."""
+        if len(parts) == 1 and not self._usage_mode.is_continuous:
+            (part,) = parts
+            if isinstance(part, ContentText):
+                return self._text_event_of(index, "content", part.text)
+            if isinstance(part, ReasoningText) and self._body.include_reasoning:
+                return self._text_event_of(index, "reasoning", part.text)
+        delta = self._delta(parts)
+        return b"" if delta is None else self._event(ChatChunkChoice(index, delta))
+
+    def _event(self, choice: ChatChunkChoice) -> bytes:
+        return event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage)))
+
+    def _text_event_of(self, index: int, kind: Literal["content", "reasoning"], text: str) -> bytes:
+        events = self._text_events.get((index, kind))
         if events is None:
-            choice = ChatChunkChoice(index, ChatDelta(None, TextEvents.MARK))
-            events = TextEvents(self._new_chunk([choice], usage=self._usage_mode.within(self._usage)))
-            self._events_of[index] = events
-        return events
+            mark = TextEvents.MARK
+            delta = ChatDelta(content=mark) if kind == "content" else ChatDelta(reasoning=mark)
+            events = TextEvents(self._event(ChatChunkChoice(index, delta)))
+            self._text_events[index, kind] = events
+        return events.event(text)
 
     def _delta(self, parts: Sequence[Part]) -> ChatDelta | None:
         """What is new, or None if nothing is."""
@@ -261,12 +276,3 @@ class ChatAnswer:
             self._frontend.engine.tokenizer,
             bool(self._body.return_tokens_as_token_ids),
         )
-
-
-def _bare_text(parts: Sequence[Part]) -> str | None:
-    """The text of parts that are one piece of content and nothing else."""
-    if len(parts) == 1:
-        (part,) = parts
-        if isinstance(part, ContentText):
-            return part.text
-    return None

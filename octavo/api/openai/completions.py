@@ -12,7 +12,7 @@ from octavo.api.frontend import Frontend, answer_id, engine_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.logprobs import completion_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import CompletionRequest
-from octavo.api.openai.responses import ENCODER, Completion, CompletionChoice, CompletionLogprobs, event
+from octavo.api.openai.responses import ENCODER, Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
 from octavo.api.openai.sampling import (
     completion_params,
     completion_prompts,
@@ -21,8 +21,8 @@ from octavo.api.openai.sampling import (
     returns_prompt_only,
 )
 from octavo.api.openai.usage import UsageCounter, UsageMode
-from octavo.api.watched import WatchedResponse, last_items, merge, send_events, send_json, sent_at_once
-from octavo.outputs.stream import Taker
+from octavo.api.watched import WatchedResponse, last_items, merge, send_events, send_json, text_writer
+from octavo.outputs.stream import TextTaker
 from octavo.records import CompletionOutput, PromptLogprobs, RequestOutput, TokensPrompt
 
 Prompt = str | list[int] | TokensPrompt
@@ -67,6 +67,7 @@ class CompletionAnswer:
         self._usage = UsageCounter(len(self._prompts), frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
+        self._text_events: dict[int, TextEvents] = {}
         self._new_completion = partial(Completion, answer, int(time.time()), model)
 
     async def start(self) -> list[Prompt]:
@@ -80,12 +81,12 @@ class CompletionAnswer:
         return inputs
 
     def outputs(
-        self, prompts: Sequence[Prompt], take: Taker | None = None
+        self, prompts: Sequence[Prompt], take_text: TextTaker | None = None
     ) -> list[AsyncGenerator[RequestOutput, None]]:
         """One generator of outputs per prompt; nothing runs before they are iterated.
 
         Args:
-            take: may be offered outputs before they are yielded; those that it takes are not.
+            take_text: may be offered tokens with their text; those that it takes are in no output.
         """
         return [
             self._frontend.engine.generate(
@@ -95,7 +96,7 @@ class CompletionAnswer:
                 priority=self._body.priority,
                 cache_salt=self._body.cache_salt,
                 clip_max_tokens=False,
-                take=take,
+                take_text=take_text,
             )
             for index, prompt in enumerate(prompts)
         ]
@@ -122,15 +123,31 @@ class CompletionAnswer:
         return ENCODER.encode(self._new_completion(choices, usage=self._usage.usage()))
 
     async def events(self, prompts: Sequence[Prompt], send: Send) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events, as outputs come; those that can go out through ``send`` at once do."""
+        """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
         # With several prompts, earlier outputs of one may wait for their turn in the merge.
-        take = sent_at_once(send, partial(self._events, 0)) if len(prompts) == 1 else None
-        async with aclosing(merge(self.outputs(prompts, take))) as outputs:
+        is_plain = len(prompts) == 1 and not self._has_details and not self._is_prompt_only
+        take_text = text_writer(send, self._text_event) if is_plain else None
+        async with aclosing(merge(self.outputs(prompts, take_text))) as outputs:
             async for prompt_index, output in outputs:
                 if data := self._events(prompt_index, output):
                     yield data
         if self._usage_mode.is_sent:
             yield event(self._new_completion([], usage=self._usage.usage()))
+
+    def _text_event(self, index: int, token_id: int, text: str) -> bytes:
+        """The event with the text that a token adds to a completion of the only prompt."""
+        self._usage.add_token()
+        if not text:
+            return b""
+        if self._usage_mode.is_continuous:
+            return self._event(CompletionChoice(index, text))
+        events = self._text_events.get(index)
+        if events is None:
+            events = self._text_events[index] = TextEvents(self._event(CompletionChoice(index, TextEvents.MARK)))
+        return events.event(text)
+
+    def _event(self, choice: CompletionChoice) -> bytes:
+        return event(self._new_completion([choice], usage=self._usage_mode.within(self._usage)))
 
     def _events(self, prompt_index: int, output: RequestOutput) -> bytes:
         """Events with what is new of a prompt's completions."""
@@ -139,7 +156,7 @@ class CompletionAnswer:
         for completion in output.outputs:
             choice = self._choice(prompt_index, output, completion)
             if choice.text or choice.finish_reason is not None or self._has_details:
-                events.append(event(self._new_completion([choice], usage=self._usage_mode.within(self._usage))))
+                events.append(self._event(choice))
         return b"".join(events)
 
     def _account(self, prompt_index: int, output: RequestOutput) -> None:

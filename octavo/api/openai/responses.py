@@ -192,13 +192,13 @@ class TextEvents:
     Only the text differs from one to the next, so the rest is written once.
 
     Args:
-        chunk: such an event, with :attr:`MARK` as its text.
+        sample: such an event, with :attr:`MARK` as its text.
     """
 
     MARK = "\ue000octavo\ue000"
 
-    def __init__(self, chunk: ChatChunk) -> None:
-        self._front, self._back = event(chunk).split(ENCODER.encode(self.MARK))
+    def __init__(self, sample: bytes) -> None:
+        self._front, self._back = sample.split(ENCODER.encode(self.MARK))
 
     def event(self, text: str) -> bytes:
         """The event with this text."""

@@ -34,6 +34,10 @@ class UsageCounter:
             for completion in output.outputs:
                 self._completion_tokens += len(completion.token_ids)
 
+    def add_token(self) -> None:
+        """Account for one more token of an output."""
+        self._completion_tokens += 1
+
     def usage(self) -> Usage:
         """The figures so far."""
         num_prompt = sum(self._prompt_tokens)

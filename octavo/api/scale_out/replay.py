@@ -16,7 +16,7 @@ from octavo.inputs.prompts import parse_prompt
 from octavo.outputs.detokenizer import make_detokenizer
 from octavo.outputs.pooling import Pooled
 from octavo.outputs.stop_strings import StopStringMatcher
-from octavo.outputs.stream import Taker
+from octavo.outputs.stream import TextTaker
 from octavo.records import (
     CompletionOutput,
     EngineInfo,
@@ -160,7 +160,7 @@ class ReplayEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         clip_max_tokens: bool = True,
-        take: Taker | None = None,
+        take_text: TextTaker | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The next response as the final output of a request."""
         response, known, count = self._waiting.pop(0)
