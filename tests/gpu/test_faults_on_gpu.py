@@ -40,7 +40,7 @@ async def text_of(llm: AsyncLLM, name: str, has_begun: asyncio.Event | None = No
 
 def test_requests_survive_the_engine(folder: Path) -> None:
     async def main() -> None:
-        async with asyncio.timeout(120), running(folder, **ON_GPU) as llm:
+        async with asyncio.timeout(300), running(folder, **ON_GPU) as llm:
             undisturbed = await text_of(llm, "undisturbed")
             begun = [asyncio.Event() for _ in range(4)]
             requests = [asyncio.create_task(text_of(llm, f"other {at}", event)) for at, event in enumerate(begun)]
@@ -55,7 +55,7 @@ def test_requests_survive_the_engine(folder: Path) -> None:
 def test_a_request_that_makes_the_device_fail_dies_alone(folder: Path) -> None:
     async def main() -> None:
         settings = ON_GPU | {"logits_processors": ["deadly_processor:Deadly"]}
-        async with asyncio.timeout(120), running(folder, **settings) as llm:
+        async with asyncio.timeout(300), running(folder, **settings) as llm:
             undisturbed = await text_of(llm, "undisturbed")
             others = [asyncio.create_task(text_of(llm, f"other {number}")) for number in range(3)]
             poison = SamplingParams(max_tokens=200, ignore_eos=True, extra_args={"fault_after": 20})
