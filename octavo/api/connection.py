@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from types import MethodType
 
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from octavo.api.errors import error_body
+from octavo.outputs.stream import TextTaker
 
 logger = logging.getLogger(__name__)
 
@@ -164,42 +166,32 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
 
-class BodyWriter:
-    """Writes pieces of an answer's body at once, where the server's own way would be a coroutine's step for each.
+Encode = Callable[[int, int, str], bytes]
+"""Makes an event of a completion's index, its next token and the text that it adds; empty if there is none."""
+
+
+def text_writer(send: Send, encode: Encode) -> TextTaker | None:
+    """What writes an answer's text on the spot, where the server's own way is a coroutine's step for each piece.
+
+    It takes text only once the body has begun, and while the client reads as fast as it is written. The answer's
+    head and end, and all that it does not take, go the server's own way.
 
     Args:
-        cycle: uvicorn's end of the answer; its head goes there in the usual way, and so does the end.
+        send: that way; nothing but uvicorn's with httptools can be helped, and gets None.
     """
+    if not isinstance(send, MethodType) or not isinstance(send.__self__, RequestResponseCycle):
+        return None
+    cycle: RequestResponseCycle = send.__self__
+    flow, write = cycle.flow, cycle.transport.write
 
-    __slots__ = ("_cycle", "_flow", "_write")
+    def take(index: int, token_id: int, text: str) -> bool:
+        if flow.write_paused or not cycle.chunked_encoding or cycle.disconnected or cycle.response_complete:
+            return False
+        if data := encode(index, token_id, text):
+            write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._flow = cycle.flow
-        self._write = cycle.transport.write
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the body has begun, and the client reads as fast as it is written."""
-        cycle = self._cycle
-        return (
-            not self._flow.write_paused
-            and cycle.response_started
-            and cycle.chunked_encoding is True
-            and not cycle.response_complete
-            and not cycle.disconnected
-        )
-
-    def write(self, data: bytes) -> None:
-        """Write some of the body; it must not be empty."""
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
-
-
-def body_writer(send: Send) -> BodyWriter | None:
-    """The writer of an answer, by the server's way to send it; None if the server is not uvicorn's with httptools."""
-    if isinstance(send, MethodType) and isinstance(send.__self__, RequestResponseCycle):
-        return BodyWriter(send.__self__)
-    return None
+    return take
 
 
 def guarded_protocol(request_timeout: float, write_timeout: float) -> type[GuardedProtocol]:

@@ -135,6 +135,7 @@ class Turn:
 
     Attributes:
         prompt: the conversation as the model reads it.
+        is_bare: answers are content and nothing else.
         num_reasoning_tokens: tokens that belonged to thoughts, so far; of answers that come in pieces.
     """
 
@@ -158,7 +159,7 @@ class Turn:
             (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:], _merged_kwargs(frontend, conversation)
         )
         self._parsers: dict[int, AnswerParser] = {}
-        self._is_parsed = conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call)
+        self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))
         self.params = self._adapted(params)
         self._answer_id = answer_id
         self._priority = priority
@@ -200,7 +201,7 @@ class Turn:
 
     def read_text(self, index: int, text: str, token_ids: Sequence[int]) -> list[Part]:
         """What the next piece of a completion that goes on means."""
-        if not self._is_parsed:
+        if self.is_bare:
             return [ContentText(text)] if text else []
         parser = self._parser(index)
         parts = parser.feed(text, token_ids)
@@ -211,7 +212,7 @@ class Turn:
     def _update(self, output: RequestOutput, completion: CompletionOutput) -> Update:
         reason = completion.finish_reason
         parts = self.read_text(completion.index, completion.text, completion.token_ids)
-        if reason is not None and self._is_parsed:
+        if reason is not None and not self.is_bare:
             parser = self._parser(completion.index)
             parts += _named(parser.finish())
             if reason == "stop" and parser.num_tool_calls and self._conversation.tool_choice != "named":

@@ -10,7 +10,7 @@ from typing import TypeVar
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from octavo.api.connection import body_writer
+from octavo.api.connection import Encode, text_writer
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
 from octavo.errors import OctavoError, OverloadedError
@@ -143,26 +143,9 @@ async def send_events(
         await events.aclose()
 
 
-def text_writer(send: Send, encode: Callable[[int, int, str], bytes]) -> TextTaker | None:
-    """What writes the events of an answer's text on the spot, for engines that can offer it as it comes.
-
-    It takes text only while the client keeps up; None if nothing can be written past ``send``.
-
-    Args:
-        encode: makes an event of a completion's index, its next token and the text that it adds; empty for none.
-    """
-    writer = body_writer(send.body) if isinstance(send, _DirectSend) else None
-    if writer is None:
-        return None
-
-    def take(index: int, token_id: int, text: str) -> bool:
-        if not writer.is_ready:
-            return False
-        if data := encode(index, token_id, text):
-            writer.write(data)
-        return True
-
-    return take
+def direct_writer(send: Send, encode: Encode) -> TextTaker | None:
+    """What writes the events of an answer's text past all layers; None if a layer wants to see them."""
+    return text_writer(send.body, encode) if isinstance(send, _DirectSend) else None
 
 
 async def merge(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:

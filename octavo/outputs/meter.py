@@ -66,9 +66,9 @@ class RequestMeter:
     def observe(self, outputs: StepOutputs) -> None:
         """Outputs came from the engine."""
         now = time.time()
+        find = self._sequences.get
         for request_id in outputs.request_ids:
-            sequence = self._sequences.get(request_id)
-            if sequence is not None:
+            if (sequence := find(request_id)) is not None:
                 self._observe_tokens(sequence.stats, 1, now)
         for output in outputs.others:
             sequence = self._sequences.get(output.request_id)

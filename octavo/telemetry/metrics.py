@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from octavo.records import EngineInfo, EngineStats, RequestStateStats
 from octavo.telemetry.engine_metrics import EngineMetrics
+from octavo.telemetry.histogram import FastHistogram
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -175,9 +176,9 @@ class Metrics:
         """The text that Prometheus scrapes, of type :data:`CONTENT_TYPE`."""
         return generate_latest(self.registry)
 
-    def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
-        histogram = Histogram(f"octavo:{name}", documentation, LABELS, registry=self.registry, buckets=buckets)
-        return histogram.labels(*self._label_values)
+    def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> FastHistogram:
+        labels = dict(zip(LABELS, self._label_values, strict=True))
+        return FastHistogram(f"octavo:{name}", documentation, labels, buckets, self.registry)
 
     def _operation(self, name: str, words: str) -> "Operation":
         registry = self.registry
@@ -191,7 +192,7 @@ class Metrics:
             Gauge(f"octavo:{name}_operations_in_flight", f"{words} under way.", registry=registry),
         )
 
-    def _latency(self, name: str, documentation: str) -> Histogram:
+    def _latency(self, name: str, documentation: str) -> FastHistogram:
         return self._histogram(name, documentation, REQUEST_LATENCY_BUCKETS)
 
 

@@ -33,7 +33,7 @@ from octavo.api.openai.responses import (
 from octavo.api.openai.sampling import chat_params, refuse_unsupported, truncate
 from octavo.api.openai.tools import parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode
-from octavo.api.watched import WatchedResponse, send_events, send_json, text_writer
+from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import CompletionOutput, RequestOutput
@@ -111,6 +111,7 @@ class ChatAnswer:
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
+        self._is_brief = not self._usage_mode.is_continuous  # an event of text holds nothing else that changes
         self._text_events: dict[tuple[int, str], TextEvents] = {}
         self._is_begun = False
         created = int(time.time())
@@ -173,7 +174,7 @@ class ChatAnswer:
 
     async def events(self, turn: Turn, send: Send) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
-        take_text = None if self._has_details else text_writer(send, partial(self._text_event, turn))
+        take_text = None if self._has_details else direct_writer(send, partial(self._text_event, turn))
         async with aclosing(turn.outputs(take_text)) as outputs:
             async for output in outputs:
                 if data := self._events(turn, output):
@@ -197,23 +198,25 @@ class ChatAnswer:
     def _text_event(self, turn: Turn, index: int, token_id: int, text: str) -> bytes:
         """The event with the text that a token adds to a choice."""
         self._usage.add_token()
+        if turn.is_bare and self._is_brief:
+            return self._bare_event(index, "content", text) if text else b""
         return self._parts_event(index, turn.read_text(index, text, (token_id,)))
 
     def _parts_event(self, index: int, parts: Sequence[Part]) -> bytes:
         """The event with what is new of a choice that goes on; empty if nothing is."""
-        if len(parts) == 1 and not self._usage_mode.is_continuous:
+        if self._is_brief and len(parts) == 1:
             (part,) = parts
             if isinstance(part, ContentText):
-                return self._text_event_of(index, "content", part.text)
+                return self._bare_event(index, "content", part.text)
             if isinstance(part, ReasoningText) and self._body.include_reasoning:
-                return self._text_event_of(index, "reasoning", part.text)
+                return self._bare_event(index, "reasoning", part.text)
         delta = self._delta(parts)
         return b"" if delta is None else self._event(ChatChunkChoice(index, delta))
 
     def _event(self, choice: ChatChunkChoice) -> bytes:
         return event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage)))
 
-    def _text_event_of(self, index: int, kind: Literal["content", "reasoning"], text: str) -> bytes:
+    def _bare_event(self, index: int, kind: Literal["content", "reasoning"], text: str) -> bytes:
         events = self._text_events.get((index, kind))
         if events is None:
             mark = TextEvents.MARK

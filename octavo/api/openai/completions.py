@@ -21,7 +21,7 @@ from octavo.api.openai.sampling import (
     returns_prompt_only,
 )
 from octavo.api.openai.usage import UsageCounter, UsageMode
-from octavo.api.watched import WatchedResponse, last_items, merge, send_events, send_json, text_writer
+from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
 from octavo.outputs.stream import TextTaker
 from octavo.records import CompletionOutput, PromptLogprobs, RequestOutput, TokensPrompt
 
@@ -126,7 +126,7 @@ class CompletionAnswer:
         """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
         # With several prompts, earlier outputs of one may wait for their turn in the merge.
         is_plain = len(prompts) == 1 and not self._has_details and not self._is_prompt_only
-        take_text = text_writer(send, self._text_event) if is_plain else None
+        take_text = direct_writer(send, self._text_event) if is_plain else None
         async with aclosing(merge(self.outputs(prompts, take_text))) as outputs:
             async for prompt_index, output in outputs:
                 if data := self._events(prompt_index, output):
