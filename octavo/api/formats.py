@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.config import ServerSettings
-from octavo.outputs.parsers import registry as reasoning_registry
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
+from octavo.outputs.parsers.plugins import run_plugin
 from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
-from octavo.outputs.parsers.tools import registry as tool_registry
 from octavo.outputs.parsers.tools.registry import tool_parser
 from octavo.outputs.parsers.tools.strict import strict_structural_tag
 from octavo.records import StructuredOutputsParams
@@ -84,10 +83,9 @@ def check_names(settings: ServerSettings) -> None:
     Raises:
         ConfigError: a name is unknown, or a plug-in is broken.
     """
-    if settings.reasoning_parser_plugin:
-        reasoning_registry.load_plugin(settings.reasoning_parser_plugin)
-    if settings.tool_parser_plugin:
-        tool_registry.load_plugin(settings.tool_parser_plugin)
+    for plugin in (settings.reasoning_parser_plugin, settings.tool_parser_plugin):
+        if plugin:
+            run_plugin(plugin)
     if settings.reasoning_parser not in ("", AUTO):
         reasoning_format(settings.reasoning_parser)
     if settings.tool_call_parser not in ("", AUTO):

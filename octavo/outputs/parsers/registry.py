@@ -1,8 +1,6 @@
 """Formats of thoughts by name, plug-ins, and what ``auto`` stands for."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from octavo.errors import ConfigError
@@ -74,26 +72,6 @@ def reasoning_format(name: str) -> ReasoningFormat:
 def reasoning_names() -> list[str]:
     """All names, sorted, aliases left out."""
     return sorted(_FORMATS)
-
-
-def load_plugin(path: str) -> None:
-    """Run a Python file of the server's owner, which calls :func:`register` for formats of its own.
-
-    Raises:
-        ConfigError: there is no such file, or it fails.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"There is no file {path} to load reasoning parsers from.")
-    spec = importlib.util.spec_from_file_location(f"octavo_reasoning_plugin_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"The plug-in {path} is no Python file; its name must end in .py.")
-    try:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"The plug-in {path} failed: {type(error).__name__}: {error}") from error
 
 
 def detect(

@@ -6,7 +6,8 @@ from octavo.errors import ConfigError
 from octavo.outputs.parsers import registry
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.parsers.parts import ContentText, ReasoningText
-from octavo.outputs.parsers.registry import detect, load_plugin, reasoning_format, reasoning_names
+from octavo.outputs.parsers.plugins import run_plugin
+from octavo.outputs.parsers.registry import detect, reasoning_format, reasoning_names
 from tests.outputs.parsers.cuts import run
 
 PLUGIN = """
@@ -58,7 +59,7 @@ def test_a_grammar_begins_behind_the_end_tag(name):
 def test_a_plugin_brings_a_format(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN)
-    load_plugin(str(file))
+    run_plugin(str(file))
     parser = reasoning_format("mine").start(PromptEnd("<mine>"))
     assert run(parser, ["a</mine>b"]) == [ReasoningText("a"), ContentText("b")]
 
@@ -78,7 +79,7 @@ def test_a_broken_plugin_is_refused(tmp_path, file_name, code, message):
     if code is not None:
         file.write_text(code)
     with pytest.raises(ConfigError, match=message):
-        load_plugin(str(file))
+        run_plugin(str(file))
 
 
 def no_token(token):

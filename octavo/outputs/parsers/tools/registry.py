@@ -1,8 +1,6 @@
 """The formats of calls that Octavo reads, by vLLM's names; plug-ins; and what ``auto`` stands for."""
 
-import importlib.util
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from octavo.errors import ConfigError
 from octavo.outputs.parsers.base import Tool, ToolParser
@@ -33,26 +31,6 @@ def tool_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
     if tool_format is None:
         raise ConfigError(f"There is no tool-call parser {name!r}; there are {', '.join(sorted(TOOL_FORMATS))}.")
     return tool_format.parser(tools)
-
-
-def load_plugin(path: str) -> None:
-    """Run a Python file of the server's owner, which calls :func:`register_tool_format` for formats of its own.
-
-    Raises:
-        ConfigError: there is no such file, or it fails.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"There is no file {path} to load tool-call parsers from.")
-    spec = importlib.util.spec_from_file_location(f"octavo_tool_plugin_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"The plug-in {path} is no Python file; its name must end in .py.")
-    try:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"The plug-in {path} failed: {type(error).__name__}: {error}") from error
 
 
 def detect_tools(chat_template: str | None, model_type: str | None, vocab_has: Callable[[str], bool]) -> str | None:

@@ -5,9 +5,10 @@ import pytest
 
 from octavo.errors import ConfigError
 from octavo.outputs.parsers.parts import ContentText, ToolCallArguments, ToolCallBegin, joined
+from octavo.outputs.parsers.plugins import run_plugin
 from octavo.outputs.parsers.registry import detect
 from octavo.outputs.parsers.tools import registry
-from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, detect_tools, load_plugin, tool_parser
+from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, detect_tools, tool_parser
 
 NO_TOKENS = frozenset().__contains__
 
@@ -97,7 +98,7 @@ def test_a_plugin_brings_a_format(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(registry, "TOOL_FORMATS", dict(TOOL_FORMATS))
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN)
-    load_plugin(str(file))
+    run_plugin(str(file))
     parts = registry.tool_parser("mine").feed('<mine>{"name": "f", "arguments": {"a": 1}}</mine>')
     assert parts[0] == ToolCallBegin(0, "f")
     assert json.loads(parts[1].text) == {"a": 1}
@@ -114,12 +115,12 @@ def test_a_broken_plugin_is_refused_in_words(tmp_path: Path, text, error):
     file = tmp_path / "broken.py"
     file.write_text(text)
     with pytest.raises(ConfigError, match=error):
-        load_plugin(str(file))
+        run_plugin(str(file))
 
 
 def test_a_missing_plugin_is_refused_in_words(tmp_path: Path):
     with pytest.raises(ConfigError, match="There is no file"):
-        load_plugin(str(tmp_path / "none.py"))
+        run_plugin(str(tmp_path / "none.py"))
 
 
 def test_the_page_names_every_format():
