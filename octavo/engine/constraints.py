@@ -14,6 +14,7 @@ from octavo.records import EngineOutput, EngineRequest
 from octavo.sampling.grammar.base import CompiledGrammar
 from octavo.sampling.grammar.compiler import GrammarCompiler
 from octavo.sampling.grammar.constraint import Constraint
+from octavo.sampling.grammar.thought import ThoughtLimit
 from octavo.sampling.grammar.trial import VocabularySource
 
 
@@ -118,7 +119,19 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
         params.min_tokens,
         {*request.eos_token_ids, *(params.stop_token_ids or ())},
         request.output_token_ids,
+        _thought_limit(request),
     )
     # The grammar decides when the text may end; what holds it back longer, the constraint knows.
     params = msgspec.structs.replace(params, min_tokens=0)
     return Bound(msgspec.structs.replace(request, params=params), constraint)
+
+
+def thought_constraint(request: EngineRequest) -> Constraint | None:
+    """What binds a request without a grammar: a limit on its thoughts, or nothing."""
+    limit = _thought_limit(request)
+    return None if limit is None else Constraint(None, earlier=request.output_token_ids, limit=limit)
+
+
+def _thought_limit(request: EngineRequest) -> ThoughtLimit | None:
+    budget, tags = request.params.thinking_token_budget, request.params.thought_tags
+    return None if budget is None or tags is None else ThoughtLimit(budget, tags)

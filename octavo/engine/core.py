@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from octavo.config import EngineConfig
-from octavo.engine.constraints import Constraints, refusal
+from octavo.engine.constraints import Constraints, refusal, thought_constraint
 from octavo.errors import InvalidRequestError
 from octavo.execution.executor import Executor, InProcessExecutor
 from octavo.execution.results import HeldStep, PendingStep
@@ -83,7 +83,7 @@ class EngineCore:
         if request.params.structured_outputs is not None:
             self._constraints.begin(request)
         else:
-            self.scheduler.add(request)
+            self.scheduler.add(request, thought_constraint(request))
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests at once; unknown ids are ignored."""

@@ -160,9 +160,13 @@ class InputProcessor:
             ("stop_token_ids", params.stop_token_ids),
             ("allowed_token_ids", params.allowed_token_ids),
             ("logit_bias", params.logit_bias),
+            ("logprob_token_ids", params.logprob_token_ids),
         ):
             if ids:
                 check_token_ids(list(ids), self._info.vocab_size, name)
+        if params.thought_tags is not None:
+            for tag in (*params.thought_tags.start, params.thought_tags.end):
+                check_token_ids(tag, self._info.vocab_size, "thought_tags")
         if self._tokenizer is None and (params.stop or params.bad_words):
             name = "stop" if params.stop else "bad_words"
             raise InvalidRequestError(f"{name} needs a tokenizer, and the engine runs without one.", name)

@@ -5,7 +5,8 @@ from octavo.tokenization.tokenizer import Tokenizer
 
 
 def format_logprobs(row: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[int, Logprob]:
-    """Token id → :class:`Logprob`: the sampled (or prompt) token first, then the top ones with ranks from 1.
+    """Token id → :class:`Logprob`: the sampled (or prompt) token first, then the top ones with ranks from 1, or
+    those that were asked for, without.
 
     Tokens read as they would by themselves; without a tokenizer they have no text.
     """
@@ -15,7 +16,7 @@ def format_logprobs(row: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[int
     for rank in range(1, len(token_ids)):
         token_id = token_ids[rank]
         if token_id not in formatted:
-            formatted[token_id] = Logprob(logprobs[rank], rank, text(token_id))
+            formatted[token_id] = Logprob(logprobs[rank], None if row.is_listed else rank, text(token_id))
     return formatted
 
 

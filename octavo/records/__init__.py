@@ -11,6 +11,7 @@ from octavo.records.engine import (
     StepOutputs,
     TokenLogprobs,
 )
+from octavo.records.generation import RepetitionDetectionParams, ThoughtTags
 from octavo.records.outputs import (
     CompletionOutput,
     Logprob,
@@ -78,6 +79,7 @@ __all__ = [
     "PreparedRequest",
     "PromptLogprobs",
     "PromptType",
+    "RepetitionDetectionParams",
     "RequestOutput",
     "RequestOutputKind",
     "RequestStateStats",
@@ -92,6 +94,7 @@ __all__ = [
     "StepResult",
     "StructuredOutputsParams",
     "TextPrompt",
+    "ThoughtTags",
     "TokenLogprobs",
     "TokensPrompt",
 ]

@@ -53,11 +53,13 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
         token_ids: the chosen (or prompt) token first, then the top ones by probability.
         logprobs: natural logarithms, same order.
         rank: rank of the first token, 1 is the likeliest.
+        is_listed: whether the others are not the likeliest, but those that were asked for.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     rank: int
+    is_listed: bool = False
 
 
 class RequestTimes(msgspec.Struct, omit_defaults=True):
@@ -75,7 +77,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         new_token_ids: tokens to append; empty with prompt logprobs only or on an error.
-        finish_reason: ``stop``, ``length``, ``abort`` or ``error``; None while running.
+        finish_reason: ``stop``, ``length``, ``repetition``, ``abort`` or ``error``; None while running.
         stop_reason: the stop token that ended the text; None for an end-of-sequence token.
         error: a sentence, with finish_reason ``error``.
         is_refused: whether the request is at fault, not the engine.

@@ -47,7 +47,7 @@ class CompletionOutput:
         token_ids: generated token ids, likewise.
         cumulative_logprob: sum over the sampled tokens, if logprobs were asked for.
         logprobs: per generated token, token id → :class:`Logprob`.
-        finish_reason: ``stop``, ``length``, ``abort``, ``error`` or None while running.
+        finish_reason: ``stop``, ``length``, ``repetition``, ``abort``, ``error`` or None while running.
         stop_reason: the stop string or stop token id; None for end of sequence.
     """
 

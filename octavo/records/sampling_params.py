@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import InvalidRequestError
+from octavo.records.generation import MAX_START_TAGS, MAX_TAG_TOKENS, RepetitionDetectionParams, ThoughtTags
 from octavo.records.structured import StructuredOutputsParams
 
 MAX_N = 1024
@@ -16,6 +17,7 @@ MAX_STOP_STRING_LENGTH = 4096
 MAX_LISTED_TOKENS = 1 << 18
 MAX_BAD_WORDS = 1024
 MAX_TOKENS_LIMIT = 1 << 31
+MAX_LOGPROB_TOKENS = 128
 GREEDY_TEMPERATURE = 1e-5
 
 
@@ -61,6 +63,10 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         extra_args: free-form values for custom logit processors.
         skip_reading_prefix_cache: compute the whole prompt anew.
         structured_outputs: what form the text must have.
+        thinking_token_budget: most tokens of the text's thoughts, which are then closed; −1 is no limit.
+        thought_tags: how the model marks thoughts; set by those who know its format.
+        repetition_detection: when a text that repeats itself is ended, with the finish reason ``repetition``.
+        logprob_token_ids: give log-probabilities of these tokens, besides the sampled one, instead of the likeliest.
     """
 
     n: int = 1
@@ -90,6 +96,10 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     extra_args: dict[str, Any] | None = None
     skip_reading_prefix_cache: bool | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    thinking_token_budget: int | None = None
+    thought_tags: ThoughtTags | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
+    logprob_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
         self.normalise()
@@ -108,6 +118,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             self.logprobs = 1
         if self.prompt_logprobs is True:
             self.prompt_logprobs = 1
+        if self.thinking_token_budget == -1:
+            self.thinking_token_budget = None
+        if self.logprob_token_ids is not None:
+            self.logprob_token_ids = _as_list("logprob_token_ids", self.logprob_token_ids) or None
+        if self.logprob_token_ids is not None and self.logprobs is None:
+            self.logprobs = 0
         if self.seed == -1:
             self.seed = None
         if self.logit_bias is not None:
@@ -160,6 +176,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             raise InvalidRequestError(
                 "structured_outputs and allowed_token_ids exclude each other.", "structured_outputs"
             )
+        self._verify_limits()
         if self.is_greedy and self.n > 1:
             raise InvalidRequestError(
                 f"n must be 1 with greedy sampling (temperature 0), got {self.n}: all texts would be equal.", "n"
@@ -202,6 +219,33 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
                 raise InvalidRequestError(f"logit_bias takes at most {MAX_LISTED_TOKENS} entries.", "logit_bias")
             for value in self.logit_bias.values():
                 _check_float("logit_bias", value, -100.0, 100.0)
+
+    def _verify_limits(self) -> None:
+        if self.repetition_detection is not None:
+            self.repetition_detection.verify()
+        if self.logprob_token_ids is not None:
+            if len(self.logprob_token_ids) > MAX_LOGPROB_TOKENS:
+                raise InvalidRequestError(
+                    f"logprob_token_ids takes at most {MAX_LOGPROB_TOKENS} ids, got {len(self.logprob_token_ids)}.",
+                    "logprob_token_ids",
+                )
+            for token_id in self.logprob_token_ids:
+                _check_int("logprob_token_ids", token_id, 0, MAX_TOKENS_LIMIT)
+        if self.thinking_token_budget is None:
+            return
+        _check_int("thinking_token_budget", self.thinking_token_budget, 0, MAX_TOKENS_LIMIT)
+        if self.allowed_token_ids is not None:
+            raise InvalidRequestError(
+                "thinking_token_budget and allowed_token_ids exclude each other.", "thinking_token_budget"
+            )
+        tags = self.thought_tags
+        if tags is None or not tags.end:
+            raise InvalidRequestError(
+                "thinking_token_budget: it is not known how the model marks its thoughts; set --reasoning-parser.",
+                "thinking_token_budget",
+            )
+        if len(tags.start) > MAX_START_TAGS or max(map(len, (*tags.start, tags.end))) > MAX_TAG_TOKENS:
+            raise InvalidRequestError("thought_tags are too long, or too many.", "thought_tags")
 
     def __repr__(self) -> str:
         changed = (f"{k}={v!r}" for k, v in msgspec.structs.asdict(self).items() if v not in (None, [], _DEFAULTS[k]))

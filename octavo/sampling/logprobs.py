@@ -21,20 +21,23 @@ class LogprobTensors:
             the chosen one again).
         logprobs: ``[N, 1 + n]`` float32.
         ranks: ``[N]`` int64, 1 + the number of tokens that are strictly likelier than the chosen one.
+        is_listed: whether the others are tokens that were asked for by their ids, in any order.
     """
 
     token_ids: Tensor
     logprobs: Tensor
     ranks: Tensor
+    is_listed: bool = False
 
     def to_host(self, copies: HostCopies) -> "LogprobTensors":
         """Copies that may be read once ``copies`` have arrived."""
-        return LogprobTensors(copies.add(self.token_ids), copies.add(self.logprobs), copies.add(self.ranks))
+        tensors = copies.add(self.token_ids), copies.add(self.logprobs), copies.add(self.ranks)
+        return LogprobTensors(*tensors, self.is_listed)
 
     def read(self) -> list[TokenLogprobs]:
         """One record per row."""
         rows = zip(self.token_ids.tolist(), self.logprobs.tolist(), self.ranks.tolist(), strict=True)
-        return [TokenLogprobs(ids, values, rank) for ids, values, rank in rows]
+        return [TokenLogprobs(ids, values, rank, self.is_listed) for ids, values, rank in rows]
 
 
 @kernel
@@ -53,12 +56,30 @@ def token_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> LogprobTe
     rows_per_chunk = max(1, _CHUNK_ELEMENTS // vocab_size)
     chunks = zip(logits.split(rows_per_chunk), token_ids.split(rows_per_chunk), strict=True)
     found = [_chunk_logprobs(chunk, chosen.unsqueeze(1), num_top) for chunk, chosen in chunks]
-    if len(found) == 1:
-        return found[0]
+    return _joined(found)
+
+
+def listed_logprobs(logits: Tensor, token_ids: Tensor, listed: Tensor) -> LogprobTensors:
+    """The same with the tokens ``listed``, ``[n]`` int64, in place of the likeliest."""
+    rows_per_chunk = max(1, _CHUNK_ELEMENTS // logits.shape[1])
+    found = []
+    for chunk, chosen in zip(logits.split(rows_per_chunk), token_ids.split(rows_per_chunk), strict=True):
+        logprobs = chunk.float().log_softmax(-1)
+        ids = torch.cat((chosen.unsqueeze(1), listed.expand(len(chosen), -1)), 1)
+        values = logprobs.gather(1, ids)
+        ranks = 1 + (logprobs > values[:, :1]).sum(-1, dtype=torch.int64)
+        found.append(LogprobTensors(ids, values, ranks, is_listed=True))
+    return _joined(found)
+
+
+def _joined(parts: list[LogprobTensors]) -> LogprobTensors:
+    if len(parts) == 1:
+        return parts[0]
     return LogprobTensors(
-        torch.cat([part.token_ids for part in found]),
-        torch.cat([part.logprobs for part in found]),
-        torch.cat([part.ranks for part in found]),
+        torch.cat([part.token_ids for part in parts]),
+        torch.cat([part.logprobs for part in parts]),
+        torch.cat([part.ranks for part in parts]),
+        parts[0].is_listed,
     )
 
 

@@ -31,12 +31,14 @@ class RequestNeeds:
     Attributes:
         top_k: number of candidates; the whole vocabulary without :attr:`Feature.TOP_K`.
         num_logprobs: as :attr:`SamplingParams.logprobs`.
+        listed: tokens whose log-probabilities are wanted in place of the likeliest; empty for none.
     """
 
     features: Feature
     top_k: int
     edits: RequestEdits | None
     num_logprobs: int | None
+    listed: tuple[int, ...] = ()
 
     @property
     def must_be_planned(self) -> bool:
@@ -52,7 +54,7 @@ class RequestNeeds:
         if edits is not None:
             features |= Feature.EDITS
         top_k = row.params.top_k if Feature.TOP_K in features else vocab_size
-        return cls(features, top_k, edits, row.params.logprobs)
+        return cls(features, top_k, edits, row.params.logprobs, tuple(row.params.logprob_token_ids or ()))
 
 
 def _features(params: SamplingParams, vocab_size: int) -> Feature:
@@ -146,12 +148,14 @@ class Plan:
         plain: rows that take the likeliest raw logit, None without any.
         parts: the other rows.
         logprobs: rows that want log-probabilities, grouped by how many: (number, rows on the host, rows).
+        listed: rows that want those of certain tokens, grouped by them: (tokens ``[n]``, rows on the host, rows).
     """
 
     slot_list: list[int]
     plain: Subset | None
     parts: list[Part]
     logprobs: list[tuple[int, list[int], Subset]]
+    listed: list[tuple[Tensor, list[int], Subset]]
 
 
 class Planner:
@@ -175,7 +179,7 @@ class Planner:
         plain = [] if self._works_all else [i for i, need in enumerate(needs) if not need.features]
         size = max(1, num_rows) if self._works_all else self._rows_per_part
         parts = [self._part(worked[i : i + size], needs) for i in range(0, len(worked), size)]
-        return Plan(list(slot_list), self._subset(plain, num_rows), parts, self._logprobs(needs))
+        return Plan(list(slot_list), self._subset(plain, num_rows), parts, self._logprobs(needs), self._listed(needs))
 
     def _part(self, rows: list[int], needs: Sequence[RequestNeeds]) -> Part:
         own = [needs[row] for row in rows]
@@ -202,6 +206,16 @@ class Planner:
     def _logprobs(self, needs: Sequence[RequestNeeds]) -> list[tuple[int, list[int], Subset]]:
         by_count: dict[int, list[int]] = {}
         for i, need in enumerate(needs):
-            if need.num_logprobs is not None:
+            if need.num_logprobs is not None and not need.listed:
                 by_count.setdefault(need.num_logprobs, []).append(i)
         return [(count, rows, Subset.of(rows, len(needs), self._device)) for count, rows in by_count.items()]
+
+    def _listed(self, needs: Sequence[RequestNeeds]) -> list[tuple[Tensor, list[int], Subset]]:
+        by_tokens: dict[tuple[int, ...], list[int]] = {}
+        for i, need in enumerate(needs):
+            if need.listed:
+                by_tokens.setdefault(need.listed, []).append(i)
+        return [
+            (to_device(np.array(tokens, np.int64), self._device), rows, Subset.of(rows, len(needs), self._device))
+            for tokens, rows in by_tokens.items()
+        ]

@@ -11,7 +11,7 @@ from torch import Tensor
 from octavo.platforms.transfer import HostCopies
 from octavo.records import NAN_TOKEN, NewRow, TokenLogprobs
 from octavo.sampling import blocks, filters
-from octavo.sampling.logprobs import LogprobTensors, token_logprobs
+from octavo.sampling.logprobs import LogprobTensors, listed_logprobs, token_logprobs
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.penalties import apply_penalties
 from octavo.sampling.plan import Part, Plan, Planner, RequestNeeds, Subset
@@ -251,7 +251,12 @@ def _is_finite(largest: Tensor) -> Tensor:
 
 def _logprobs(plan: Plan, logits: Tensor, tokens: Tensor) -> list[tuple[list[int], LogprobTensors]]:
     """Log-probabilities of the drawn tokens, for the rows that asked."""
-    return [
+    likeliest = [
         (rows, token_logprobs(subset.take(logits), subset.take(tokens).clamp(min=0), num_top))
         for num_top, rows, subset in plan.logprobs
     ]
+    listed = [
+        (rows, listed_logprobs(subset.take(logits), subset.take(tokens).clamp(min=0), listed))
+        for listed, rows, subset in plan.listed
+    ]
+    return likeliest + listed

@@ -12,6 +12,7 @@ from octavo.errors import InvalidRequestError
 from octavo.records import EngineRequest, EngineStats, Plan
 from octavo.sampling.grammar.constraint import Constraint
 from octavo.scheduling.queue import WaitingQueue
+from octavo.scheduling.repetition import RepetitionDetector
 from octavo.scheduling.request import Request, Status
 from octavo.scheduling.rows import Part
 from octavo.scheduling.running import Running
@@ -67,6 +68,7 @@ class Admission:
             eos_token_ids=frozenset(() if params.ignore_eos else source.eos_token_ids),
             max_len=max_len,
             constraint=constraint,
+            repetition=_repetition_detector(source),
         )
         request.times.queued = time.time()
         self._num_arrived += 1
@@ -186,3 +188,8 @@ class Admission:
             return num_prompt
         max_tokens = source.params.max_tokens
         return longest if max_tokens is None else min(longest, num_prompt + max_tokens)
+
+
+def _repetition_detector(source: EngineRequest) -> RepetitionDetector | None:
+    params = source.params.repetition_detection
+    return None if params is None or not params.is_on else RepetitionDetector(params, source.output_token_ids)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from octavo.cache import RequestCache
 from octavo.records import EngineRequest, RequestTimes, TokenLogprobs
 from octavo.sampling.grammar.constraint import Constraint
+from octavo.scheduling.repetition import RepetitionDetector
 
 
 class Status(Enum):
@@ -36,6 +37,7 @@ class Request:
         num_logprobs_done: prompt positions whose log-probabilities have arrived.
         prompt_logprobs: those, until they are sent.
         constraint: the grammar that binds its tokens, if one does.
+        repetition: ends its text if that repeats itself, if asked to.
     """
 
     source: EngineRequest
@@ -52,6 +54,7 @@ class Request:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
     constraint: Constraint | None = None
+    repetition: RepetitionDetector | None = None
 
     @property
     def request_id(self) -> str:

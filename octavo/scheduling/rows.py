@@ -71,8 +71,8 @@ class Rows:
         max_computed: ``[S]`` tokens that are ever computed: all but the last one that the request may have.
         blocks_last: ``[S]`` computed tokens up to which the request neither takes a block nor gives one back.
         last_token: ``[S]`` when the last token came, in seconds since the epoch.
-        needs_care: ``[S]`` whether a new token is more than a token: it is the first, has log-probabilities, or moves a
-            grammar on.
+        needs_care: ``[S]`` whether a new token is more than a token: it is the first, has log-probabilities, or
+            moves a grammar or a look-out for repetitions on.
         is_bound: ``[S]`` whether a grammar binds the request's tokens.
         num_bound: how many requests that is.
     """
@@ -181,6 +181,7 @@ class Rows:
         """From now on a token is just a token, unless the request asked for more or has too many stop tokens."""
         has_many_stops = len(request.stop_token_ids | request.eos_token_ids) > MAX_STOP_IDS
         has_more = request.source.params.logprobs is not None or request.constraint is not None
+        has_more |= request.repetition is not None
         self.needs_care[request.slot] = has_many_stops or has_more
 
     def _set_stop_ids(self, slot: int, request: Request) -> None:

@@ -294,6 +294,8 @@ class Scheduler:
         reason, stop_reason = request.finish_reason_after(token_id, num_tokens)
         if reason is None and request.constraint is not None and request.constraint.is_finished:
             reason = "stop"
+        if request.repetition is not None and request.repetition.push(token_id) and num_tokens >= request.min_len:
+            reason = reason or "repetition"
         output = EngineOutput(request.request_id, [token_id], finish_reason=reason, stop_reason=stop_reason)
         if logprobs is not None and logprobs.sampled is not None:
             output.logprobs = [logprobs.sampled]

@@ -59,3 +59,20 @@ def test_sampled_ones_are_the_models_own() -> None:
     np.testing.assert_allclose(biased.logprobs, expected[0][biased.token_ids], atol=1e-5)
     assert len(bare.token_ids) == 1 and bare.rank == 1
     assert sorted(full.token_ids[1:]) == list(range(100))
+
+
+def test_chosen_tokens_in_place_of_the_likeliest(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Batch(100)
+    logits = torch.randn(3, 100)
+    batch.add(0, SamplingParams(temperature=0, logprob_token_ids=[7, 5]))
+    batch.add(1, SamplingParams(temperature=0, logprobs=1))
+    batch.add(2, SamplingParams(temperature=0, logprob_token_ids=[7, 5], logprobs=3))
+    monkeypatch.setattr("octavo.sampling.logprobs._CHUNK_ELEMENTS", 100)
+    samples = batch.sample(logits, [0, 1, 2])
+    found, expected = samples.read_logprobs(), plain_logprobs(logits)
+    assert {row: entry.is_listed for row, entry in found.items()} == {0: True, 1: False, 2: True}
+    for row, entry in found.items():
+        best = int(logits[row].argmax())
+        assert entry.token_ids == ([best, best] if row == 1 else [best, 7, 5])
+        assert entry.rank == 1
+        np.testing.assert_allclose(entry.logprobs, expected[row][entry.token_ids], atol=1e-5)

@@ -1,4 +1,4 @@
-"""What binds one request's tokens: a grammar, from the start or from the end of the thought on."""
+"""What binds one request's tokens: a limit on its thoughts; a grammar, from the start or from their end on."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import OctavoError
+from octavo.sampling.grammar.thought import ThoughtLimit
 
 _BITS = 32
 
@@ -32,22 +33,25 @@ class Constraint:
         error: why the grammar can be followed no further, a sentence; None if all is well.
 
     Args:
-        grammar: at its start.
+        grammar: at its start; None binds nothing.
         start_after: tokens that end what comes before the grammar, such as a thought; empty if nothing does.
         min_tokens: tokens before which the text should not end, as far as the grammar lets it go on.
         stop_ids: tokens that end a text.
         earlier: tokens that were generated already (a replay).
+        limit: closes thoughts that are too long.
     """
 
     def __init__(
         self,
-        grammar: TokenGrammar,
+        grammar: TokenGrammar | None,
         start_after: Sequence[int] = (),
         min_tokens: int = 0,
         stop_ids: Collection[int] = (),
         earlier: Sequence[int] = (),
+        limit: ThoughtLimit | None = None,
     ) -> None:
         self._grammar = grammar
+        self._limit = limit
         self._awaited = tuple(start_after)
         self._last: list[int] = []
         self._is_begun = not self._awaited
@@ -61,11 +65,15 @@ class Constraint:
     @property
     def is_finished(self) -> bool:
         """Whether the text has ended."""
-        return self._is_begun and self._grammar.is_finished
+        return self._grammar is not None and self._is_begun and self._grammar.is_finished
 
     def accept(self, token_id: int) -> bool:
         """Take in the request's next token; False if the grammar does not allow it."""
         self._num_tokens += 1
+        if self._limit is not None:
+            self._limit.accept(token_id)
+        if self._grammar is None:
+            return True
         if self._is_begun:
             try:
                 return self._grammar.is_finished or self._grammar.accept(token_id)
@@ -77,8 +85,13 @@ class Constraint:
         return True
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write which tokens may come next, a bit a token; all of them before the grammar begins and after its end."""
-        if not self._is_begun or self._grammar.is_finished:
+        """Write which tokens may come next, a bit a token: all of them before the grammar begins and after its end,
+        unless a thought must be closed.
+        """
+        if self._grammar is None or not self._is_begun:
+            self._close_thought(mask)
+            return
+        if self._grammar.is_finished:
             return
         try:
             self._grammar.fill(mask)
@@ -89,6 +102,12 @@ class Constraint:
             return
         if self._num_tokens < self._min_tokens:
             self._hold_back_stops(mask)
+
+    def _close_thought(self, mask: NDArray[np.int32]) -> None:
+        token_id = None if self._limit is None else self._limit.forced_token
+        if token_id is not None:
+            mask[:] = 0
+            mask.view(np.uint32)[token_id // _BITS] = np.uint32(1 << token_id % _BITS)
 
     def _hold_back_stops(self, mask: NDArray[np.int32]) -> None:
         longer = mask.copy().view(np.uint32)

@@ -1,0 +1,51 @@
+"""A limit on how long a model thinks: at its end the tag that closes the thought is all that may come."""
+
+from collections.abc import Sequence
+
+from octavo.records import ThoughtTags
+
+
+class ThoughtLimit:
+    """Follows one text in and out of its thoughts.
+
+    Args:
+        budget: tokens that all thoughts of the text may have together, tags not counted.
+    """
+
+    def __init__(self, budget: int, tags: ThoughtTags) -> None:
+        self._budget = budget
+        self._num_tokens = 0
+        self._starts = [tuple(start) for start in tags.start if start]
+        self._end = tuple(tags.end)
+        self._is_open = tags.is_open
+        self._longest = max(map(len, (*self._starts, self._end)))
+        self._last: tuple[int, ...] = ()
+
+    @property
+    def forced_token(self) -> int | None:
+        """The only token that may come next; None if any may."""
+        if not self._is_open:
+            return None
+        num_end = self._num_end_tokens()
+        return self._end[num_end] if self._num_tokens - num_end >= self._budget else None
+
+    def accept(self, token_id: int) -> None:
+        """Take in the text's next token."""
+        self._last = (*self._last, token_id)[-self._longest :]
+        if not self._is_open:
+            if any(_ends_with(self._last, start) for start in self._starts):
+                self._is_open, self._last = True, ()
+        elif _ends_with(self._last, self._end):
+            self._is_open, self._last = False, ()
+            self._num_tokens -= len(self._end) - 1
+        else:
+            self._num_tokens += 1
+
+    def _num_end_tokens(self) -> int:
+        """How much of the end tag stands at the text's end already."""
+        end = self._end
+        return next((size for size in range(len(end) - 1, 0, -1) if _ends_with(self._last, end[:size])), 0)
+
+
+def _ends_with(tokens: Sequence[int], tag: Sequence[int]) -> bool:
+    return len(tokens) >= len(tag) and tuple(tokens[-len(tag) :]) == tuple(tag)
