@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
 from octavo.records import GrammarBackend as BackendChoice
 from octavo.records import StructuredOutputsParams
@@ -59,26 +61,27 @@ class GrammarCompiler:
         self._default_backend = default_backend
         self._timeout_s = timeout_s
         self._cache = _Cache(max_cache_bytes, max_cache_entries)
-        self._pending: dict[GrammarSource, Future[CompiledGrammar]] = {}
+        self._pending: dict[bytes, Future[CompiledGrammar]] = {}
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._backends: dict[str, GrammarBackend] = {}
         self._backends_lock = threading.Lock()
         self._trials: list[TrialProcess] = []
-        self._own = threading.local()
-        self._threads = ThreadPoolExecutor(_NUM_THREADS, "grammar", initializer=self._open_trial)
+        self._is_closed = False
+        self._own = _Own()
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, "grammar")
 
     def submit(self, params: StructuredOutputsParams) -> "Future[CompiledGrammar]":
         """Begin to compile; the same grammar is compiled once, however many ask for it.
 
-        The future ends with :class:`InvalidRequestError` if the grammar cannot be followed, or with another
-        :class:`OctavoError`. Cancelling it has no effect on others.
+        Nothing is read here, as that can take a while, too. The future ends with :class:`InvalidRequestError` if the
+        grammar is malformed or cannot be followed, or with another :class:`OctavoError`. Cancelling it has no effect
+        on others.
 
         Raises:
-            InvalidRequestError: what is asked for is malformed or not followed by the backend.
+            InvalidRequestError: the model can follow none.
             OverloadedError: too many grammars are waiting.
         """
-        source = read_source(params, self._default_backend)
         if self._vocabulary_source is not None and not self._vocabulary_source.eos_ids:
             raise InvalidRequestError(
                 "Structured output needs a token that ends a text, and this model has none.", "structured_outputs"
@@ -88,18 +91,19 @@ class GrammarCompiler:
                 "Structured output needs the model's tokenizer, which skip_tokenizer_init leaves out.",
                 "structured_outputs",
             )
+        key = msgspec.msgpack.encode(msgspec.structs.replace(params, start_after=None))
         future: Future[CompiledGrammar] = Future()
         with self._lock:
-            found = self._cache.get(source)
+            found = self._cache.get(key)
             if found is not None:
                 _settle(future, found)
                 return future
-            shared = self._pending.get(source)
+            shared = self._pending.get(key)
             if shared is None:
                 if len(self._pending) >= MAX_PENDING:
                     raise OverloadedError(f"{MAX_PENDING} grammars are waiting to be compiled; try again later.")
-                shared = self._pending[source] = self._threads.submit(self._work, source, time.monotonic())
-                shared.add_done_callback(lambda done: self._keep(source, done))
+                shared = self._pending[key] = self._threads.submit(self._work, params, time.monotonic())
+                shared.add_done_callback(lambda done: self._keep(key, done))
         shared.add_done_callback(lambda done: _pass_on(done, future))
         return future
 
@@ -117,31 +121,39 @@ class GrammarCompiler:
         """End threads and processes; grammars under way fail."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
+            self._is_closed = True
             trials = list(self._trials)
         for trial in trials:
             trial.stop()
 
-    def _open_trial(self) -> None:
-        assert self._vocabulary_source is not None
-        self._own.trial = TrialProcess(self._vocabulary_source)
-        with self._lock:
-            self._trials.append(self._own.trial)
+    def _trial(self) -> TrialProcess:
+        """This thread's. It is opened here, not as the thread begins: a thread would keep this object for good."""
+        if self._own.trial is None:
+            assert self._vocabulary_source is not None
+            trial = TrialProcess(self._vocabulary_source)
+            with self._lock:
+                if self._is_closed:
+                    trial.stop()
+                self._trials.append(trial)
+            self._own.trial = trial
+        return self._own.trial
 
-    def _keep(self, source: GrammarSource, done: "Future[CompiledGrammar]") -> None:
+    def _keep(self, key: bytes, done: "Future[CompiledGrammar]") -> None:
         with self._lock:
-            self._pending.pop(source, None)
+            self._pending.pop(key, None)
             if done.cancelled():
                 return
             error = done.exception()
             if error is None:
-                self._cache.put(source, done.result())
+                self._cache.put(key, done.result())
             elif isinstance(error, InvalidRequestError):
                 # Who tries a grammar again that takes too long is not to occupy a thread again.
-                self._cache.put(source, _Refusal(str(error), time.monotonic() + REFUSED_FOR_S))
+                self._cache.put(key, _Refusal(str(error), time.monotonic() + REFUSED_FOR_S))
 
-    def _work(self, source: GrammarSource, submitted: float) -> CompiledGrammar:
+    def _work(self, params: StructuredOutputsParams, submitted: float) -> CompiledGrammar:
         if time.monotonic() - submitted > MAX_WAIT_S:
             raise OverloadedError("Too many grammars are waiting to be compiled; try again later.")
+        source = read_source(params, self._default_backend)
         errors = []
         for name in source.backends:
             try:
@@ -156,8 +168,7 @@ class GrammarCompiler:
         raise InvalidRequestError(_refusal(source, errors), "structured_outputs")
 
     def _compile(self, source: GrammarSource, name: str) -> CompiledGrammar:
-        trial: TrialProcess = self._own.trial
-        result = trial.run(TrialTask(source, name, self._timeout_s))
+        result = self._trial().run(TrialTask(source, name, self._timeout_s))
         if result.error is not None:
             raise GrammarError(result.error)
         if result.num_bytes > MAX_GRAMMAR_BYTES:
@@ -175,6 +186,12 @@ class GrammarCompiler:
             return self._backends[name]
 
 
+class _Own(threading.local):
+    """What each thread has for itself."""
+
+    trial: TrialProcess | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Refusal:
     """Why a grammar cannot be followed, and until when to say so."""
@@ -189,28 +206,28 @@ class _Cache:
     def __init__(self, max_bytes: int, max_entries: int) -> None:
         self._max_bytes = max_bytes
         self._max_entries = max_entries
-        self._entries: OrderedDict[GrammarSource, CompiledGrammar | _Refusal] = OrderedDict()
+        self._entries: OrderedDict[bytes, CompiledGrammar | _Refusal] = OrderedDict()
         self.num_bytes = 0
 
-    def get(self, source: GrammarSource) -> CompiledGrammar | _Refusal | None:
-        found = self._entries.get(source)
+    def get(self, key: bytes) -> CompiledGrammar | _Refusal | None:
+        found = self._entries.get(key)
         if isinstance(found, _Refusal) and found.until < time.monotonic():
-            self.num_bytes -= _size(source, self._entries.pop(source))
+            self.num_bytes -= _size(key, self._entries.pop(key))
             return None
         if found is not None:
-            self._entries.move_to_end(source)
+            self._entries.move_to_end(key)
         return found
 
-    def put(self, source: GrammarSource, outcome: CompiledGrammar | _Refusal) -> None:
-        assert source not in self._entries
-        self._entries[source] = outcome
-        self.num_bytes += _size(source, outcome)
+    def put(self, key: bytes, outcome: CompiledGrammar | _Refusal) -> None:
+        assert key not in self._entries
+        self._entries[key] = outcome
+        self.num_bytes += _size(key, outcome)
         while self._entries and (self.num_bytes > self._max_bytes or len(self._entries) > self._max_entries):
             self.num_bytes -= _size(*self._entries.popitem(last=False))
 
 
-def _size(source: GrammarSource, outcome: CompiledGrammar | _Refusal) -> int:
-    return len(source.text) + (len(outcome.text) if isinstance(outcome, _Refusal) else outcome.num_bytes)
+def _size(key: bytes, outcome: CompiledGrammar | _Refusal) -> int:
+    return len(key) + (len(outcome.text) if isinstance(outcome, _Refusal) else outcome.num_bytes)
 
 
 def _settle(future: "Future[CompiledGrammar]", outcome: CompiledGrammar | _Refusal) -> None:

@@ -79,6 +79,7 @@ class SchemaReader:
         self._defs: dict[str, Any] = {}
         self._def_names: dict[tuple[str, bool], str] = {}
         self._pending: list[tuple[str, Any, bool]] = []
+        self._ends: dict[str, Any] = {}
         if source is False:
             raise self._error("allows no answer at all")
         self.schema: Any = self._read(source, closes=True)
@@ -98,10 +99,13 @@ class SchemaReader:
         for backend in backends or BACKENDS:
             self.unsupported.setdefault(backend, feature)
 
-    def _read(self, given: Any, *, closes: bool) -> Any:
-        self._num_nodes += 1
+    def _count(self, num_nodes: int) -> None:
+        self._num_nodes += num_nodes
         if self._num_nodes > MAX_SCHEMA_NODES:
             raise self._error(f"has more than {MAX_SCHEMA_NODES:,} parts, its references followed")
+
+    def _read(self, given: Any, *, closes: bool) -> Any:
+        self._count(1)
         if given is True or given == {}:
             return {}
         if given is False:
@@ -149,6 +153,8 @@ class SchemaReader:
             return True
         if any(part.get("type") != "object" for part in resolved):
             return False
+        # Many alternatives may refer to the same large one.
+        self._count(sum(len(_as_list(part.get("required"))) for part in resolved))
         common = set.intersection(*(set(_as_list(part.get("required"))) for part in resolved))
         return any(_no_overlap([self._constants(part, key) for part in resolved]) for key in sorted(common))
 
@@ -158,15 +164,28 @@ class SchemaReader:
         if not isinstance(value, dict):
             return None
         if "const" in value:
+            self._count(1)
             return {repr(value["const"])}
-        return {repr(one) for one in value["enum"]} if isinstance(value.get("enum"), list) else None
+        values = value.get("enum")
+        if not isinstance(values, list):
+            return None
+        self._count(len(values))
+        return {repr(one) for one in values}
 
     def _resolved(self, schema: Any) -> Any:
-        for _ in range(MAX_SCHEMA_NODES):
-            if not isinstance(schema, dict) or set(schema) & _ASSERTIONS != {"$ref"}:
-                return schema
-            schema = self._target(schema["$ref"])
-        raise self._error("has references that lead round in a circle")
+        """What a schema that is only a reference refers to in the end; else the schema itself."""
+        passed: dict[str, None] = {}
+        while isinstance(schema, dict) and set(schema) & _ASSERTIONS == {"$ref"}:
+            reference = schema["$ref"]
+            schema = self._target(reference)
+            if reference in passed:
+                raise self._error("has references that lead round in a circle")
+            passed[reference] = None
+            if reference in self._ends:
+                schema = self._ends[reference]
+                break
+        self._ends.update(dict.fromkeys(passed, schema))
+        return schema
 
     def _reference(self, reference: Any, *, closes: bool) -> str:
         target = self._target(reference)

@@ -1,8 +1,11 @@
 """Grammars are compiled aside, tried first, within limits, and kept."""
 
+import gc
 import json
 import os
 import signal
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +17,7 @@ from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import StructuredOutputsParams
 from octavo.sampling.grammar.base import CompiledGrammar
 from octavo.sampling.grammar.compiler import GrammarCompiler
-from octavo.sampling.grammar.source import read_source
+from octavo.sampling.grammar.source import GrammarSource, read_source
 from octavo.sampling.grammar.trial import TrialProcess, TrialTask, VocabularySource
 from octavo.sampling.grammar.xgrammar_backend import XGrammar
 from octavo.tokenization.vocabulary import Vocabulary
@@ -135,6 +138,39 @@ def test_closing_ends_what_is_under_way(vocabulary_source: VocabularySource) -> 
     for future in futures:
         with pytest.raises(RequestFailedError):
             future.result(timeout=60)
+
+
+def test_reading_is_not_the_callers_work(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, goes_on = threading.Event(), threading.Event()
+
+    def read_slowly(*args: Any) -> GrammarSource:
+        reading.set()
+        assert goes_on.wait(60)
+        return read_source(*args)
+
+    monkeypatch.setattr("octavo.sampling.grammar.compiler.read_source", read_slowly)
+    future = compiler.submit(params(regex="slowly[0-9]"))
+    assert reading.wait(60) and not future.done()
+    goes_on.set()
+    assert future.result(60)
+    malformed = compiler.submit(params(regex="("))
+    with pytest.raises(InvalidRequestError, match="regex"):
+        malformed.result(60)
+
+
+def test_a_compiler_that_is_dropped_leaves_nothing(vocabulary_source: VocabularySource) -> None:
+    compiler = GrammarCompiler(vocabulary_source)
+    compiler.compile(params(regex="a"))
+    (trial,) = compiler._trials
+    threads = list(compiler._threads._threads)
+    dropped = weakref.ref(compiler)
+    del compiler
+    gc.collect()
+    assert dropped() is None
+    trial.stop()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_hostile_inputs_end(compiler: GrammarCompiler) -> None:

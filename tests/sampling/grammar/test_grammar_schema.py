@@ -132,3 +132,21 @@ def test_what_references_multiply_is_bounded() -> None:
     pointers = [{"$ref": "#" + "/properties/a" * level} for level in range(MAX_SCHEMA_DEPTH // 2)]
     with pytest.raises(InvalidRequestError, match="parts"):
         SchemaReader({**deep, "properties": {**deep["properties"], "z": {"anyOf": pointers}}}, "json")
+
+
+class CountingReader(SchemaReader):
+    num_targets = 0
+
+    def _target(self, reference: Any) -> Any:
+        self.num_targets += 1
+        return super()._target(reference)
+
+
+def test_references_to_the_same_parts_cost_no_more_for_being_many() -> None:
+    chain: dict[str, Any] = {f"d{index}": {"$ref": f"#/$defs/d{index + 1}"} for index in range(2000)}
+    reader = CountingReader({"$defs": {**chain, "d2000": {"type": "null"}}, "$ref": "#/$defs/d0"}, "json")
+    assert reader.num_targets < 10 * len(chain)
+    names = [f"k{index}" for index in range(1000)]
+    large = {"type": "object", "required": names, "properties": {name: {"const": 1} for name in names}}
+    with pytest.raises(InvalidRequestError, match="its references followed"):
+        SchemaReader({"$defs": {"x": large}, "oneOf": [{"$ref": "#/$defs/x"}] * 1000}, "json")
