@@ -1,5 +1,6 @@
 """The door for request bodies: size, type, encoding and nesting are checked before anything is built."""
 
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,16 +13,25 @@ from octavo.api.errors import HttpError
 from octavo.errors import InvalidRequestError
 
 MAX_DEPTH = 128
+MAX_CONTAINERS = 1 << 17
+"""Lists and objects in one body: two bytes of JSON become a hundred of Python's, and each is looked at many times."""
+
+# Matches at every quote that opens a string, closed or not, so that no part of a body is read twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def decode_json(body: bytes) -> object:
-    """Parse JSON strictly: UTF-8 without lone surrogates, no NaN or infinities, at most 128 levels deep.
+    """Parse JSON strictly: UTF-8 without lone surrogates, no NaN or infinities, neither too deep nor too finely cut.
 
     Raises:
         InvalidRequestError: the body is none of that; the sentence says why.
     """
     if not body:
         raise InvalidRequestError("The request has no body; a JSON object is expected.")
+    num_brackets = _count_brackets(body)
+    # Strings may hold brackets, but few do.
+    if num_brackets > MAX_CONTAINERS and _count_brackets(_STRING.sub(b"", body)) > MAX_CONTAINERS:
+        raise InvalidRequestError(f"The JSON holds more than {MAX_CONTAINERS} lists and objects.")
     try:
         value: object = msgspec.json.decode(body)
     except RecursionError:
@@ -31,9 +41,13 @@ def decode_json(body: bytes) -> object:
     except (msgspec.MsgspecError, ValueError) as error:
         raise InvalidRequestError(f"The request body cannot be read as JSON: {error}.") from None
     # Only a body with more brackets than levels can be too deep, and counting bytes is nearly free.
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and not _is_shallow(value):
+    if num_brackets > MAX_DEPTH and not _is_shallow(value):
         raise InvalidRequestError(f"The JSON is nested more than {MAX_DEPTH} levels deep.")
     return value
+
+
+def _count_brackets(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{")
 
 
 def _is_shallow(value: object) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.api.json_body import MAX_DEPTH, decode_json
+from octavo.api.json_body import MAX_CONTAINERS, MAX_DEPTH, decode_json
 from octavo.errors import InvalidRequestError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -46,3 +46,24 @@ def test_depth_is_counted_exactly(opening: bytes, closing: bytes) -> None:
 def test_many_brackets_are_not_depth() -> None:
     decode_json(b"[" + b",".join([b"[1,2]"] * 1000) + b"]")
     decode_json(json.dumps("[" * 1000).encode())
+
+
+@pytest.mark.parametrize("item", [b"[]", b"{}", b'{"[":1}', b'["\\"",1]'])
+def test_lists_and_objects_are_counted_exactly(item: bytes) -> None:
+    def body(num_items: int) -> bytes:
+        return b"[" + b",".join([item] * num_items) + b"]"
+
+    decode_json(body(MAX_CONTAINERS - 1))
+    with pytest.raises(InvalidRequestError, match="lists and objects"):
+        decode_json(body(MAX_CONTAINERS))
+
+
+@pytest.mark.parametrize("text", ["[" * 2 * MAX_CONTAINERS, '\\"[' * 2 * MAX_CONTAINERS, '"{' * 2 * MAX_CONTAINERS])
+def test_brackets_in_strings_are_text(text: str) -> None:
+    assert decode_json(json.dumps([text, text]).encode()) == [text, text]
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b"]"])
+def test_strings_without_an_end_are_looked_at_once(end: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be read as JSON"):
+        decode_json(b'["' + b'\\"[' * (1 << 20) + end)
