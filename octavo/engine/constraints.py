@@ -51,6 +51,11 @@ class Constraints:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting
 
+    @property
+    def request_ids(self) -> set[str]:
+        """Requests that wait here."""
+        return set(self._waiting)
+
     def begin(self, request: EngineRequest) -> None:
         """Let a request's grammar be compiled.
 

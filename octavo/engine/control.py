@@ -97,13 +97,16 @@ class Control:
         core = self._core
         self._is_resumed = False
         if mode == "wait" and not core.is_paused:
+            awaited = core.grammars_awaited
+            while not (self._is_resumed or awaited.isdisjoint(core.grammars_awaited)):
+                yield
             core.scheduler.close()
             while not (core.scheduler.is_done_before_close or self._is_resumed):
                 yield
             core.scheduler.open()
         core.is_paused = not self._is_resumed
         if mode == "abort":
-            self._deliver(StepOutputs(others=core.abort(list(core.scheduler.requests))))
+            self._deliver(StepOutputs(others=core.abort(core.request_ids)))
         while not (core.is_quiet or self._is_resumed):
             yield
         if self._is_resumed:
@@ -131,7 +134,7 @@ class Control:
         if not 0 <= level <= 2:
             raise InvalidRequestError(f"level is 0, 1 or 2, not {level}.", "level")
         yield from self._pause(mode, clear_cache=level > 0)
-        if level > self._core.sleep_level:
+        if level:
             self._core.sleep(level, keeps_weights=keep_weights)
             logger.info("Fell asleep, level %d", level)
         self._announce()
@@ -158,18 +161,19 @@ class Control:
         core = self._core
         if not reset_running_requests:
             return core.reset_prefix_cache()
-        was_paused, core.is_paused = core.is_paused, True
+        was_paused, self._is_resumed = core.is_paused, False
         while not core.is_quiet:
+            core.is_paused = True
             yield
         core.scheduler.preempt_all(device_is_new=core.sleep_level > 0)
-        core.is_paused = was_paused
+        core.is_paused = was_paused and not self._is_resumed
         return True
 
     def _abort(self, request_ids: list[str]) -> list[str]:
         """End the requests of some answers, by the ids that clients see; returns the answers that there were."""
         wanted = set(request_ids)
         found: dict[str, list[str]] = {}
-        for request_id in self._core.scheduler.requests:
+        for request_id in self._core.request_ids:
             match = _ENGINE_ID.fullmatch(request_id)
             for name in (request_id, match and match["answer"]):
                 if name in wanted:
@@ -186,8 +190,7 @@ class Control:
         return self._profiler.stop()
 
     def _start_weight_update(self) -> bool:
-        if not self._core.is_paused:
-            raise InvalidRequestError("Pause the engine before its weights are updated.")
+        self._check_paused()
         self._is_updating = True
         return True
 
@@ -195,9 +198,11 @@ class Control:
         """Read weights from a folder below ``weight_update_dir``, or the model's own again."""
         if not self._is_updating:
             raise InvalidRequestError("Start the weight update first.")
+        self._check_paused()
         folder = None if path is None else self._update_folder(path)
         while not self._core.is_quiet:
             yield
+            self._check_paused()
         self._announce()
         self._core.load_weights(folder)
         return True
@@ -219,6 +224,10 @@ class Control:
 
     def _weight_checksums(self) -> dict[str, str]:
         return self._core.executor.weight_checksums()
+
+    def _check_paused(self) -> None:
+        if not self._core.is_paused:
+            raise InvalidRequestError("Pause the engine before its weights are updated.")
 
     def _update_folder(self, path: str) -> Path:
         if self._weights_folder is None:

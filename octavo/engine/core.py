@@ -80,6 +80,8 @@ class EngineCore:
         """
         if (request.pooling is None) != (self.info.pooling is None):
             raise InvalidRequestError("The model does not answer requests of this kind, for text or for vectors.")
+        if request.request_id in self._constraints or request.request_id in self.scheduler.requests:
+            raise InvalidRequestError(f"The request id {request.request_id!r} is already in use.", "request_id")
         if request.params.structured_outputs is not None:
             self._constraints.begin(request)
         else:
@@ -114,7 +116,7 @@ class EngineCore:
             self._held = None
             self._pending.append(held.draw(self.scheduler.masks(step, self._mask_width)))
         outputs.others += refusals
-        if self._constraints and self.is_quiet and not outputs:
+        if self._constraints and not outputs and self.is_quiet and not self._can_run:
             self._constraints.wait(_GRAMMAR_POLL_SECONDS)
         return outputs
 
@@ -138,10 +140,23 @@ class EngineCore:
             raise InvalidRequestError("The engine sleeps; call wake_up() first.")
 
     @property
+    def request_ids(self) -> list[str]:
+        """All requests that are here."""
+        return [*self.grammars_awaited, *self.scheduler.requests]
+
+    @property
+    def grammars_awaited(self) -> set[str]:
+        """Requests that cannot run before their grammars are there."""
+        return self._constraints.request_ids
+
+    @property
     def has_work(self) -> bool:
         """Whether a step may do something."""
-        has_unfinished = self.scheduler.has_unfinished and not self.is_paused
-        return has_unfinished or not self.is_quiet or bool(self._constraints)
+        return self._can_run or not self.is_quiet or bool(self._constraints)
+
+    @property
+    def _can_run(self) -> bool:
+        return self.scheduler.has_unfinished and not self.is_paused
 
     @property
     def is_quiet(self) -> bool:
@@ -152,6 +167,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Figures as of now."""
         stats = self.scheduler.current_stats()
+        stats.num_waiting += len(self._constraints)
         stats.is_paused, stats.sleep_level = self.is_paused, self.sleep_level
         return stats
 

@@ -68,7 +68,10 @@ class LocalControl:
     def _call(self, name: str, **arguments: Any) -> Any:
         replies: list[tuple[Any, str | None]] = []
         self._control.call(name, arguments, lambda value, error: replies.append((value, error)))
-        # Between calls no step is under way, so nothing has to wait.
+        # The last requests may have ended while a step that begun before was under way.
+        while not replies:
+            self._engine.step()
+            self._control.advance()
         ((value, error),) = replies
         if error is not None:
             raise InvalidRequestError(error)

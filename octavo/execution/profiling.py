@@ -52,14 +52,17 @@ class StepProfiler:
         """Write what was recorded, for Chrome's and Perfetto's trace viewers; returns the file.
 
         Raises:
-            InvalidRequestError: no profile is being taken.
+            InvalidRequestError: no profile is being taken, or it cannot be written.
         """
         if self._profile is None or self._folder is None:
             raise InvalidRequestError("No profile is being taken.")
         profile, self._profile = self._profile, None
         profile.stop()
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"octavo-{time.time_ns()}.json.gz"
-        profile.export_chrome_trace(str(path))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            profile.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            raise InvalidRequestError(f"The profile could not be written: {error}.") from None
         logger.info("Wrote a profile to %s", path)
         return str(path)

@@ -1,6 +1,8 @@
 """What an owner does to an engine, and what that does to its requests."""
 
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from tiny_llama import SETTINGS, write_model
 from octavo.config import EngineConfig
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
-from octavo.records import EngineOutput, EngineRequest, SamplingParams, StepOutputs
+from octavo.errors import InvalidRequestError
+from octavo.records import EngineOutput, EngineRequest, SamplingParams, StepOutputs, StructuredOutputsParams
+from octavo.sampling.grammar.base import CompiledGrammar
 
 PROMPT = list(range(10, 40))
 
@@ -52,6 +56,16 @@ class Engine:
         params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
         self.core.add(EngineRequest(request_id, PROMPT, params))
         self.token_ids[request_id] = []
+
+    def add_bound(self, request_id: str) -> None:
+        params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))
+        self.core.add(EngineRequest(request_id, PROMPT, params))
+        self.token_ids[request_id] = []
+
+    def call_now(self, name: str, **arguments: Any) -> Any:
+        """The reply, which comes at once."""
+        self.begin(name, **arguments)
+        return self.replies.pop(name)[0]
 
     def call(self, name: str, **arguments: Any) -> Any:
         """The reply, which must have come by the time that the engine has no work left."""
@@ -113,6 +127,14 @@ def engine(_shared: Engine) -> Engine:
         _shared.call("wake_up")
     _shared.run()
     return _shared
+
+
+@pytest.fixture
+def ahead(folder: Path) -> Iterator[Engine]:
+    """One that prepares a step before the last one's tokens are known."""
+    engine = Engine(folder, async_scheduling=True)
+    yield engine
+    engine.core.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +334,64 @@ def test_a_broken_file_leaves_the_old_weights(engine: Engine, expected: list[int
     assert engine.text("a") == expected
 
 
+def test_weights_are_updated_only_while_nothing_runs(engine: Engine) -> None:
+    engine.call("pause")
+    engine.call("start_weight_update")
+    engine.call("resume")
+    assert "Pause the engine" in engine.refusal("update_weights")
+    engine.call("finish_weight_update")
+
+
+def test_one_who_resumes_while_prefixes_are_forgotten_is_not_paused_again(ahead: Engine) -> None:
+    ahead.add("a")
+    ahead.run_until("a", 3)
+    ahead.core.is_paused = True
+    assert not ahead.core.is_quiet
+    ahead.begin("reset_prefix_cache", reset_running_requests=True)
+    ahead.begin("resume")
+    ahead.run()
+    assert ahead.replies.pop("reset_prefix_cache") == (True, None)
+    assert ahead.reasons == {"a": "length"} and not ahead.core.is_paused
+
+
+def test_requests_that_wait_for_grammars_are_here(ahead: Engine) -> None:
+    compiling = Compiling()
+    ahead.core._constraints._compiler = compiling  # type: ignore[assignment]
+    for name in ("chatcmpl-1-0-0123abcd", "b", "c"):
+        ahead.add_bound(name)
+    assert ahead.core.stats.num_waiting == 3
+    with pytest.raises(InvalidRequestError, match="in use"):
+        ahead.add("b")
+    assert ahead.call_now("abort", request_ids=["chatcmpl-1"]) == ["chatcmpl-1"]
+    assert ahead.reasons == {"chatcmpl-1-0-0123abcd": "abort"}
+    ahead.begin("pause", mode="wait")
+    ahead.step()
+    assert "pause" not in ahead.replies and not ahead.core.is_paused
+    compiling.futures[1].set_exception(InvalidRequestError("No such grammar."))
+    compiling.futures[2].set_exception(InvalidRequestError("No such grammar."))
+    ahead.run()
+    assert ahead.replies.pop("pause") == (True, None)
+    assert ahead.reasons["b"] == ahead.reasons["c"] == "error"
+    ahead.add_bound("d")
+    ahead.call_now("pause", mode="abort")
+    assert ahead.reasons["d"] == "abort" and not ahead.core.has_work
+    ahead.call_now("resume")
+
+
+class Compiling:
+    """A compiler that the test plays."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[CompiledGrammar]] = []
+
+    def submit(self, params: StructuredOutputsParams) -> "Future[CompiledGrammar]":
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def close(self) -> None:
+        pass
+
+
 def test_answers_are_aborted_by_the_names_that_clients_know(engine: Engine) -> None:
     ids = ["chatcmpl-1-0-0123abcd", "1_chatcmpl-1-0-0123abcd", "chatcmpl-1-0-0-0123abcd", "chatcmpl-10-0-0123abcd"]
     for request_id in ids:
@@ -325,4 +405,11 @@ def test_a_profile(engine: Engine) -> None:
     engine.call("start_profile")
     assert "already" in engine.refusal("start_profile")
     engine.text("a")
-    assert Path(engine.call("stop_profile")).stat().st_size > 1000
+    path = Path(engine.call("stop_profile"))
+    assert path.stat().st_size > 1000
+    engine.call("start_profile")
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.write_text("no folder")
+    assert "could not be written" in engine.refusal("stop_profile")
+    assert engine.text("a")

@@ -43,3 +43,17 @@ def test_sleep_and_new_weights(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="profiler-config"):
         llm.start_profile()
     llm.shutdown()
+
+
+def test_a_step_that_is_left_over_does_not_keep_it_awake(tmp_path: Path) -> None:
+    llm = LLM(str(write_model(tmp_path / "model")), async_scheduling=True, **SETTINGS)
+    expected = llm.generate("tea", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    stopped = GREEDY.clone()
+    stopped.stop_token_ids = [expected[4]]
+    for level in (1, 0):
+        (output,) = llm.generate("tea", stopped, use_tqdm=False)
+        assert list(output.outputs[0].token_ids) == list(expected[: list(expected).index(expected[4]) + 1])
+        assert not llm._engine.is_quiet, "a step was begun before the last token was known"
+        llm.sleep(level)
+        llm.wake_up()
+    llm.shutdown()
