@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from octavo.api.beam_search import beam_outputs
 from octavo.api.frontend import Frontend, engine_id
 from octavo.api.template_date import pinned_date
 from octavo.errors import ChatTemplateError, InvalidRequestError
@@ -17,7 +18,15 @@ from octavo.outputs.parsers.base import PromptEnd, Tool
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
 from octavo.outputs.stream import TextTaker
-from octavo.records import CompletionOutput, RequestOutput, SamplingParams, StructuredOutputsParams, TokensPrompt
+from octavo.records import (
+    CompletionOutput,
+    RequestOutput,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+    TokensPrompt,
+)
+from octavo.sampling.grammar.thought import ThoughtLimit
 
 PROMPT_END_CHARACTERS = 1000
 """As much of the prompt's end as tells whether it leaves a thought open."""
@@ -136,7 +145,7 @@ class Turn:
     Attributes:
         prompt: the conversation as the model reads it.
         is_bare: answers are content and nothing else.
-        num_reasoning_tokens: tokens that belonged to thoughts, so far; of answers that come in pieces.
+        num_reasoning_tokens: tokens that belonged to thoughts, so far.
     """
 
     def __init__(
@@ -149,8 +158,10 @@ class Turn:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        length_penalty: float | None = None,
     ) -> None:
         self.prompt = prompt
+        self._length_penalty = length_penalty
         self.num_reasoning_tokens = 0
         self._frontend = frontend
         self._conversation = conversation
@@ -161,6 +172,8 @@ class Turn:
         self._parsers: dict[int, AnswerParser] = {}
         self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))
         self.params = self._adapted(params)
+        # Answers that come in one piece are over before it is seen which of their tokens were thoughts.
+        self._is_whole = length_penalty is not None or params.output_kind is RequestOutputKind.FINAL_ONLY
         self._answer_id = answer_id
         self._priority = priority
         self._cache_salt = cache_salt
@@ -174,6 +187,16 @@ class Turn:
         Raises:
             OctavoError: the request is refused, or failed.
         """
+        if self._length_penalty is not None:
+            return beam_outputs(
+                self._frontend.engine,
+                self.prompt,
+                self.params,
+                self._length_penalty,
+                engine_id(self._answer_id, 0),
+                priority=self._priority,
+                cache_salt=self._cache_salt,
+            )
         return self._frontend.engine.generate(
             self.prompt,
             self.params,
@@ -214,10 +237,27 @@ class Turn:
         parts = self.read_text(completion.index, completion.text, completion.token_ids)
         if reason is not None and not self.is_bare:
             parser = self._parser(completion.index)
+            if self._is_whole and not parser.is_reasoning:
+                self.num_reasoning_tokens += self._num_thought_tokens(completion.token_ids, parts)
             parts += _named(parser.finish())
             if reason == "stop" and parser.num_tool_calls and self._conversation.tool_choice != "named":
                 reason = "tool_calls"
         return Update(output, completion, parts, reason)
+
+    def _num_thought_tokens(self, token_ids: Sequence[int], parts: Sequence[Part]) -> int:
+        """How many of a whole answer's tokens were thoughts, now that the thoughts are over."""
+        thought = "".join(part.text for part in parts if isinstance(part, ReasoningText))
+        tokenizer = self._frontend.engine.tokenizer
+        if not thought or tokenizer is None:
+            return 0
+        tags = self._formats.thought_tags(self._prompt_end, tokenizer)
+        if tags is not None:
+            count = ThoughtLimit(len(token_ids), tags)
+            for token_id in token_ids:
+                count.accept(token_id)
+            if not count.is_open:
+                return count.num_tokens
+        return len(tokenizer.encode(thought, False))
 
     def _parser(self, index: int) -> AnswerParser:
         parser = self._parsers.get(index)
@@ -237,6 +277,8 @@ class Turn:
         changes: dict[str, Any] = {}
         if self._formats.tells_apart(with_tools=conversation.may_call):
             changes["skip_special_tokens"] = False
+        if params.thinking_token_budget is not None and self._frontend.engine.tokenizer is not None:
+            changes["thought_tags"] = self._formats.thought_tags(self._prompt_end, self._frontend.engine.tokenizer)
         constraint = params.structured_outputs or conversation.response_format
         if conversation.is_forced:
             schema = forced_schema(conversation.tools, conversation.named_tool, is_parallel=conversation.is_parallel)

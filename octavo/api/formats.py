@@ -8,10 +8,11 @@ from octavo.config import ServerSettings
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
 from octavo.outputs.parsers.plugins import run_plugin
+from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
 from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
 from octavo.outputs.parsers.tools.registry import tool_parser
 from octavo.outputs.parsers.tools.strict import strict_structural_tag
-from octavo.records import StructuredOutputsParams
+from octavo.records import StructuredOutputsParams, ThoughtTags
 from octavo.tokenization.tokenizer import Tokenizer
 
 AUTO = "auto"
@@ -75,6 +76,20 @@ class AnswerFormats:
             return None
         parser = self.reasoning.start(prompt_end)
         return (parser.end_tag or self.reasoning.end_tags[0]) if parser.is_reasoning else None
+
+    def thought_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ThoughtTags | None:
+        """The tags of thoughts in tokens; None if the model's thoughts are not told by tags."""
+        if self.reasoning is None:
+            return None
+        end = self.thought_end(prompt_end)
+        start_tags = self.reasoning.start_tags if isinstance(self.reasoning, TaggedFormat) else ()
+        if end is None and not start_tags:
+            return None
+        return ThoughtTags(
+            [tokenizer.encode(tag, False) for tag in start_tags],
+            tokenizer.encode(end or self.reasoning.end_tags[0], False),
+            is_open=end is not None,
+        )
 
 
 def check_names(settings: ServerSettings) -> None:

@@ -1,11 +1,13 @@
 """What the routers share: the engine, the settings, the names the model goes by."""
 
 import asyncio
+import hashlib
 import uuid
 from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from octavo import __version__
 from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
@@ -38,6 +40,13 @@ class Frontend:
     def model_names(self) -> list[str]:
         """The names that requests may use; answers show the first."""
         return self.settings.served_model_name or [self.engine.model_name]
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the software and the model's settings: texts of equal seeds are comparable where it is the same."""
+        info = self.engine.info
+        parts = (__version__, self.engine.model_name, info.max_model_len, info.vocab_size, info.device)
+        return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
     def check_model(self, name: str | None) -> str:
         """The name to show in the answer.

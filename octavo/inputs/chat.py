@@ -69,8 +69,12 @@ class ChatRenderer:
         """
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=bool(tools))
         compiled = compile_template(template)
+        known = _checked(messages)
+        if "developer" not in template:
+            # Only models that were trained with the role have a name for it.
+            known = [{**message, "role": "system"} if _is_developer(message) else message for message in known]
         text = self._tokenizer.apply_chat_template(
-            [_for_template(index, message, compiled) for index, message in enumerate(_checked(messages))],
+            [_for_template(index, message, compiled) for index, message in enumerate(known)],
             tools=tools or None,
             documents=documents or None,
             add_generation_prompt=add_generation_prompt,
@@ -93,6 +97,10 @@ def _checked(messages: object) -> Sequence[Mapping[str, Any]]:
             f"A conversation takes at most {MAX_MESSAGES} messages, got {len(messages)}.", "messages"
         )
     return messages
+
+
+def _is_developer(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "developer"
 
 
 def _checked_kwargs(template_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:

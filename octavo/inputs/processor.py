@@ -164,6 +164,11 @@ class InputProcessor:
         ):
             if ids:
                 check_token_ids(list(ids), self._info.vocab_size, name)
+        if params.thinking_token_budget is not None and params.thought_tags is None:
+            raise InvalidRequestError(
+                "thinking_token_budget: it is not known how the model marks its thoughts; set --reasoning-parser.",
+                "thinking_token_budget",
+            )
         if params.thought_tags is not None:
             for tag in (*params.thought_tags.start, params.thought_tags.end):
                 check_token_ids(tag, self._info.vocab_size, "thought_tags")

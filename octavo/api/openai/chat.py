@@ -30,7 +30,7 @@ from octavo.api.openai.responses import (
     ToolCallInfo,
     event,
 )
-from octavo.api.openai.sampling import chat_params, refuse_unsupported, truncate
+from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
 from octavo.api.openai.tools import parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
@@ -106,7 +106,7 @@ class ChatAnswer:
         self._conversation = conversation_of(body, body.messages)
         if self._conversation.is_forced and self._params.structured_outputs is not None:
             raise InvalidRequestError("tool_choice: a forced call and a format for the answer exclude each other.")
-        self._num_top = body.top_logprobs or 0
+        self._num_top = -1 if body.logprob_token_ids else body.top_logprobs or 0
         self._role = answer_role(body, frontend.settings.response_role)
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body, frontend.settings)
@@ -115,8 +115,8 @@ class ChatAnswer:
         self._text_events: dict[tuple[int, str], TextEvents] = {}
         self._is_begun = False
         created = int(time.time())
-        self._new_chunk = partial(ChatChunk, answer, created, model)
-        self._new_completion = partial(ChatCompletion, answer, created, model)
+        self._new_chunk = partial(ChatChunk, answer, created, model, system_fingerprint=frontend.fingerprint)
+        self._new_completion = partial(ChatCompletion, answer, created, model, system_fingerprint=frontend.fingerprint)
 
     async def start(self) -> Turn:
         """The rendered conversation; nothing runs before its updates are asked for."""
@@ -131,6 +131,7 @@ class ChatAnswer:
             self._id,
             priority=body.priority,
             cache_salt=body.cache_salt,
+            length_penalty=beam_length_penalty(body),
         )
 
     async def whole(self, turn: Turn) -> bytes:
@@ -141,6 +142,7 @@ class ChatAnswer:
         """The answer once it is whole."""
         output, answers = await gather(turn)
         self._usage.add(0, output)
+        self._count_thoughts(turn)
         choices = [
             ChatChoice(
                 index,
@@ -157,7 +159,13 @@ class ChatAnswer:
             completion.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
         if self._body.return_token_ids:
             completion.prompt_token_ids = output.prompt_token_ids or []
+        if self._body.return_prompt_text:
+            completion.prompt_text = turn.prompt.get("prompt", "")
         return completion
+
+    def _count_thoughts(self, turn: Turn) -> None:
+        if self._frontend.formats().reasoning is not None:
+            self._usage.num_reasoning = turn.num_reasoning_tokens
 
     def _message(self, answer: Answer) -> ChatMessage:
         content = answer.content
@@ -180,12 +188,13 @@ class ChatAnswer:
                 if data := self._events(turn, output):
                     yield data
         if self._usage_mode.is_sent:
+            self._count_thoughts(turn)
             yield event(self._new_chunk([], usage=self._usage.usage()))
 
     def _events(self, turn: Turn, output: RequestOutput) -> bytes:
         """Events with what is new; the first of each choice tells the role."""
         self._usage.add(0, output)
-        events = [] if self._is_begun else self._openings(output)
+        events = [] if self._is_begun else self._openings(turn, output)
         self._is_begun = True
         for update in turn.read(output):
             if update.finish_reason is None and not self._has_details:
@@ -245,7 +254,7 @@ class ChatAnswer:
             is_empty = False
         return None if is_empty else delta
 
-    def _openings(self, output: RequestOutput) -> list[bytes]:
+    def _openings(self, turn: Turn, output: RequestOutput) -> list[bytes]:
         delta = ChatDelta(self._role, self._echo())
         chunks = [
             self._new_chunk([ChatChunkChoice(index, delta)], usage=self._usage_mode.within(self._usage))
@@ -253,6 +262,8 @@ class ChatAnswer:
         ]
         if self._body.return_token_ids:
             chunks[0].prompt_token_ids = output.prompt_token_ids or []
+        if self._body.return_prompt_text:
+            chunks[0].prompt_text = turn.prompt.get("prompt", "")
         return [event(chunk) for chunk in chunks]
 
     def _chunk_choice(self, update: Update, delta: ChatDelta) -> ChatChunkChoice:

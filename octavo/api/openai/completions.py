@@ -5,15 +5,19 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
+from octavo.api.beam_search import beam_outputs
+from octavo.api.conversation import PROMPT_END_CHARACTERS
 from octavo.api.frontend import Frontend, answer_id, engine_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.logprobs import completion_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import CompletionRequest
 from octavo.api.openai.responses import ENCODER, Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
 from octavo.api.openai.sampling import (
+    beam_length_penalty,
     completion_params,
     completion_prompts,
     engine_prompt,
@@ -22,8 +26,9 @@ from octavo.api.openai.sampling import (
 )
 from octavo.api.openai.usage import UsageCounter, UsageMode
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
+from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.stream import TextTaker
-from octavo.records import CompletionOutput, PromptLogprobs, RequestOutput, TokensPrompt
+from octavo.records import CompletionOutput, PromptLogprobs, RequestOutput, SamplingParams, TokensPrompt
 
 Prompt = str | list[int] | TokensPrompt
 
@@ -68,7 +73,9 @@ class CompletionAnswer:
         self._usage_mode = UsageMode.of(body, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._text_events: dict[int, TextEvents] = {}
-        self._new_completion = partial(Completion, answer, int(time.time()), model)
+        self._new_completion = partial(
+            Completion, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
+        )
 
     async def start(self) -> list[Prompt]:
         """The prompts as the engine takes them."""
@@ -88,18 +95,47 @@ class CompletionAnswer:
         Args:
             take_text: may be offered tokens with their text; those that it takes are in no output.
         """
+        engine, body = self._frontend.engine, self._body
+        length_penalty = beam_length_penalty(body)
+        if length_penalty is not None:
+            return [
+                beam_outputs(
+                    engine,
+                    prompt,
+                    self._params,
+                    length_penalty,
+                    engine_id(self._id, index),
+                    priority=body.priority,
+                    cache_salt=body.cache_salt,
+                )
+                for index, prompt in enumerate(prompts)
+            ]
         return [
-            self._frontend.engine.generate(
+            engine.generate(
                 prompt,
-                self._params,
+                self._params_for(prompt),
                 engine_id(self._id, index),
-                priority=self._body.priority,
-                cache_salt=self._body.cache_salt,
+                priority=body.priority,
+                cache_salt=body.cache_salt,
                 clip_max_tokens=False,
                 take_text=take_text,
             )
             for index, prompt in enumerate(prompts)
         ]
+
+    def _params_for(self, prompt: Prompt) -> SamplingParams:
+        """The parameters; with a limit on thoughts, whether the prompt leaves one open is part of them."""
+        tokenizer = self._frontend.engine.tokenizer
+        if self._params.thinking_token_budget is None or tokenizer is None:
+            return self._params
+        if isinstance(prompt, dict) and "prompt" not in prompt:
+            prompt = prompt["prompt_token_ids"]
+        if isinstance(prompt, list):
+            end = tokenizer.decode(prompt[-PROMPT_END_CHARACTERS:], skip_special_tokens=False)
+        else:
+            end = prompt if isinstance(prompt, str) else prompt["prompt"]
+        tags = self._frontend.formats().thought_tags(PromptEnd(end[-PROMPT_END_CHARACTERS:]), tokenizer)
+        return msgspec.structs.replace(self._params, thought_tags=tags)
 
     async def _text_of(self, prompt: Prompt) -> str:
         if isinstance(prompt, str):

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from octavo.api.limits import ExtraArgs
+
 MAX_CACHE_SALT = 1024
 
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
@@ -55,6 +57,16 @@ class ResponseFormat(BaseModel):
     type: str
 
 
+class RepetitionDetection(BaseModel):
+    """When a text that repeats itself is ended; ranges are checked with the sampling parameters."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    max_pattern_size: Int64 = 0
+    min_pattern_size: Int64 = 0
+    min_count: Int64 = 0
+
+
 class GenerationRequest(RequestModel):
     """Fields of every request that generates text."""
 
@@ -86,6 +98,12 @@ class GenerationRequest(RequestModel):
     allowed_token_ids: TokenIds | None = None
     bad_words: Strings | None = None
     prompt_logprobs: Int64 | None = None
+    logprob_token_ids: TokenIds | None = None
+    use_beam_search: bool | None = False
+    length_penalty: float | None = None
+    thinking_token_budget: Int64 | None = None
+    repetition_detection: RepetitionDetection | None = None
+    vllm_xargs: ExtraArgs = None
     priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     request_id: str | None = None
@@ -122,6 +140,8 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool = True
+    modalities: Strings | None = None
+    return_prompt_text: bool | None = False
 
 
 class TokenizeRequest(RequestModel):
@@ -148,7 +168,6 @@ _NEW_NAME = "it has become structured_outputs"
 UNSUPPORTED: dict[str, str] = {
     "suffix": "filling in the middle is not supported",
     "best_of": "use n, which returns every completion",
-    "use_beam_search": "beam search is not supported",
     "prompt_embeds": "prompts as embeddings are not supported",
     "chat_template": "a template runs on the server; its owner sets it with --chat-template",
     "guided_json": _NEW_NAME,
@@ -157,7 +176,11 @@ UNSUPPORTED: dict[str, str] = {
     "guided_grammar": _NEW_NAME,
     "functions": "use tools",
     "function_call": "use tool_choice",
-    "logprob_token_ids": "log-probabilities of chosen tokens are not supported",
-    "thinking_token_budget": "a limit on thinking is not supported",
-    "repetition_detection": "stopping at repetitions is not supported",
+    "audio": "the models served here neither hear nor speak",
+    "web_search_options": "this route searches nothing; use /v1/responses with a tool for it",
+    "watermarking": "texts are not watermarked",
+    "kv_transfer_params": "the cache is not moved between servers",
+    "ec_transfer_params": "the cache is not moved between servers",
+    "return_weight_versions": "weights have no versions here",
+    "return_token_offsets": "where tokens stand in the text is not told",
 }

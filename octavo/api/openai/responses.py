@@ -14,6 +14,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """What generated tokens were for."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     """Tokens that a request read and wrote."""
 
@@ -21,6 +27,7 @@ class Usage(msgspec.Struct):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -56,6 +63,7 @@ class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 class ChatLogprob(msgspec.Struct):
@@ -136,6 +144,8 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -167,6 +177,8 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):

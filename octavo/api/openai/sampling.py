@@ -6,18 +6,33 @@ from octavo.api.frontend import Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
 from octavo.api.openai.structured import parse_format
 from octavo.errors import InvalidRequestError
-from octavo.records import RequestOutputKind, SamplingParams, TokensPrompt
+from octavo.records import (
+    BeamSearchParams,
+    RepetitionDetectionParams,
+    RequestOutputKind,
+    SamplingParams,
+    TokensPrompt,
+)
+from octavo.records.beam_search import MAX_BEAM_WIDTH
 
 # Fields that mean the same here and in SamplingParams.
 _SHARED_FIELDS = (
     *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
-    *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens"),
+    *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens", "logprob_token_ids"),
+    *("thinking_token_budget",),
     *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
 )
 # What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
 # otherwise.
 _BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 MAX_SEQUENCES = 4096
+# What beam search takes no notice of.
+_NOT_WITH_BEAMS = (
+    *("structured_outputs", "logit_bias", "allowed_token_ids", "bad_words", "stop", "stop_token_ids", "min_tokens"),
+    *("logprob_token_ids", "prompt_logprobs", "thinking_token_budget", "repetition_detection", "vllm_xargs"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_p"),
+)
+_NEUTRAL = {"repetition_penalty": 1.0, "thinking_token_budget": -1}
 
 
 def refuse_unsupported(body: GenerationRequest) -> None:
@@ -30,10 +45,36 @@ def refuse_unsupported(body: GenerationRequest) -> None:
         reason = UNSUPPORTED.get(name)
         if reason is not None and value not in (None, False, "", [], {}) and not (name == "best_of" and value == 1):
             raise InvalidRequestError(f"{name}: {reason}.", name)
+    if body.use_beam_search:
+        _check_beam_search(body)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
     if body.stream and body.prompt_logprobs is not None:
         raise InvalidRequestError("prompt_logprobs are not sent in streams; set stream to false.", "prompt_logprobs")
+
+
+def beam_length_penalty(body: GenerationRequest) -> float | None:
+    """The length penalty of a beam search; None if none is asked for."""
+    if not body.use_beam_search:
+        return None
+    return 1.0 if body.length_penalty is None else body.length_penalty
+
+
+def _check_beam_search(body: GenerationRequest) -> None:
+    """Refuse what a search cannot honour: it compares texts by the model's own log-probabilities.
+
+    Raises:
+        InvalidRequestError: naming a field.
+    """
+    for name in _NOT_WITH_BEAMS:
+        if getattr(body, name) not in (None, 0, [], {}, _NEUTRAL.get(name)):
+            raise InvalidRequestError(f"{name} does not go with beam search.", name)
+    if body.response_format is not None and body.response_format.type != "text":
+        raise InvalidRequestError("response_format does not go with beam search.", "response_format")
+    if (body.n or 1) > MAX_BEAM_WIDTH:
+        raise InvalidRequestError(f"n must be at most {MAX_BEAM_WIDTH} with beam search, got {body.n}.", "n")
+    # Checks the ranges of what is checked nowhere else.
+    BeamSearchParams(body.n or 1, 1, length_penalty=beam_length_penalty(body) or 0.0)
 
 
 def completion_params(body: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
@@ -45,6 +86,10 @@ def completion_params(body: CompletionRequest, defaults: SamplingParams) -> Samp
     values: dict[str, object] = {"logprobs": body.logprobs, "prompt_logprobs": body.prompt_logprobs}
     if body.echo and body.logprobs is not None:
         values["prompt_logprobs"] = body.logprobs
+        if body.use_beam_search:
+            raise InvalidRequestError("echo with logprobs does not go with beam search.", "echo")
+    if body.logprob_token_ids and body.logprobs is None:
+        raise InvalidRequestError("logprob_token_ids need logprobs, as a number.", "logprob_token_ids")
     if body.max_tokens is not None or "max_tokens" in body.model_fields_set:
         values["max_tokens"] = 1 if returns_prompt_only(body) else body.max_tokens
     return _build(body, defaults, values)
@@ -64,6 +109,10 @@ def chat_params(body: ChatCompletionRequest, defaults: SamplingParams) -> Sampli
     values: dict[str, object] = {"prompt_logprobs": body.prompt_logprobs}
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs need logprobs to be true.", "top_logprobs")
+    if body.logprob_token_ids and not body.logprobs:
+        raise InvalidRequestError("logprob_token_ids need logprobs to be true.", "logprob_token_ids")
+    if body.modalities not in (None, [], ["text"]):
+        raise InvalidRequestError('modalities: answers are text; send ["text"] or leave it out.', "modalities")
     if body.logprobs:
         values["logprobs"] = body.top_logprobs or 0
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -78,6 +127,13 @@ def _build(body: GenerationRequest, defaults: SamplingParams, values: dict[str, 
         if value is not None:
             values[name] = value
     values["structured_outputs"] = parse_format(body)
+    if body.repetition_detection is not None:
+        values["repetition_detection"] = RepetitionDetectionParams(**body.repetition_detection.model_dump())
+    if body.vllm_xargs is not None:
+        values["extra_args"] = body.vllm_xargs
+    if body.use_beam_search:
+        # It decides nothing here, and as many texts as there are beams would not go with greedy sampling.
+        values["temperature"] = 1.0
     values["output_kind"] = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
     return msgspec.structs.replace(defaults, **values)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from msgspec import UNSET, UnsetType
 
 from octavo.api.openai.protocol import GenerationRequest
-from octavo.api.openai.responses import PromptTokensDetails, Usage
+from octavo.api.openai.responses import CompletionTokensDetails, PromptTokensDetails, Usage
 from octavo.config import ServerSettings
 from octavo.records import RequestOutput
 
@@ -16,6 +16,9 @@ class UsageCounter:
     Args:
         num_prompts: prompts in the request.
         shows_cached: whether to tell how much of the prompts came from the prefix cache.
+
+    Attributes:
+        num_reasoning: tokens of thoughts, so far; None if the model's thoughts are not told from its answers.
     """
 
     def __init__(self, num_prompts: int, shows_cached: bool) -> None:
@@ -23,6 +26,7 @@ class UsageCounter:
         self._cached_tokens = [0] * num_prompts
         self._completion_tokens = 0
         self._shows_cached = shows_cached
+        self.num_reasoning: int | None = None
 
     def add(self, prompt_index: int, output: RequestOutput, counts_output: bool = True) -> None:
         """Account for one output of a prompt (a part, or the whole)."""
@@ -42,7 +46,10 @@ class UsageCounter:
         """The figures so far."""
         num_prompt = sum(self._prompt_tokens)
         details = PromptTokensDetails(sum(self._cached_tokens)) if self._shows_cached else None
-        return Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details)
+        usage = Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details)
+        if self.num_reasoning is not None:
+            usage.completion_tokens_details = CompletionTokensDetails(self.num_reasoning)
+        return usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ class ThoughtLimit:
 
     Args:
         budget: tokens that all thoughts of the text may have together, tags not counted.
+
+    Attributes:
+        is_open: whether the text is in a thought.
     """
 
     def __init__(self, budget: int, tags: ThoughtTags) -> None:
@@ -17,14 +20,19 @@ class ThoughtLimit:
         self._num_tokens = 0
         self._starts = [tuple(start) for start in tags.start if start]
         self._end = tuple(tags.end)
-        self._is_open = tags.is_open
+        self.is_open = tags.is_open
         self._longest = max(map(len, (*self._starts, self._end)))
         self._last: tuple[int, ...] = ()
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of the text's thoughts so far."""
+        return self._num_tokens
+
+    @property
     def forced_token(self) -> int | None:
         """The only token that may come next; None if any may."""
-        if not self._is_open:
+        if not self.is_open:
             return None
         num_end = self._num_end_tokens()
         return self._end[num_end] if self._num_tokens - num_end >= self._budget else None
@@ -32,11 +40,11 @@ class ThoughtLimit:
     def accept(self, token_id: int) -> None:
         """Take in the text's next token."""
         self._last = (*self._last, token_id)[-self._longest :]
-        if not self._is_open:
+        if not self.is_open:
             if any(_ends_with(self._last, start) for start in self._starts):
-                self._is_open, self._last = True, ()
+                self.is_open, self._last = True, ()
         elif _ends_with(self._last, self._end):
-            self._is_open, self._last = False, ()
+            self.is_open, self._last = False, ()
             self._num_tokens -= len(self._end) - 1
         else:
             self._num_tokens += 1
