@@ -1,6 +1,7 @@
 """Requests that wait for their grammars, which are compiled away from the engine's loop."""
 
 import concurrent.futures
+import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from octavo.sampling.grammar.compiler import GrammarCompiler
 from octavo.sampling.grammar.constraint import Constraint
 from octavo.sampling.grammar.thought import ThoughtLimit
 from octavo.sampling.grammar.trial import VocabularySource
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,13 @@ class Constraints:
             if not waiting.grammar.done():
                 continue
             del self._waiting[request_id]
-            error = waiting.grammar.exception()
-            if error is None:
+            try:
                 ready.append(_bind(waiting.request, waiting.grammar.result()))
-            else:
-                shown = error if isinstance(error, OctavoError) else RequestFailedError("The grammar failed.")
-                failed.append(refusal(request_id, shown))
+            except OctavoError as error:
+                failed.append(refusal(request_id, error))
+            except Exception:
+                logger.exception("a grammar failed")
+                failed.append(refusal(request_id, RequestFailedError("The grammar failed.")))
         return ready, failed
 
     def wait(self, seconds: float) -> None:

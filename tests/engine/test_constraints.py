@@ -12,6 +12,7 @@ from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
 from octavo.records import EngineOutput, EngineRequest
+from octavo.sampling.grammar.xgrammar_backend import XGrammar
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -170,3 +171,18 @@ def test_a_grammar_follows_a_request_through_preemption() -> None:
     for output in outputs:
         assert re.fullmatch("([0-9]{3},)*[0-9]{0,3}", output.outputs[0].text), output.outputs[0].text
     llm.shutdown()
+
+
+def test_a_grammar_that_cannot_begin_ends_its_own_request_only(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: object) -> None:
+        raise RuntimeError("out of something")
+
+    engine = llm._engine
+    params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(choice=["b"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(XGrammar, "start", fails)
+        engine.add(EngineRequest("bad", [1, 2, 3], params, eos_token_ids=[2]))
+        (output,) = drain(engine)
+    assert output.finish_reason == "error" and not output.is_refused
+    engine.add(EngineRequest("good", [1, 2, 3], params, eos_token_ids=[2]))
+    assert drain(engine)[-1].finish_reason == "stop"

@@ -1,5 +1,6 @@
 """What binds one request's tokens: a limit on its thoughts; a grammar, from the start or from their end on."""
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 
 from octavo.errors import OctavoError
 from octavo.sampling.grammar.thought import ThoughtLimit
+
+logger = logging.getLogger(__name__)
 
 _BITS = 32
 
@@ -77,8 +80,8 @@ class Constraint:
         if self._is_begun:
             try:
                 return self._grammar.is_finished or self._grammar.accept(token_id)
-            except OctavoError as error:
-                self.error = str(error)
+            except Exception as error:
+                self._break_off(error)
                 return False
         self._last = [*self._last, token_id][-len(self._awaited) :]
         self._is_begun = tuple(self._last) == self._awaited
@@ -88,30 +91,42 @@ class Constraint:
         """Write which tokens may come next, a bit a token: all of them before the grammar begins and after its end,
         unless a thought must be closed.
         """
-        if self._grammar is None or not self._is_begun:
-            self._close_thought(mask)
-            return
-        if self._grammar.is_finished:
-            return
-        try:
-            self._grammar.fill(mask)
-        except OctavoError as error:
-            # A mask has no way to say so; the request ends with its next token.
-            self.error = str(error)
-            mask.fill(-1)
+        if self._grammar is not None and self._is_begun:
+            if self._grammar.is_finished:
+                return
+            try:
+                self._grammar.fill(mask)
+            except Exception as error:
+                # A mask has no way to say so; the request ends with its next token.
+                self._break_off(error)
+                mask.fill(-1)
+                return
+        elif self._close_thought(mask):
             return
         if self._num_tokens < self._min_tokens:
             self._hold_back_stops(mask)
 
-    def _close_thought(self, mask: NDArray[np.int32]) -> None:
+    def _break_off(self, error: Exception) -> None:
+        if isinstance(error, OctavoError):
+            self.error = str(error)
+        else:
+            logger.error("a grammar's library failed in mid-text", exc_info=error)
+            self.error = "The grammar's library failed."
+
+    def _close_thought(self, mask: NDArray[np.int32]) -> bool:
+        """Allow only the token that closes the thought, if it must be closed; returns whether that is so."""
         token_id = None if self._limit is None else self._limit.forced_token
-        if token_id is not None:
-            mask[:] = 0
-            mask.view(np.uint32)[token_id // _BITS] = np.uint32(1 << token_id % _BITS)
+        if token_id is None:
+            return False
+        mask[:] = 0
+        mask.view(np.uint32)[token_id // _BITS] = np.uint32(1 << token_id % _BITS)
+        return True
 
     def _hold_back_stops(self, mask: NDArray[np.int32]) -> None:
         longer = mask.copy().view(np.uint32)
         for stop_id in self._stop_ids:
+            if not 0 <= stop_id < _BITS * len(longer):
+                continue  # A tokenizer may know tokens that the model does not.
             longer[stop_id // _BITS] &= ~np.uint32(1 << stop_id % _BITS)
         if longer.any():
             mask[:] = longer.view(np.int32)

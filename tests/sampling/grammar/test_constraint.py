@@ -87,3 +87,28 @@ def test_a_grammar_that_gives_up_says_why(fills_first: bool) -> None:
     else:
         assert not constraint.accept(1)
     assert constraint.error == "The grammar has grown too large."
+
+
+def test_a_text_may_not_end_too_early_before_its_grammar_begins_either() -> None:
+    constraint = Constraint(Countdown(2), start_after=[7], min_tokens=2, stop_ids=[END])
+    assert allowed(constraint) == ALL - {END}
+    assert constraint.accept(3) and allowed(constraint) == ALL - {END}
+    assert constraint.accept(4) and allowed(constraint) == ALL
+
+
+def test_tokens_that_the_model_does_not_know_need_no_holding_back() -> None:
+    assert allowed(Constraint(Countdown(2), min_tokens=2, stop_ids=[-1, END, VOCAB + 5])) == {1}
+
+
+@pytest.mark.parametrize("is_filling", [True, False])
+def test_whatever_a_library_raises_is_the_end_of_one_request(is_filling: bool) -> None:
+    class Broken(Countdown):
+        def _check(self) -> None:
+            raise RuntimeError("check failed at /cpp/matcher.cc")
+
+    constraint = Constraint(Broken(2))
+    if is_filling:
+        assert allowed(constraint) == ALL
+    else:
+        assert not constraint.accept(1)
+    assert constraint.error == "The grammar's library failed."
