@@ -16,7 +16,7 @@ _MAX_NAMES = 10_000
 class AbortRequest(BaseModel):
     """Which answers to end, by the ids that their clients see."""
 
-    request_ids: Annotated[list[Annotated[str, Field(max_length=512)]], Field(max_length=_MAX_NAMES)]
+    request_ids: Annotated[list[Annotated[str, Field(max_length=512)]], Field(max_length=_MAX_NAMES, fail_fast=True)]
 
 
 def pause_router(frontend: Frontend, control: RemoteControl) -> APIRouter:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from octavo.api.limits import ExtraArgs
 from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings
 
 MIN_THINKING_BUDGET = 1024
@@ -105,7 +106,7 @@ class MessagesRequest(CountTokensRequest):
     metadata: Metadata | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
-    vllm_xargs: dict[str, str | Int64 | float | list[str | Int64 | float]] | None = None
+    vllm_xargs: ExtraArgs = None
 
 
 UNSUPPORTED: dict[str, str] = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from octavo.api.limits import ExtraArgs
+from octavo.api.limits import ExtraArgs, at_most
 
 MAX_CACHE_SALT = 1024
 
@@ -102,7 +102,7 @@ class GenerationRequest(RequestModel):
     use_beam_search: bool | None = False
     length_penalty: float | None = None
     thinking_token_budget: Int64 | None = None
-    repetition_detection: RepetitionDetection | None = None
+    repetition_detection: Annotated[RepetitionDetection | None, at_most(8)] = None
     vllm_xargs: ExtraArgs = None
     priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None

@@ -156,7 +156,9 @@ class CohereEmbedRequest(PoolingBody):
     texts: Strings | None = None
     inputs: Objects | None = None
     output_dimension: Int64 | None = None
-    embedding_types: list[Literal["float", "base64", "binary", "ubinary"]] | None = None
+    embedding_types: Annotated[list[Literal["float", "base64", "binary", "ubinary"]], Field(fail_fast=True)] | None = (
+        None
+    )
     truncate: Literal["NONE", "START", "END"] = "END"
     max_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
 

@@ -42,8 +42,8 @@ class DerenderCompletionRequest(RequestModel):
 
     generate_responses: Annotated[list[GivenResponse], Field(min_length=1, max_length=MAX_RESPONSES, fail_fast=True)]
     stream: Literal[False] = False
-    prompt_tokens: list[Annotated[int, Field(ge=0)]] | None = None
-    prompt_token_ids: list[TokenIds | None] | None = None
+    prompt_tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None = None
+    prompt_token_ids: Annotated[list[TokenIds | None], Field(fail_fast=True)] | None = None
     completion_request: CompletionRequest | None = None
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from octavo.api.limits import at_most
 from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, LogitBias, Objects, RequestModel, Strings, TokenIds
 from octavo.errors import InvalidRequestError
 
@@ -16,9 +17,7 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"
 ToolName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
-McpHeaders = Annotated[
-    dict[ShortText, Annotated[str, StringConstraints(max_length=8192)]], Field(max_length=MAX_HEADERS)
-]
+McpHeaders = Annotated[dict[ShortText, Annotated[str, StringConstraints(max_length=8192)]], at_most(MAX_HEADERS)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -123,7 +122,7 @@ class ResponsesRequest(RequestModel):
     instructions: str | None = None
     max_output_tokens: Int64 | None = None
     max_tool_calls: Int64 | None = None
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, at_most(16)] = None
     parallel_tool_calls: bool | None = True
     previous_response_id: ShortText | None = None
     prompt_cache_key: ShortText | None = None
