@@ -5,8 +5,10 @@ import random
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
 from octavo.execution.device_runner import DeviceRunner
@@ -15,6 +17,7 @@ from octavo.hub.model_config import LayerType, ModelConfig
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.models.base import CausalLM
 from octavo.records import EngineRequest, SamplingParams
+from octavo.sampling.grammar.constraint import Constraint
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="runs where Triton's interpreter is on: without a GPU; tests/gpu does it with one"
@@ -87,6 +90,52 @@ def test_a_request_whose_values_are_not_numbers_ends_alone() -> None:
         assert outputs["bad"][-1].finish_reason == "error"
         for request in good:
             assert tokens(outputs[request.request_id]) == tokens(clean[request.request_id])
+
+
+class Alternating:
+    """Even tokens and odd ones in turn."""
+
+    is_finished = False
+
+    def __init__(self) -> None:
+        self._parity = 0
+
+    def accept(self, token_id: int) -> bool:
+        is_allowed = token_id % 2 == self._parity
+        self._parity = 1 - self._parity
+        return is_allowed
+
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        mask[:] = np.uint32(0xAAAAAAAA if self._parity else 0x55555555).view(np.int32)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"num_steps_ahead": 1, "max_num_batched_tokens": 9}, id="chunks, a step ahead"),
+        pytest.param({"num_blocks": 24, "enable_prefix_caching": False}, id="preempted"),
+    ],
+)
+def test_masks_bind_their_own_requests(settings: dict[str, Any]) -> None:
+    config = tiny_config("Qwen3ForCausalLM", LAYERS, 5)
+    model = tiny_model(config)
+    requests = make_requests()
+    bound = {request.request_id for request in requests[1:4]}
+
+    def run(engine: TinyEngine) -> dict[str, list[int]]:
+        found = engine.run(requests, {request_id: Constraint(Alternating()) for request_id in bound})
+        return {request_id: tokens(outputs) for request_id, outputs in found.items()}
+
+    free = {request_id: tokens(outputs) for request_id, outputs in TinyEngine(config, model).run(requests).items()}
+    expected = run(TinyEngine(config, model))
+    assert run(TinyEngine(config, model, **settings)) == expected
+    assert run(DeviceEngine(config, model, **settings)) == expected
+    for request_id, found in expected.items():
+        if request_id in bound:
+            assert [token % 2 for token in found] == [index % 2 for index in range(len(found))]
+            assert found != free[request_id]
+        else:
+            assert found == free[request_id]
 
 
 def test_a_runner_that_nobody_holds_is_gone_at_once() -> None:

@@ -1,10 +1,12 @@
 """Scheduler and runner over a tiny model with random weights."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
+from octavo.execution.results import HeldStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.kernels.cpu.attention import CpuAttention
@@ -13,7 +15,8 @@ from octavo.layers.weights import collect_slots, finalize
 from octavo.models.base import CausalLM
 from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
-from octavo.records import EngineOutput, EngineRequest, Plan, StepResult
+from octavo.records import EngineOutput, EngineRequest, Plan, Step, StepResult
+from octavo.sampling.grammar.constraint import Constraint
 from octavo.scheduling import Scheduler
 
 VOCAB = 64
@@ -85,17 +88,31 @@ class TinyEngine:
         self.runner = ModelRunner(model, config, self.plan, torch.float32, torch.device("cpu"), CpuAttention())
         self.scheduler = Scheduler(self.plan)
 
-    def run(self, requests: list[EngineRequest]) -> dict[str, list[EngineOutput]]:
-        """All outputs by request, in order."""
+    def run(
+        self, requests: list[EngineRequest], constraints: Mapping[str, Constraint] | None = None
+    ) -> dict[str, list[EngineOutput]]:
+        """All outputs by request, in order; some requests may be bound."""
         outputs: dict[str, list[EngineOutput]] = {request.request_id: [] for request in requests}
         for request in requests:
-            self.scheduler.add(request)
+            self.scheduler.add(request, (constraints or {}).get(request.request_id))
         results: deque[StepResult] = deque()
         while self.scheduler.has_unfinished or results:
-            while len(results) <= self.plan.num_steps_ahead and (step := self.scheduler.schedule()) is not None:
-                results.append(self.runner.execute(step).result())
-            for output in self.scheduler.update(results.popleft()):
-                outputs[output.request_id].append(output)
+            held: tuple[Step, HeldStep] | None = None
+            while held is None and len(results) <= self.plan.num_steps_ahead:
+                step = self.scheduler.schedule()
+                if step is None:
+                    break
+                started = self.runner.execute(step)
+                if isinstance(started, HeldStep):
+                    held = step, started
+                else:
+                    results.append(started.result())
+            for _ in range(len(results) if held is not None else 1):
+                for output in self.scheduler.update(results.popleft()):
+                    outputs[output.request_id].append(output)
+            if held is not None:
+                step, started = held
+                results.append(started.draw(self.scheduler.masks(step, VOCAB // 32)).result())
         assert self.scheduler.cache.pool.num_free == self.plan.num_blocks - 1
         return outputs
 
