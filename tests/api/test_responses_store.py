@@ -11,6 +11,8 @@ from responses_engine import ScriptedEngine
 from test_responses_api import PATH, client_of, create
 
 from octavo.api.errors import HttpError
+from octavo.api.openai.responses_api import prepare as prepare_module
+from octavo.api.openai.responses_api import store as store_module
 from octavo.api.openai.responses_api.objects import Response
 from octavo.api.openai.responses_api.store import ResponseStore, Turn
 
@@ -77,8 +79,8 @@ def test_a_conversation_outlives_its_deleted_beginning() -> None:
     assert [item["id"] for item in turn.items()] == [
         *(f"in_{first}", f"out_{first}", f"in_{second}", f"out_{second}"),
     ]
-    assert next(store.items_by_id("a", f"out_{first}"))["id"] == f"out_{first}"
-    assert not list(store.items_by_id("b", f"out_{first}"))
+    assert store.recall("a", [f"out_{first}"])[f"out_{first}"]["id"] == f"out_{first}"
+    assert not store.recall("b", [f"out_{first}"])
 
 
 def test_an_id_says_which_process_knows_it() -> None:
@@ -106,6 +108,27 @@ def test_clients_see_only_their_own(start_server: StartServer) -> None:
     path = f"{PATH}/{answer.id}"
     assert server.client.get(path, headers={"x-api-key": "one"}).status_code == 200
     assert server.client.get(path, headers={"x-api-key": "two"}).status_code == 404
+    # What is no key does not count, wherever it stands.
+    for other in ("Basic abc", "Bearer wrong", "Bearer"):
+        headers = {"authorization": other, "x-api-key": "one"}
+        assert server.client.get(path, headers=headers).status_code == 200
+
+
+def test_what_one_request_recalls_is_bounded(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (store_module, prepare_module):
+        monkeypatch.setattr(module, "MAX_RECALLED_BYTES", 4000)
+    server = start_server()
+    first = create(server, input="a" * 1000)
+    second = create(server, input="b" * 1000, previous_response_id=first["id"])
+    third = create(server, input="c" * 1000, previous_response_id=second["id"])
+    refused = server.client.post(PATH, json={"input": "d", "previous_response_id": third["id"]})
+    assert refused.status_code == 400 and "4000 bytes" in refused.json()["error"]["message"]
+    references = [{"type": "item_reference", "id": one["output"][0]["id"]} for one in (first, second, third)]
+    create(server, input=references[:2])
+    refused = server.client.post(PATH, json={"input": references})
+    assert refused.status_code == 400 and "4000 bytes" in refused.json()["error"]["message"]
+    refused = server.client.post(PATH, json={"input": references[:1] * 2})
+    assert refused.status_code == 400 and "twice" in refused.json()["error"]["message"]
 
 
 def test_the_official_client_looks_after_responses(start_server: StartServer) -> None:

@@ -23,7 +23,7 @@ from octavo.api.openai.responses_api.protocol import (
     ToolChoiceObject,
     refuse_unsupported,
 )
-from octavo.api.openai.responses_api.store import ResponseStore, Turn
+from octavo.api.openai.responses_api.store import MAX_RECALLED_BYTES, ResponseStore, Turn
 from octavo.api.openai.responses_api.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -103,6 +103,12 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> Prepared:
                 "previous_response_id",
             )
         parent = entry.turn
+    if parent is not None and parent.num_bytes_of_chain() > MAX_RECALLED_BYTES:
+        raise InvalidRequestError(
+            f"previous_response_id: the conversation so far takes more than {MAX_RECALLED_BYTES} bytes; send what "
+            "matters of it as input.",
+            "previous_response_id",
+        )
     items = _resolved(store, owner, parse_items(body.input, response_id.removeprefix("resp_")[-64:]))
     if not items and parent is None and not body.previous_input_messages and not isinstance(body, InputTokensRequest):
         raise InvalidRequestError("input has no items.", "input")
@@ -145,17 +151,16 @@ def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]
 
     Raises:
         HttpError: 404, an item is not kept.
+        InvalidRequestError: there are two references to one item, or they are to too much.
     """
-    resolved: list[Item] = []
-    for item in items:
-        if item["type"] == "item_reference":
-            found = next(store.items_by_id(owner, item["id"]), None)
-            if found is None:
-                raise HttpError(404, f"input: no item {short(item['id'])} is kept here; send the item itself.", "input")
-            resolved.append(found)
-        else:
-            resolved.append(item)
-    return resolved
+    wanted = [item["id"] for item in items if item["type"] == "item_reference"]
+    if len(set(wanted)) < len(wanted):
+        raise InvalidRequestError("input refers to the same item twice.", "input")
+    kept = store.recall(owner, wanted)
+    for item_id in wanted:
+        if item_id not in kept:
+            raise HttpError(404, f"input: no item {short(item_id)} is kept here; send the item itself.", "input")
+    return [kept[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 
 def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:

@@ -1,7 +1,6 @@
 """``/v1/responses``: answers are made, asked for, watched, cancelled and forgotten."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -14,6 +13,7 @@ from starlette.types import Send
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.json_body import json_route
+from octavo.api.middleware import KEY_INDEX
 from octavo.api.openai.responses import ENCODER
 from octavo.api.openai.responses_api.background import MAX_RUNNING, Background, EventLog
 from octavo.api.openai.responses_api.events import Event, encode
@@ -27,20 +27,15 @@ from octavo.api.openai.responses_api.store import ResponseStore, StoredResponse
 from octavo.api.scale_out.render import rendered_turn
 from octavo.api.template_date import pinned_date
 from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
-from octavo.config import ServerSettings
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
 
 logger = logging.getLogger(__name__)
 JSON = "application/json"
 
 
-def owner_of(request: Request, settings: ServerSettings) -> str:
-    """Whose responses a request may see: a digest of its key. If the server needs no keys, all clients are one."""
-    if not settings.api_key:
-        return ""
-    bearer = request.headers.get("authorization", "").partition(" ")[2].strip()
-    key = bearer or request.headers.get("x-api-key", "").strip()
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+def owner_of(request: Request) -> str:
+    """Whose responses a request may see: those of the key it was let in with. Without keys, all clients are one."""
+    return str(request.scope.get(KEY_INDEX, ""))
 
 
 def responses_router(frontend: Frontend) -> APIRouter:
@@ -57,7 +52,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("", summary="Answer, with the tools of the client and of the server.")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request, settings))
+        prepared = prepare(services, body, owner_of(request))
         if body.background:
             entry = await _start_in_background(services, prepared)
             assert entry.background is not None
@@ -77,14 +72,14 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("/render", summary="The tokens that a request would have the model read first.")
     async def render_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request, settings))
+        prepared = prepare(services, body, owner_of(request))
         turn = await Run(services, prepared, _drop).first_turn()
         rendered = rendered_turn(turn, prepared.response.id, prepared.response.model, body)
         return Response(ENCODER.encode(rendered), media_type=JSON)
 
     @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request, settings))
+        prepared = prepare(services, body, owner_of(request))
         num_tokens = await Run(services, prepared, _drop).count_input()
         return Response(
             ENCODER.encode({"object": "response.input_tokens", "input_tokens": num_tokens}), media_type=JSON
@@ -97,7 +92,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=-1, le=1 << 53)] = None,
     ) -> Response:
-        entry = store.get(owner_of(request, settings), response_id)
+        entry = store.get(owner_of(request), response_id)
         if not stream:
             if starting_after is not None:
                 raise InvalidRequestError("starting_after is for streams; set stream to true.", "starting_after")
@@ -112,7 +107,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("/{response_id}/cancel", summary="Cancel a response that is made in the background.")
     async def cancel_response(response_id: str, request: Request) -> Response:
-        entry = store.get(owner_of(request, settings), response_id)
+        entry = store.get(owner_of(request), response_id)
         if entry.background is None:
             raise InvalidRequestError("Only responses that are made in the background can be cancelled.")
         await entry.background.cancel()
@@ -120,7 +115,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.delete("/{response_id}", summary="Forget a response.")
     async def delete_response(response_id: str, request: Request) -> Response:
-        entry = store.delete(owner_of(request, settings), response_id)
+        entry = store.delete(owner_of(request), response_id)
         if entry.background is not None:
             await entry.background.cancel()
         return Response(ENCODER.encode({"id": response_id, "object": "response", "deleted": True}), media_type=JSON)
@@ -133,7 +128,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
     ) -> Response:
-        entry = store.get(owner_of(request, settings), response_id)
+        entry = store.get(owner_of(request), response_id)
         items = entry.turn.all_inputs() if entry.turn is not None else entry.inputs
         return Response(_page(items, after, limit, order), media_type=JSON)
 

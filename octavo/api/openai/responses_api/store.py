@@ -6,7 +6,7 @@ JSON, whose length is what counts.
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,7 +15,10 @@ from octavo.api.errors import HttpError
 from octavo.api.openai.responses_api.background import Background
 from octavo.api.openai.responses_api.items import Item
 from octavo.api.openai.responses_api.objects import Response
+from octavo.errors import InvalidRequestError
 
+MAX_RECALLED_BYTES = 16 << 20
+"""Of what is kept, so much may one request build on: all of it is read again."""
 _OWN_ID = re.compile(r"resp_([0-9a-f]{8})[0-9a-f]{24}")
 
 
@@ -50,6 +53,10 @@ class Turn:
             turns.append(turn)
             turn = turn.parent
         return turns[::-1]
+
+    def num_bytes_of_chain(self) -> int:
+        """What the conversation up to and with this turn takes, roughly."""
+        return sum(turn.num_bytes for turn in self.chain())
 
     def items(self) -> list[Item]:
         """Inputs and outputs of the conversation up to and with this turn."""
@@ -154,11 +161,22 @@ class ResponseStore:
             reason = "it was made before the server was started, and responses are kept in memory."
         raise HttpError(404, f"There is no response {name} here: {reason}", param)
 
-    def items_by_id(self, owner: str, item_id: str) -> Iterator[Item]:
-        """The item of that id, if it is kept."""
-        turn = self._turn_of_item.get((owner, item_id))
-        if turn is not None:
-            yield from (item for data in (turn.inputs, turn.outputs) for item in _decode(data) if item["id"] == item_id)
+    def recall(self, owner: str, item_ids: Iterable[str]) -> dict[str, Item]:
+        """The items of those ids, as far as they are kept.
+
+        Raises:
+            InvalidRequestError: the turns that they belong to are too large to be gone through.
+        """
+        wanted = set(item_ids)
+        turns = {turn: None for item_id in wanted if (turn := self._turn_of_item.get((owner, item_id))) is not None}
+        if sum(turn.num_bytes for turn in turns) > MAX_RECALLED_BYTES:
+            raise InvalidRequestError(
+                f"input: the items that it refers to are parts of more than {MAX_RECALLED_BYTES} bytes; send them "
+                "themselves.",
+                "input",
+            )
+        items = (item for turn in turns for data in (turn.inputs, turn.outputs) for item in _decode(data))
+        return {item["id"]: item for item in items if item["id"] in wanted}
 
     def begin(self, owner: str, response: Response, background: Background, inputs: list[Item]) -> StoredResponse:
         """Keep a response that is being made."""
