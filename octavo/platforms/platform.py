@@ -65,7 +65,7 @@ class Platform(ABC):
 
     @abstractmethod
     def read_bandwidth(self) -> float:
-        """Estimated memory read bandwidth in bytes a second, for the speed limit that planning prints."""
+        """Estimated memory read bandwidth in bytes a second, for the speed limit that planning prints; 0 if unknown."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -146,8 +146,11 @@ class CudaPlatform(Platform):
 
     def read_bandwidth(self) -> float:
         properties = torch.cuda.get_device_properties(self.device)
-        # Two transfers a clock; the clock is in kHz, the width in bits.
-        return 2.0 * properties.memory_clock_rate * 1e3 * properties.memory_bus_width / 8
+        try:
+            # Two transfers a clock; the clock is in kHz, the width in bits.
+            return 2.0 * properties.memory_clock_rate * 1e3 * properties.memory_bus_width / 8
+        except AttributeError:  # CUDA 13 has taken the clock away from where some builds of torch look for it
+            return 0.0
 
     def describe(self) -> str:
         return torch.cuda.get_device_name()
