@@ -124,9 +124,9 @@ def test_what_one_request_recalls_is_bounded(start_server: StartServer, monkeypa
     refused = server.client.post(PATH, json={"input": "d", "previous_response_id": third["id"]})
     assert refused.status_code == 400 and "4000 bytes" in refused.json()["error"]["message"]
     references = [{"type": "item_reference", "id": one["output"][0]["id"]} for one in (first, second, third)]
-    create(server, input=references[:2])
     refused = server.client.post(PATH, json={"input": references})
     assert refused.status_code == 400 and "4000 bytes" in refused.json()["error"]["message"]
+    create(server, input=references[:2])
     refused = server.client.post(PATH, json={"input": references[:1] * 2})
     assert refused.status_code == 400 and "twice" in refused.json()["error"]["message"]
 
