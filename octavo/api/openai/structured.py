@@ -28,7 +28,7 @@ def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
     try:
         return msgspec.convert(given, StructuredOutputsParams)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"structured_outputs: {error}.", "structured_outputs") from None
+        raise InvalidRequestError(f"structured_outputs: {str(error).rstrip('.')}.", "structured_outputs") from None
 
 
 def format_constraint(given: dict[str, Any]) -> StructuredOutputsParams | None:

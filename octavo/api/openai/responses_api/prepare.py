@@ -183,7 +183,7 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
     try:
         return msgspec.convert(body.structured_outputs, StructuredOutputsParams)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"structured_outputs: {error}.", "structured_outputs") from None
+        raise InvalidRequestError(f"structured_outputs: {str(error).rstrip('.')}.", "structured_outputs") from None
 
 
 def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
