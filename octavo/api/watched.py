@@ -26,6 +26,8 @@ EVENT_STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),  # reverse proxies must pass each event on at once
 ]
 DONE = b"data: [DONE]\n\n"
+STARTED_AT_ONCE = 64
+"""Of the works of one request, so many begin before other requests have their turn."""
 SERVER_SEND = "octavo.send"
 """Where a request's scope has the server's own way to send, before any middleware wraps it."""
 
@@ -159,8 +161,12 @@ async def merge(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator
                 yield 0, item
         return
     queue: asyncio.Queue[tuple[int, Item | _End]] = asyncio.Queue(maxsize=len(sources))
-    tasks = [asyncio.create_task(_pump(index, source, queue)) for index, source in enumerate(sources)]
+    tasks: list[asyncio.Task[None]] = []
     try:
+        for index, source in enumerate(sources):
+            tasks.append(asyncio.create_task(_pump(index, source, queue)))
+            if len(tasks) % STARTED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others have their turn
         num_open = len(sources)
         while num_open:
             index, item_or_end = await queue.get()

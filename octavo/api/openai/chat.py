@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 from starlette.types import Send
 
+from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.conversation import Answer, Conversation, Turn, Update, gather, render
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
@@ -108,6 +109,7 @@ class ChatAnswer:
             raise InvalidRequestError("tool_choice: a forced call and a format for the answer exclude each other.")
         self._num_top = -1 if body.logprob_token_ids else body.top_logprobs or 0
         self._role = answer_role(body, frontend.settings.response_role)
+        check_repeated_text(len(self._role) + len(self._echo()), self._params.n, "echo")
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
@@ -123,6 +125,7 @@ class ChatAnswer:
         body = self._body
         prompt = await render(self._frontend, self._conversation)
         prompt["prompt_token_ids"] = truncate(self._frontend, body, prompt["prompt_token_ids"])
+        check_prompt_entries(self._params, len(prompt["prompt_token_ids"]), self._frontend.engine.info.vocab_size)
         return Turn(
             self._frontend,
             self._conversation,

@@ -9,13 +9,15 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 from starlette.types import Send
 
+from octavo.api.answer_size import PromptBudget
+from octavo.api.conversation import Turn
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.protocol import ChatCompletionRequest, Objects, RequestModel
 from octavo.api.openai.responses import ENCODER, ChatCompletion, PromptTokensDetails
 from octavo.api.openai.sampling import MAX_SEQUENCES, refuse_unsupported
-from octavo.api.watched import WatchedResponse, send_json
+from octavo.api.watched import STARTED_AT_ONCE, WatchedResponse, send_json
 from octavo.errors import InvalidRequestError
 
 Result = TypeVar("Result")
@@ -40,11 +42,16 @@ def chat_batch_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         requests = conversations_of(body)
         name = answer_id("chatcmpl", request, requests[0].request_id)
-        answers = [ChatAnswer(frontend, one, name, model) for one in requests]
-        turns = [await answer.start() for answer in answers]
+        started: list[tuple[ChatAnswer, Turn]] = []
+        budget = PromptBudget()
+        for one in requests:
+            answer = ChatAnswer(frontend, one, name, model)
+            turn = await answer.start()
+            budget.add(len(turn.prompt["prompt_token_ids"]))
+            started.append((answer, turn))
 
         async def work(send: Send) -> None:
-            works = [answer.completion(turn) for answer, turn in zip(answers, turns, strict=True)]
+            works = [answer.completion(turn) for answer, turn in started]
             await send_json(send, ENCODER.encode(joined(await side_by_side(works))))
 
         return WatchedResponse(work, frontend.drain)
@@ -98,10 +105,16 @@ def joined(completions: Sequence[ChatCompletion]) -> ChatCompletion:
 
 async def side_by_side(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
     """All results; the first exception, or a cancellation, ends all of the works."""
-    tasks = [asyncio.create_task(work) for work in works]
+    tasks: list[asyncio.Task[Result]] = []
     try:
+        for work in works:
+            tasks.append(asyncio.create_task(work))
+            if len(tasks) % STARTED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others have their turn
         return list(await asyncio.gather(*tasks))
     finally:
+        for work in works[len(tasks) :]:
+            work.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
+from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
 from octavo.api.conversation import PROMPT_END_CHARACTERS
 from octavo.api.frontend import Frontend, answer_id, engine_id
@@ -20,7 +21,7 @@ from octavo.api.openai.sampling import (
     beam_length_penalty,
     completion_params,
     completion_prompts,
-    engine_prompt,
+    engine_prompts,
     refuse_unsupported,
     returns_prompt_only,
 )
@@ -80,11 +81,22 @@ class CompletionAnswer:
     async def start(self) -> list[Prompt]:
         """The prompts as the engine takes them."""
         body = self._body
-        inputs = [
-            await engine_prompt(self._frontend, body, prompt, body.add_special_tokens) for prompt in self._prompts
-        ]
+        tells_prompts = self._params.prompt_logprobs is not None or bool(body.return_token_ids)
+        inputs = await engine_prompts(
+            self._frontend, body, self._prompts, body.add_special_tokens, are_counted=tells_prompts
+        )
+        if tells_prompts:
+            num_tokens = sum(len(_token_ids(prompt)) for prompt in inputs)
+            check_prompt_entries(
+                self._params,
+                num_tokens,
+                self._frontend.engine.info.vocab_size,
+                num_copies=self._params.n,
+                has_token_ids=bool(body.return_token_ids),
+            )
         if body.echo:
             self._echoes = [await self._text_of(prompt) for prompt in inputs]
+            check_repeated_text(sum(map(len, self._echoes)), self._params.n, "echo")
         return inputs
 
     def outputs(
@@ -229,3 +241,9 @@ class CompletionAnswer:
         logprobs = completion_logprobs(token_ids, positions, tokenizer, self._text_offsets[choice], as_ids)
         self._text_offsets[choice] += sum(map(len, logprobs.tokens))
         return logprobs
+
+
+def _token_ids(prompt: Prompt) -> list[int]:
+    """The tokens of a prompt that was tokenised."""
+    assert not isinstance(prompt, str)
+    return prompt if isinstance(prompt, list) else prompt["prompt_token_ids"]

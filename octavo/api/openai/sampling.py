@@ -1,8 +1,11 @@
 """From a request's fields to :class:`SamplingParams`, and the refusals that no type can express."""
 
+import asyncio
+from collections.abc import Sequence
+
 import msgspec
 
-from octavo.api.frontend import Frontend
+from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
 from octavo.api.openai.structured import parse_format
 from octavo.errors import InvalidRequestError
@@ -175,6 +178,37 @@ async def engine_prompt(
         return truncate(frontend, body, prompt)
     token_ids = await frontend.encode(prompt, add_special_tokens)
     return TokensPrompt(prompt_token_ids=truncate(frontend, body, token_ids), prompt=prompt)
+
+
+async def engine_prompts(
+    frontend: Frontend,
+    body: GenerationRequest,
+    prompts: Sequence[str | list[int]],
+    add_special_tokens: bool,
+    *,
+    are_counted: bool,
+) -> list[str | list[int] | TokensPrompt]:
+    """What to hand to the engine for each prompt; many texts are tokenised together, in a thread.
+
+    Args:
+        are_counted: whether the number of their tokens must be known.
+
+    Raises:
+        InvalidRequestError: see :func:`engine_prompt`.
+    """
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    are_many = len(texts) > 1 and sum(map(len, texts)) >= SHORT_TEXT
+    if not texts or not (are_many or are_counted):
+        return [await engine_prompt(frontend, body, prompt, add_special_tokens) for prompt in prompts]
+    tokenizer = frontend.need_tokenizer()
+
+    def encode(prompt: str | list[int]) -> list[int] | TokensPrompt:
+        if not isinstance(prompt, str):
+            return truncate(frontend, body, prompt)
+        token_ids = tokenizer.encode(prompt, add_special_tokens)
+        return TokensPrompt(prompt_token_ids=truncate(frontend, body, token_ids), prompt=prompt)
+
+    return await asyncio.to_thread(lambda: [encode(prompt) for prompt in prompts])
 
 
 def truncate(frontend: Frontend, body: GenerationRequest, token_ids: list[int]) -> list[int]:

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from octavo.api.answer_size import PromptBudget
 from octavo.api.frontend import Frontend, engine_id
 from octavo.api.openai.responses import PromptTokensDetails, Usage
 from octavo.api.pooling.protocol import MAX_INPUTS, InputBody, PoolingBody
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.outputs.pooling import Pooled
-from octavo.records import PoolingParams, PoolingSpec, PoolingTask, PreparedRequest, PromptType
+from octavo.records import PoolingParams, PoolingSpec, PoolingTask, PreparedRequest, PromptType, TokensPrompt
 
 LONG_TEXT = 4096
 MAX_NUMBERS = 1 << 23
@@ -136,10 +137,16 @@ async def _prompts(frontend: Frontend, body: InputBody) -> tuple[list[PromptType
     check_count(len(given))
     if body.messages is None:
         return list(given), False
-    return [await _render(frontend, body, conversation) for conversation in given], True
+    prompts: list[PromptType] = []
+    budget = PromptBudget()
+    for conversation in given:
+        prompt = await _render(frontend, body, conversation)
+        budget.add(len(prompt["prompt_token_ids"]))
+        prompts.append(prompt)
+    return prompts, True
 
 
-async def _render(frontend: Frontend, body: InputBody, conversation: Conversation) -> PromptType:
+async def _render(frontend: Frontend, body: InputBody, conversation: Conversation) -> TokensPrompt:
     """A conversation as the model reads it; templates run in a thread, since they may be slow."""
     renderer = frontend.engine.chat_renderer
     if renderer is None:

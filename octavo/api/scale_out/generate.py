@@ -10,6 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
+from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
 from octavo.api.json_body import json_route
 from octavo.api.middleware import clean_request_id
@@ -110,6 +111,7 @@ class TokensAnswer:
             raise InvalidRequestError(
                 "prompt_logprobs are not sent in streams; set stream to false.", "sampling_params.prompt_logprobs"
             )
+        check_prompt_entries(self._params, len(body.token_ids), frontend.engine.info.vocab_size)
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
 
     def start(self) -> AsyncGenerator[RequestOutput, None]:
