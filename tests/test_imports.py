@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 import octavo
+import octavo.sampling
 
-HEAVY = ("torch", "transformers", "fastapi", "huggingface_hub", "tokenizers", "numpy")
+HEAVY = (
+    *("torch", "transformers", "fastapi", "huggingface_hub", "tokenizers", "numpy"),
+    *("xgrammar", "llguidance", "jsonschema", "mcp", "openai_harmony", "openai", "anthropic", "grpc", "httpx"),
+)
 NAMES_LOADED = f"import sys; print([name for name in {HEAVY} if name in sys.modules])"
 
 
@@ -23,6 +27,8 @@ NAMES_LOADED = f"import sys; print([name for name in {HEAVY} if name in sys.modu
         ("octavo.engine.messages", {"numpy"}),
         ("octavo.async_llm", {"numpy", "tokenizers", "huggingface_hub"}),
         ("octavo.api.launch", {"numpy", "tokenizers", "huggingface_hub"}),
+        ("octavo.api.server", {"fastapi", "numpy", "tokenizers", "huggingface_hub"}),
+        ("octavo.api.process", {"numpy", "tokenizers", "huggingface_hub"}),
     ],
 )
 def test_modules_needed_at_start_are_light(module: str, allowed: set[str]) -> None:
@@ -39,6 +45,9 @@ def test_public_names() -> None:
         assert getattr(octavo, name) is not None
     with pytest.raises(AttributeError, match="Nonsense"):
         _ = octavo.Nonsense
+    assert set(octavo.sampling.__all__) == set(octavo.sampling._HOMES)
+    for name in octavo.sampling.__all__:
+        assert getattr(octavo.sampling, name).__name__ == name
 
 
 def test_every_folder_is_a_package() -> None:
