@@ -488,8 +488,8 @@ class AsyncLLM(RemoteControl):
         processed = self._outputs.process(outputs)
         for output in processed.outputs:
             stream = self._streams.get(output.request_id)
-            if stream is not None:
-                stream.put(output)
+            if stream is not None and not stream.put(output):
+                _run_soon(self._abort_in_engine(output.request_id))
         if processed.aborts and self._client is not None and self._meter is not None:
             self._meter.end(processed.aborts, "stop")
             _run_soon(self._client.abort(processed.aborts))

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 TCP_KEEPALIVE_IDLE = 60  # seconds of silence after which the kernel asks whether the peer still exists
 
+MAX_UNSENT_BYTES = 1 << 16  # of one connection, in the kernel; the server itself holds as much and no more
+
 MAX_HEADER_BYTES = 1 << 16
 
 
@@ -46,6 +48,9 @@ class GuardedProtocol(HttpToolsProtocol):
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                # Else the kernel would hold some MiB for each client that does not read.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
             if hasattr(socket, "TCP_KEEPIDLE"):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, TCP_KEEPALIVE_IDLE)
         self._start_request_timer()

@@ -1,37 +1,58 @@
 """Outputs on their way to a reader who may be slower than they come."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from octavo.errors import RequestFailedError
 from octavo.records import CompletionOutput, RequestOutput
 
 TextTaker = Callable[[int, int, str], bool]
 """Gets a completion's index, its next token and the text that it adds, and says whether it took them."""
 
 
+MAX_BACKLOG = 1 << 17
+"""Most that may wait for one reader: tokens and entries of log-probabilities, together. Some ten MiB at worst."""
+
+_MAX_PIECES = 64
+
+
 class OutputStream:
-    """Holds at most one output: what comes before the reader does is joined to it, so nobody falls behind for good.
+    """Joins what comes before the reader asks for it, so that a slow reader gets everything in fewer outputs.
+
+    One that falls behind by more than :data:`MAX_BACKLOG` is given up: what it has not read is dropped.
 
     Args:
         is_delta: outputs say what is new, and add up; else each says everything, and the last one counts.
         take: is offered tokens of which there is nothing to say but their text, see :meth:`relay`.
     """
 
-    __slots__ = ("_error", "_is_delta", "_output", "_reader", "_take")
+    __slots__ = ("_backlog", "_error", "_is_delta", "_outputs", "_reader", "_take")
 
     def __init__(self, *, is_delta: bool, take: TextTaker | None = None) -> None:
         self._is_delta = is_delta
         self._take = take
-        self._output: RequestOutput | None = None
+        self._outputs: list[RequestOutput] = []
+        self._backlog = 0
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
 
-    def put(self, output: RequestOutput) -> None:
-        """Hand an output over; it belongs to the stream from now on."""
-        if self._output is not None and self._is_delta:
-            output = _joined(self._output, output)
-        self._output = output
+    def put(self, output: RequestOutput) -> bool:
+        """Hand an output over; it belongs to the stream from now on. Returns whether the reader is still in reach."""
+        if self._error is not None:
+            return False
+        if not self._is_delta:
+            self._outputs = [output]
+        else:
+            self._outputs.append(output)
+            self._backlog += _size(output)
+            if self._backlog > MAX_BACKLOG:
+                self._outputs = []
+                self.fail(RequestFailedError("The answer was given up, because it was read too slowly."))
+                return False
+            if len(self._outputs) > _MAX_PIECES:
+                self._outputs = [_joined(self._outputs)]
         self._wake_reader()
+        return True
 
     def relay(self, index: int, token_id: int, text: str) -> bool:
         """Offer a token past the reader, who need not be woken for it; returns whether it was taken.
@@ -56,36 +77,47 @@ class OutputStream:
 
         Raises:
             Exception: what :meth:`fail` was given.
+            RequestFailedError: the reader was too slow.
         """
-        while self._output is None:
+        while not self._outputs:
             if self._error is not None:
                 raise self._error
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        output, self._output = self._output, None
-        return output
+        outputs, self._outputs, self._backlog = self._outputs, [], 0
+        return outputs[0] if len(outputs) == 1 else _joined(outputs)
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
 
-def _joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-    """One delta that says what both say; ``second``, with what ``first`` had to add."""
-    completions = {completion.index: completion for completion in first.outputs}
-    for completion in second.outputs:
-        earlier = completions.get(completion.index)
-        if earlier is not None:
-            _prepend(earlier, completion)
-        completions[completion.index] = completion
-    second.outputs = list(completions.values())
-    if second.prompt_logprobs is None:
-        second.prompt_logprobs = first.prompt_logprobs
-    return second
+def _size(output: RequestOutput) -> int:
+    return sum(
+        [
+            len(completion.token_ids) + (sum(map(len, completion.logprobs)) if completion.logprobs else 0)
+            for completion in output.outputs
+        ]
+    )
 
 
-def _prepend(earlier: CompletionOutput, completion: CompletionOutput) -> None:
-    completion.text = earlier.text + completion.text
-    completion.token_ids = [*earlier.token_ids, *completion.token_ids]
-    if earlier.logprobs is not None and completion.logprobs is not None:
-        completion.logprobs = earlier.logprobs + completion.logprobs
+def _joined(outputs: Sequence[RequestOutput]) -> RequestOutput:
+    """One delta that says what all say: the last one, with what the others had to add."""
+    pieces: dict[int, list[CompletionOutput]] = {}
+    for output in outputs:
+        for completion in output.outputs:
+            pieces.setdefault(completion.index, []).append(completion)
+    last = outputs[-1]
+    last.outputs = [_joined_completion(parts) for parts in pieces.values()]
+    last.prompt_logprobs = next((o.prompt_logprobs for o in outputs if o.prompt_logprobs is not None), None)
+    return last
+
+
+def _joined_completion(parts: Sequence[CompletionOutput]) -> CompletionOutput:
+    last = parts[-1]
+    if len(parts) > 1:
+        last.text = "".join([part.text for part in parts])
+        last.token_ids = [token_id for part in parts for token_id in part.token_ids]
+        if last.logprobs is not None:
+            last.logprobs = [entry for part in parts for entry in part.logprobs or ()]
+    return last

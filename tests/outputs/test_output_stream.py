@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.errors import RequestFailedError
+from octavo.outputs import stream as stream_module
 from octavo.outputs.stream import OutputStream
 from octavo.records import CompletionOutput, Logprob, RequestOutput
 
@@ -118,5 +120,22 @@ def test_a_taker_that_fails_ends_its_stream() -> None:
         assert stream.relay(0, 1, "1")
         with pytest.raises(RuntimeError, match="cannot be written"):
             await waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_too_far_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MAX_BACKLOG", 200)
+
+    async def scenario() -> None:
+        stream = OutputStream(is_delta=True)
+        # Each token comes with one log-probability, which counts as well.
+        assert all(stream.put(delta(0, [number], None, is_first=False)) for number in range(100))
+        assert (await stream.get()).outputs[0].token_ids == list(range(100))
+        assert all(stream.put(delta(0, [number], None, is_first=False)) for number in range(100))
+        assert not stream.put(delta(0, [100], None, is_first=False))
+        assert not stream.put(delta(0, [101], "length", is_first=False))
+        with pytest.raises(RequestFailedError, match="too slowly"):
+            await stream.get()
 
     asyncio.run(scenario())
