@@ -99,11 +99,14 @@ class GrammarCompiler:
                 _settle(future, found)
                 return future
             shared = self._pending.get(key)
+            is_new = shared is None
             if shared is None:
                 if len(self._pending) >= MAX_PENDING:
                     raise OverloadedError(f"{MAX_PENDING} grammars are waiting to be compiled; try again later.")
                 shared = self._pending[key] = self._threads.submit(self._work, params, time.monotonic())
-                shared.add_done_callback(lambda done: self._keep(key, done))
+        if is_new:
+            # Not within the lock, which it takes itself: it is called here and now if all is done already.
+            shared.add_done_callback(lambda done: self._keep(key, done))
         shared.add_done_callback(lambda done: _pass_on(done, future))
         return future
 

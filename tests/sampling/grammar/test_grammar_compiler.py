@@ -7,6 +7,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,25 @@ def test_reading_is_not_the_callers_work(compiler: GrammarCompiler, monkeypatch:
     malformed = compiler.submit(params(regex="("))
     with pytest.raises(InvalidRequestError, match="regex"):
         malformed.result(60)
+
+
+def test_what_is_refused_at_once_keeps_nobody_waiting(vocabulary_source: VocabularySource) -> None:
+    compiler = GrammarCompiler(vocabulary_source)
+
+    def submit_and_finish(function: Any, *args: Any) -> "Future[CompiledGrammar]":
+        future: Future[CompiledGrammar] = Future()
+        future.set_exception(InvalidRequestError("No."))
+        return future
+
+    compiler._threads.submit = submit_and_finish  # type: ignore[method-assign, assignment]
+    refused: list[BaseException | None] = []
+    caller = threading.Thread(
+        target=lambda: refused.append(compiler.submit(params(regex="a")).exception(5)), daemon=True
+    )
+    caller.start()
+    caller.join(60)
+    assert isinstance(refused[0], InvalidRequestError)
+    compiler.close()
 
 
 def test_a_compiler_that_is_dropped_leaves_nothing(vocabulary_source: VocabularySource) -> None:
