@@ -16,7 +16,7 @@ from octavo.telemetry.engine_metrics import EngineMetrics
 from octavo.telemetry.histogram import FastHistogram
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-FINISH_REASONS = ("stop", "length", "abort", "error")
+FINISH_REASONS = ("stop", "length", "repetition", "abort", "error")
 
 FIRST_TOKEN_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -147,7 +147,7 @@ class Metrics:
 
         Args:
             stats: its times, in seconds since the epoch, and counts.
-            finish_reason: ``stop``, ``length``, ``abort`` or ``error``.
+            finish_reason: one of :data:`FINISH_REASONS`.
             num_cached_tokens: prompt tokens that came from the prefix cache.
             finished_time: when it ended, in seconds since the epoch.
         """

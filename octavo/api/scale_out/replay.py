@@ -64,7 +64,7 @@ class GivenChoice(Loose):
 
     index: Annotated[int, Field(ge=0, lt=MAX_RESPONSES)]
     token_ids: TokenIds
-    finish_reason: Literal["stop", "length", "abort", "error", "tool_calls"] | None = "stop"
+    finish_reason: Literal["stop", "length", "repetition", "abort", "error", "tool_calls"] | None = "stop"
     stop_reason: Int64 | str | None = None
     logprobs: GivenLogprobs | None = None
 
