@@ -64,6 +64,9 @@ class ModelSettings(msgspec.Struct, kw_only=True):
         Literal["auto", "xgrammar", "guidance"],
         Meta(description="What compiles the grammars of requests that name none; auto takes what follows all of one."),
     ] = "auto"
+    enable_prompt_embeds: Annotated[
+        bool, Meta(description="Take prompts that are vectors, one for each token's place, in place of text.")
+    ] = False
     max_logprobs: Annotated[
         int, Meta(ge=-1, description="Most log-probabilities a request may ask for per token; -1 is no limit.")
     ] = 20

@@ -69,6 +69,7 @@ class EngineCore:
             decisions=[asdict(decision) for decision in self.plan.decisions],
             device=platform.describe(),
             decode_limit=self.plan.decode_limit,
+            embeds_size=config.hidden_size if settings.model.enable_prompt_embeds and config.pooling is None else 0,
         )
         phases.ready(f"{source.name} on {platform.describe()}, sequences up to {self.plan.max_model_len} tokens")
 

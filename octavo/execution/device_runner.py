@@ -83,12 +83,13 @@ class DeviceRunner(ModelRunner):
 
     def _run(self, step: Step) -> Callable[[TokenMasks | None], SampledStep]:
         shape = shape_of(step)
-        captured = self._graphs.find(shape)
+        captured = None if self.prompt_vectors.concern(step) else self._graphs.find(shape)
         if captured is not None:
             captured.forward.replay()
             hidden, logits = captured.hidden, captured.logits
         else:
-            hidden, logits = self._forward_shape(shape)
+            with self.prompt_vectors.put_in_place(step):
+                hidden, logits = self._forward_shape(shape)
         return partial(self._draw_from, step, shape.num_rows, captured, hidden, logits)
 
     def _draw_from(

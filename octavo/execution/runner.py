@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from octavo.execution.kv_cache import allocate_kv_caches
+from octavo.execution.prompt_embeds import PromptVectors
 from octavo.execution.results import HeldStep, SampledStep
 from octavo.execution.state import BatchState
 from octavo.hub.model_config import ModelConfig
@@ -78,6 +79,7 @@ class ModelRunner:
         self.group_of_layer = [by_layer[layer] for layer in range(config.num_layers)]
         self.windows = [_effective_window(group, plan.max_model_len) for group in plan.groups]
         self._prompt_logprob_rows: dict[int, NewRow] = {}
+        self.prompt_vectors = PromptVectors(model, dtype, device)
 
     @torch.inference_mode()
     def execute(self, step: Step) -> SampledStep | HeldStep:
@@ -89,7 +91,8 @@ class ModelRunner:
     def _run(self, step: Step) -> Callable[[TokenMasks | None], SampledStep]:
         """Run the model; what is returned draws the tokens, given the masks of ``masked_rows`` if there are any."""
         inputs = self._prepare_inputs(step)
-        hidden = self._forward(inputs, self._plan_attention(step, inputs))
+        with self.prompt_vectors.put_in_place(step):
+            hidden = self._forward(inputs, self._plan_attention(step, inputs))
         self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
         return partial(self._draw_tokens, step, inputs, hidden)
 
@@ -112,9 +115,11 @@ class ModelRunner:
     def _take_changes(self, step: Step) -> None:
         for slot in step.freed_slots:
             self.sampler.remove(slot)
+            self.prompt_vectors.remove(slot)
             self._prompt_logprob_rows.pop(slot, None)
         for row in step.new_rows:
             self.sampler.add(row)
+            self.prompt_vectors.add(row)
             if row.params.prompt_logprobs is not None and row.prompt_logprobs_from < row.prompt_len:
                 self._prompt_logprob_rows[row.slot] = row
         if step.blocks_to_wipe:

@@ -76,5 +76,3 @@ def _default_params(settings: EngineConfig, generation: dict[str, Any]) -> dict[
             ModelSource("folder", find_files(model.generation_config), model.generation_config)
         )
     return {**generation, **(model.override_generation_config or {})}
-
-

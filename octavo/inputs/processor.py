@@ -114,7 +114,10 @@ class InputProcessor:
             max_model_len=self._info.max_model_len,
             vocab_size=self._info.vocab_size,
             truncate_prompt_tokens=truncate_prompt_tokens,
+            embeds_size=self._info.embeds_size,
         )
+        if parsed.embeds is not None and params.prompt_logprobs is not None:
+            raise InvalidRequestError("prompt_logprobs do not go with prompt_embeds.", "prompt_logprobs")
         room = self._room_behind(parsed)
         if params.max_tokens is not None and params.max_tokens > room and not clip_max_tokens:
             num_prompt = len(parsed.token_ids)
@@ -140,6 +143,7 @@ class InputProcessor:
             arrival_time=arrival_time,
             cache_salt=_checked_salt(cache_salt if cache_salt is not None else parsed.cache_salt),
             client_index=client_index,
+            prompt_embeds=parsed.embeds,
         )
         children = [template] if params.n == 1 else _fork(template, params.n)
         return PreparedRequest(request_id, parsed.text, parsed.token_ids, params, children, arrival_time)

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
+from typing import Any
 
 from octavo.errors import InvalidRequestError, PromptTooLongError
-from octavo.records import PromptType
+from octavo.inputs.embeds import embeds_of
+from octavo.records import PromptEmbeds, PromptType
 from octavo.tokenization.tokenizer import Tokenizer
 
 
@@ -16,6 +18,7 @@ class ParsedPrompt:
     token_ids: list[int]
     text: str | None
     cache_salt: str | None
+    embeds: PromptEmbeds | None = None
 
 
 def parse_prompt(
@@ -25,16 +28,20 @@ def parse_prompt(
     max_model_len: int,
     vocab_size: int,
     truncate_prompt_tokens: int | None = None,
+    embeds_size: int = 0,
 ) -> ParsedPrompt:
     """Token ids of a prompt.
 
     Args:
         truncate_prompt_tokens: keep only the last so many tokens; −1 is as many as leave room for one more.
+        embeds_size: size of the vectors that a prompt may be given as; 0 if they may not.
 
     Raises:
         InvalidRequestError: it is no prompt, is empty, or holds token ids that the model does not have.
         PromptTooLongError: a text that cannot fit, however it is tokenised.
     """
+    if isinstance(prompt, Mapping) and prompt.get("prompt_embeds") is not None:
+        return _embeds_prompt(prompt, embeds_size, truncate_prompt_tokens)
     text, token_ids, cache_salt = _parts(prompt)
     if token_ids is None:
         assert text is not None, "a prompt has text or token ids"
@@ -51,6 +58,24 @@ def parse_prompt(
         raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
     check_token_ids(token_ids, vocab_size, "prompt")
     return ParsedPrompt(token_ids, text, cache_salt)
+
+
+def _embeds_prompt(prompt: Mapping[str, Any], size: int, truncate_prompt_tokens: int | None) -> ParsedPrompt:
+    """Vectors as a prompt; token 0 stands for each of them where tokens are counted."""
+    if not size:
+        raise InvalidRequestError(
+            "prompt_embeds: this server takes no vectors as prompts; its owner allows them with "
+            "--enable-prompt-embeds.",
+            "prompt_embeds",
+        )
+    if truncate_prompt_tokens is not None:
+        raise InvalidRequestError("Vectors cannot be cut; leave truncate_prompt_tokens out.", "truncate_prompt_tokens")
+    embeds = embeds_of(prompt["prompt_embeds"])
+    if embeds.size != size:
+        raise InvalidRequestError(
+            f"prompt_embeds: the model's vectors have {size} numbers, got {embeds.size}.", "prompt_embeds"
+        )
+    return ParsedPrompt([0] * embeds.num_tokens, None, prompt.get("cache_salt"), embeds)
 
 
 def plain_ints(values: Iterable[object], param: str) -> list[int]:

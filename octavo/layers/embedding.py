@@ -1,5 +1,8 @@
 """From token ids to vectors, and from vectors to logits."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -19,11 +22,25 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
         self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
+        self._replaced: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @contextmanager
+    def replacing(self, places: torch.Tensor, vectors: torch.Tensor) -> Iterator[None]:
+        """While this is entered, give ``vectors``, ``[n, hidden]``, at ``places``, ``[n]`` int64, whatever is there.
+
+        They are taken as they are, without ``scale``.
+        """
+        self._replaced = places, vectors
+        try:
+            yield
+        finally:
+            self._replaced = None
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """``[T]`` int → ``[T, hidden]``."""
         vectors = kernels.take_rows(self.weight, token_ids)
-        return vectors if self.scale is None else vectors * self.scale
+        vectors = vectors if self.scale is None else vectors * self.scale
+        return vectors if self._replaced is None else vectors.index_copy(0, *self._replaced)
 
 
 class Head(Linear):

@@ -33,6 +33,11 @@ class CausalLM(nn.Module, ABC):
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``, into ``out`` if it is given."""
 
+    @property
+    @abstractmethod
+    def input_embedding(self) -> Embedding:
+        """What makes vectors of token ids."""
+
 
 class DecoderTrunk(nn.Module):
     """Embedding, layers of Llama's shape, last norm."""
@@ -63,6 +68,10 @@ class TrunkLM(CausalLM):
         self.model = DecoderTrunk(config, build, layer, max_positions)
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         self.lm_head = Head(config.vocab_size, config.hidden_size, build, tied=tied, softcap=config.final_logit_softcap)
+
+    @property
+    def input_embedding(self) -> Embedding:
+        return self.model.embed_tokens
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         return self.model(token_ids, positions, step)

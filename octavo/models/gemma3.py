@@ -67,6 +67,10 @@ class Gemma3ForCausalLM(CausalLM):
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         self.lm_head = Head(config.vocab_size, config.hidden_size, build, tied=tied, softcap=config.final_logit_softcap)
 
+    @property
+    def input_embedding(self) -> Embedding:
+        return self.model.embed_tokens
+
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         return self.model(token_ids, positions, step)
 

@@ -159,6 +159,8 @@ class PromptSearch:
             InvalidRequestError: the search is wider than that allows.
         """
         request = prepared.children[0]
+        if request.prompt_embeds is not None:
+            raise InvalidRequestError("Beam search does not go with prompt_embeds.", "prompt_embeds")
         search = cls(
             prepared.prompt_token_ids,
             params,

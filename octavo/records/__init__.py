@@ -40,7 +40,7 @@ from octavo.records.pooling_outputs import (
     ScoringRequestOutput,
 )
 from octavo.records.prepared import PreparedRequest
-from octavo.records.prompts import PromptType, TextPrompt, TokensPrompt
+from octavo.records.prompts import EmbedsPrompt, PromptEmbeds, PromptType, TextPrompt, TokensPrompt
 from octavo.records.sampling_params import RequestOutputKind, SamplingParams
 from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Step, StepResult
 from octavo.records.structured import GrammarBackend, StructuredOutputsParams
@@ -60,6 +60,7 @@ __all__ = [
     "DenseSpec",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
+    "EmbedsPrompt",
     "EngineInfo",
     "EngineOutput",
     "EngineRequest",
@@ -77,6 +78,7 @@ __all__ = [
     "PoolingSpec",
     "PoolingTask",
     "PreparedRequest",
+    "PromptEmbeds",
     "PromptLogprobs",
     "PromptType",
     "RepetitionDetectionParams",

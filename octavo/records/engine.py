@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from octavo.records.pooling import PooledData, PoolingRequest, PoolingSpec
+from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
 
 
@@ -28,6 +29,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
         client_index: which frontend gets the output.
         client: among whom turns are shared out fairly while requests wait; nobody in particular if empty.
         pooling: what to answer with a vector instead of tokens; None for text.
+        prompt_embeds: vectors that the model reads in place of the prompt's tokens, which then mean nothing.
     """
 
     request_id: str
@@ -44,6 +46,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
     client_index: int = 0
     client: str = ""
     pooling: PoolingRequest | None = None
+    prompt_embeds: PromptEmbeds | None = None
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -184,6 +187,7 @@ class EngineInfo(msgspec.Struct):
         decisions: resolved settings with their reasons, as name, value and reason.
         device: in words.
         decode_limit: tokens a second that reading the weights allows one request; 0 if unknown.
+        embeds_size: size of the vectors that may be given as prompts; 0 if none may.
     """
 
     max_model_len: int
@@ -196,3 +200,4 @@ class EngineInfo(msgspec.Struct):
     pooling: PoolingSpec | None = None
     device: str = ""
     decode_limit: float = 0.0
+    embeds_size: int = 0

@@ -1,6 +1,22 @@
 """The shapes in which a prompt may be given."""
 
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+
+
+class PromptEmbeds(msgspec.Struct, array_like=True):
+    """Vectors for a prompt's places, as bytes.
+
+    Attributes:
+        data: ``[num_tokens, size]``, row by row.
+        dtype: ``float32``, ``float16`` or ``bfloat16``.
+    """
+
+    data: bytes
+    dtype: str
+    num_tokens: int
+    size: int
 
 
 class TextPrompt(TypedDict):
@@ -18,4 +34,11 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt
+class EmbedsPrompt(TypedDict):
+    """A prompt as vectors, ``[T, hidden]``: a torch tensor or :class:`PromptEmbeds`."""
+
+    prompt_embeds: Any
+    cache_salt: NotRequired[str]
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt

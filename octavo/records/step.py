@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from octavo.records.engine import TokenLogprobs
 from octavo.records.pooling import PooledData, PoolingRequest
+from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
 
 
@@ -25,6 +26,7 @@ class NewRow:
         prompt_logprobs_from: first prompt position whose log-probability is still wanted
             (positions count from 0; position 0 has none).
         pooling: what to answer with a vector instead of tokens.
+        prompt_embeds: vectors in place of the prompt's tokens.
     """
 
     slot: int
@@ -36,6 +38,7 @@ class NewRow:
     bad_words_token_ids: list[list[int]]
     prompt_logprobs_from: int = 0
     pooling: PoolingRequest | None = None
+    prompt_embeds: PromptEmbeds | None = None
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ import math
 import time
 from array import array
 from collections.abc import Mapping
+from hashlib import sha256
 
 import numpy as np
 
@@ -154,6 +155,8 @@ class Admission:
     def _new_cache(self, source: EngineRequest) -> RequestCache:
         """Without prefix caching, only completions of one prompt find each other's blocks."""
         extra = [source.cache_salt] if source.cache_salt else []
+        if source.prompt_embeds is not None:
+            extra.append(f"embeds {source.prompt_embeds.dtype} {sha256(source.prompt_embeds.data).hexdigest()}")
         if not self._plan.enable_prefix_caching:
             if source.leader_id is None:
                 return self._cache.new_request(None)

@@ -186,4 +186,5 @@ def _new_row(request: Request) -> NewRow:
         bad_words_token_ids=source.bad_words_token_ids,
         prompt_logprobs_from=request.num_logprobs_done,
         pooling=source.pooling,
+        prompt_embeds=source.prompt_embeds,
     )

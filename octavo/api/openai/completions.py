@@ -1,5 +1,6 @@
 """``/v1/completions``: a prompt goes on."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -21,17 +22,20 @@ from octavo.api.openai.sampling import (
     beam_length_penalty,
     completion_params,
     completion_prompts,
+    embeds_prompts,
     engine_prompts,
     refuse_unsupported,
     returns_prompt_only,
 )
 from octavo.api.openai.usage import UsageCounter, UsageMode
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
+from octavo.inputs.embeds import decode_embeds
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.stream import TextTaker
-from octavo.records import CompletionOutput, PromptLogprobs, RequestOutput, SamplingParams, TokensPrompt
+from octavo.records import CompletionOutput, EmbedsPrompt, PromptLogprobs, RequestOutput, SamplingParams, TokensPrompt
+from octavo.tokenization.tokenizer import Tokenizer
 
-Prompt = str | list[int] | TokensPrompt
+Prompt = str | list[int] | TokensPrompt | EmbedsPrompt
 
 
 def completions_router(frontend: Frontend) -> APIRouter:
@@ -65,12 +69,13 @@ class CompletionAnswer:
         self._body = body
         self._id = answer
         self._params = completion_params(body, frontend.engine.input_processor.default_sampling_params())
-        self._prompts = completion_prompts(body)
+        self._embeds = embeds_prompts(body)
+        self._prompts = [] if self._embeds else completion_prompts(body)
         self._echoes: list[str] = []
         self._is_prompt_only = returns_prompt_only(body)
         self._prompt_logprobs: dict[int, PromptLogprobs] = {}
         self._text_offsets: dict[int, int] = {}
-        self._usage = UsageCounter(len(self._prompts), frontend.settings.enable_prompt_tokens_details)
+        self._usage = UsageCounter(len(self._embeds or self._prompts), frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._text_events: dict[int, TextEvents] = {}
@@ -81,6 +86,8 @@ class CompletionAnswer:
     async def start(self) -> list[Prompt]:
         """The prompts as the engine takes them."""
         body = self._body
+        if self._embeds:
+            return [EmbedsPrompt(prompt_embeds=await asyncio.to_thread(decode_embeds, text)) for text in self._embeds]
         tells_prompts = self._params.prompt_logprobs is not None or bool(body.return_token_ids)
         inputs = await engine_prompts(
             self._frontend, body, self._prompts, body.add_special_tokens, are_counted=tells_prompts
@@ -97,7 +104,7 @@ class CompletionAnswer:
         if body.echo:
             self._echoes = [await self._text_of(prompt) for prompt in inputs]
             check_repeated_text(sum(map(len, self._echoes)), self._params.n, "echo")
-        return inputs
+        return [*inputs]
 
     def outputs(
         self, prompts: Sequence[Prompt], take_text: TextTaker | None = None
@@ -140,16 +147,11 @@ class CompletionAnswer:
         tokenizer = self._frontend.engine.tokenizer
         if self._params.thinking_token_budget is None or tokenizer is None:
             return self._params
-        if isinstance(prompt, dict) and "prompt" not in prompt:
-            prompt = prompt["prompt_token_ids"]
-        if isinstance(prompt, list):
-            end = tokenizer.decode(prompt[-PROMPT_END_CHARACTERS:], skip_special_tokens=False)
-        else:
-            end = prompt if isinstance(prompt, str) else prompt["prompt"]
-        tags = self._frontend.formats().thought_tags(PromptEnd(end[-PROMPT_END_CHARACTERS:]), tokenizer)
+        end = PromptEnd(_end_of(prompt, tokenizer)[-PROMPT_END_CHARACTERS:])
+        tags = self._frontend.formats().thought_tags(end, tokenizer)
         return msgspec.structs.replace(self._params, thought_tags=tags)
 
-    async def _text_of(self, prompt: Prompt) -> str:
+    async def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
         if isinstance(prompt, str):
             return prompt
         if isinstance(prompt, list):
@@ -243,7 +245,17 @@ class CompletionAnswer:
         return logprobs
 
 
-def _token_ids(prompt: Prompt) -> list[int]:
+def _token_ids(prompt: str | list[int] | TokensPrompt) -> list[int]:
     """The tokens of a prompt that was tokenised."""
     assert not isinstance(prompt, str)
     return prompt if isinstance(prompt, list) else prompt["prompt_token_ids"]
+
+
+def _end_of(prompt: Prompt, tokenizer: Tokenizer) -> str:
+    """The text of a prompt's end at least."""
+    if isinstance(prompt, str):
+        return prompt
+    token_ids = prompt if isinstance(prompt, list) else prompt.get("prompt_token_ids")
+    if not isinstance(token_ids, list):
+        return ""  # vectors
+    return tokenizer.decode(token_ids[-PROMPT_END_CHARACTERS:], skip_special_tokens=False)

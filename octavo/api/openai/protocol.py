@@ -114,7 +114,8 @@ class GenerationRequest(RequestModel):
 class CompletionRequest(GenerationRequest):
     """Body of ``POST /v1/completions``."""
 
-    prompt: str | TokenIds | Strings | Annotated[list[TokenIds], Field(fail_fast=True)]
+    prompt: str | TokenIds | Strings | Annotated[list[TokenIds], Field(fail_fast=True)] | None = None
+    prompt_embeds: str | Strings | None = None
     echo: bool | None = False
     logprobs: Int64 | None = None
     max_tokens: Int64 | None = 16
@@ -168,7 +169,6 @@ _NEW_NAME = "it has become structured_outputs"
 UNSUPPORTED: dict[str, str] = {
     "suffix": "filling in the middle is not supported",
     "best_of": "use n, which returns every completion",
-    "prompt_embeds": "prompts as embeddings are not supported",
     "chat_template": "a template runs on the server; its owner sets it with --chat-template",
     "guided_json": _NEW_NAME,
     "guided_regex": _NEW_NAME,

@@ -151,17 +151,39 @@ def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise InvalidRequestError("prompt must not be empty.", "prompt")
+        raise InvalidRequestError("prompt must be there, and not be empty.", "prompt")
     if isinstance(prompt[0], int):
         return [[token_id for token_id in prompt if isinstance(token_id, int)]]
-    num_sequences = len(prompt) * (body.n or 1)
-    if num_sequences > MAX_SEQUENCES:
-        raise InvalidRequestError(
-            f"One request may generate at most {MAX_SEQUENCES} completions, got {len(prompt)} prompts"
-            + (f" with n = {body.n}." if body.n else "."),
-            "prompt",
-        )
+    _check_num_sequences(body, len(prompt), "prompt")
     return [item for item in prompt if not isinstance(item, int)]
+
+
+def embeds_prompts(body: CompletionRequest) -> list[str]:
+    """The prompts that came as vectors, still as text; empty if none did.
+
+    Raises:
+        InvalidRequestError: there are others as well, too many, or the request asks for their text.
+    """
+    given = body.prompt_embeds
+    if given is None or given == []:
+        return []
+    if body.prompt is not None:
+        raise InvalidRequestError("Give either prompt or prompt_embeds.", "prompt_embeds")
+    for name in ("echo", "prompt_logprobs", "truncate_prompt_tokens"):
+        if getattr(body, name) not in (None, False):
+            raise InvalidRequestError(f"{name} does not go with prompt_embeds.", name)
+    embeds = [given] if isinstance(given, str) else given
+    _check_num_sequences(body, len(embeds), "prompt_embeds")
+    return embeds
+
+
+def _check_num_sequences(body: GenerationRequest, num_prompts: int, param: str) -> None:
+    if num_prompts * (body.n or 1) > MAX_SEQUENCES:
+        raise InvalidRequestError(
+            f"One request may generate at most {MAX_SEQUENCES} completions, got {num_prompts} prompts"
+            + (f" with n = {body.n}." if body.n else "."),
+            param,
+        )
 
 
 async def engine_prompt(
