@@ -5,7 +5,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from octavo.errors import (
     DeadlineExceededError,
     EngineDeadError,
     InvalidRequestError,
+    OctavoError,
     QueueFullError,
     RequestFailedError,
 )
@@ -195,7 +196,11 @@ class AsyncLLM(RemoteControl):
             self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
             address = f"ipc://{self._folder}/engine.sock"
         self._client = EngineClient(
-            address, on_ready=self._handle_ready, on_batch=self._handle_batch, on_failed=self._handle_failure
+            address,
+            on_ready=self._handle_ready,
+            on_batch=self._handle_batch,
+            on_failed=self._handle_failure,
+            on_lost=partial(self._fail_all, RequestFailedError("What the engine said could not be read.")),
         )
         self._client.start()
         if self._address is None:
@@ -350,6 +355,10 @@ class AsyncLLM(RemoteControl):
         finally:
             self._end(begun, [])
             self._vectors.difference_update(futures)
+            for future in futures:
+                # One error ends the request; the same of others is not to be reported as forgotten.
+                if future.done() and not future.cancelled():
+                    future.exception()
             unfinished = self._pooling.abort(request_ids)
             self._meter.end(unfinished, "abort")
             if unfinished and self._client is not None:
@@ -447,12 +456,13 @@ class AsyncLLM(RemoteControl):
     def _die(self, error: EngineDeadError | ConfigError) -> None:
         if self._error is None:
             self._error = error
-        for stream in self._streams.values():
-            stream.fail(self._error)
-        for future in self._vectors:
-            if not future.done():
-                future.set_exception(self._error)
+        self._fail_all(self._error)
         self._started.set()
+
+    def _fail_all(self, error: OctavoError) -> None:
+        for stream in self._streams.values():
+            stream.fail(error)
+        _fail_all(self._vectors, error)
 
     def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
         self._info = info
@@ -521,7 +531,7 @@ def _settle(future: "asyncio.Future[Pooled]", output: Pooled) -> None:
         future.set_result(output)
 
 
-def _fail_all(futures: Sequence["asyncio.Future[Pooled]"], error: Exception) -> None:
+def _fail_all(futures: Iterable["asyncio.Future[Pooled]"], error: Exception) -> None:
     for future in futures:
         if not future.done():
             future.set_exception(error)

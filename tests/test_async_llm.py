@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from octavo.errors import (
     OverloadedError,
     RequestFailedError,
 )
+from octavo.records import PreparedRequest
 
 LONG = SamplingParams(max_tokens=240, ignore_eos=True, seed=1)
 
@@ -186,6 +188,51 @@ def test_engine_is_replaced(folder: Path) -> None:
         outputs = await asyncio.gather(*requests)
         assert {output.outputs[0].text for output in outputs} == {undisturbed.outputs[0].text}
         assert llm.is_healthy
+
+    run(folder, scenario)
+
+
+def test_a_grammar_goes_on_in_the_next_engine(folder: Path) -> None:
+    async def scenario(llm: AsyncLLM) -> None:
+        form = StructuredOutputsParams(regex="([ab]{2} ){80}")
+        params = SamplingParams(max_tokens=240, seed=3, structured_outputs=form, n=2)
+        undisturbed = await last(llm, "undisturbed", params)
+        asked = asyncio.create_task(last(llm, "bound", params))
+        await until(lambda: llm.stats.num_running == 2)
+        engine_processes()[0].kill()
+        outputs = (await asked).outputs
+        assert [output.text for output in outputs] == [output.text for output in undisturbed.outputs]
+        assert all(re.fullmatch("([ab]{2} ){80}", output.text) for output in outputs)
+
+    run(folder, scenario)
+
+
+def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(llm: AsyncLLM) -> None:
+        process = llm.input_processor.process
+
+        def spoilt(*args: Any, **options: Any) -> PreparedRequest:
+            prepared = process(*args, **options)
+            prepared.children[0].params.temperature = -5.0
+            return prepared
+
+        engines = engine_processes()
+        other = asyncio.create_task(last(llm, "other"))
+        await until(lambda: llm.num_unfinished == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(llm.input_processor, "process", spoilt)
+            with pytest.raises(RequestFailedError, match="could not read the request"):
+                await last(llm, "unreadable")
+        await other
+        waiting = asyncio.create_task(last(llm, "waiting"))
+        await until(lambda: llm.stats.num_running == 1)
+        assert llm._meter is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(llm._meter, "observe", lambda outputs: outputs[0])
+            with pytest.raises(RequestFailedError, match="could not be read"):
+                await waiting
+        await last(llm, "afterwards")
+        assert engine_processes() == engines
 
     run(folder, scenario)
 

@@ -28,6 +28,8 @@ class EngineClient:
         on_ready: called with the engine's description; returns the requests to (re)play.
         on_batch: called with outputs and the engine's figures.
         on_failed: called when the engine could not start: sentence, and whether a setting is at fault.
+        on_lost: called when something of what the engine said could not be understood: whoever waits for it would
+            wait for ever.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class EngineClient:
         on_ready: Callable[[EngineInfo], list[EngineRequest]],
         on_batch: Callable[[StepOutputs, EngineStats], None],
         on_failed: Callable[[str, bool], None],
+        on_lost: Callable[[], None],
     ) -> None:
-        self._on_ready, self._on_batch, self._on_failed = on_ready, on_batch, on_failed
+        self._on_ready, self._on_batch, self._on_failed, self._on_lost = on_ready, on_batch, on_failed, on_lost
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -105,8 +108,10 @@ class EngineClient:
             try:
                 await self._handle(identity, messages.decode_from_engine(data))
             except Exception:
-                # Whatever went wrong with one message must not end the connection for all requests.
+                # Whatever went wrong with one message must not end the connection.
                 logger.exception("a message of the engine could not be handled")
+                self._fail_calls("The engine's answer could not be read.")
+                self._on_lost()
 
     async def _handle(self, identity: bytes, message: messages.FromEngine) -> None:
         match message:
@@ -139,7 +144,10 @@ class EngineClient:
         while self._disconnections.poll(0):
             self._disconnections.recv_multipart()
             self._identity = None
-            for future in self._calls.values():
-                if not future.done():
-                    future.set_exception(EngineDeadError("The engine stopped before it answered."))
-            self._calls.clear()
+            self._fail_calls("The engine stopped before it answered.")
+
+    def _fail_calls(self, error: str) -> None:
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(EngineDeadError(error))
+        self._calls.clear()

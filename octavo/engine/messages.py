@@ -71,12 +71,31 @@ class Reply(msgspec.Struct, tag="reply"):
     error: str | None = None
 
 
+class _Id(msgspec.Struct):
+    request_id: str
+
+
+class _Ids(msgspec.Struct, tag="add"):
+    """As much of an :class:`Add` as nothing can be wrong with."""
+
+    requests: list[_Id]
+
+
 ToEngine = Add | Abort | Call
 FromEngine = Ready | Failed | Batch | Reply
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+_decode_ids = msgspec.msgpack.Decoder(_Ids).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+
+
+def ids_in_unreadable(data: bytes) -> list[str]:
+    """Ids of the requests that a message adds, though something else in it cannot be read."""
+    try:
+        return [request.request_id for request in _decode_ids(data).requests]
+    except msgspec.MsgspecError:
+        return []
 
 
 def check_sendable(params: SamplingParams) -> None:

@@ -22,7 +22,7 @@ from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.launch import Launch
 from octavo.engine.parent import end_with_parent
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, RequestFailedError
 from octavo.records import EngineRequest, StepOutputs
 from octavo.telemetry.logs import configure_logging
 from octavo.telemetry.phases import PhaseTimer, process_age
@@ -111,7 +111,12 @@ class EngineServer:
                 data = frontend.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            match messages.decode_to_engine(data):
+            try:
+                message = messages.decode_to_engine(data)
+            except (msgspec.MsgspecError, OctavoError) as error:
+                self._refuse_unreadable(data, error, frontend)
+                continue
+            match message:
                 case messages.Add(requests=requests):
                     for request in requests:
                         request.client_index = index
@@ -131,11 +136,25 @@ class EngineServer:
         try:
             self._core.add(request)
         except OctavoError as error:
-            output = refusal(request.request_id, error)
-            self._send(frontend, messages.Batch(self._generation, StepOutputs(others=[output]), self._core.stats))
+            self._refuse(request.request_id, error, frontend)
+            return
+        except Exception:
+            logger.exception("a request could not be taken in")
+            self._refuse(request.request_id, RequestFailedError("The engine could not take the request."), frontend)
             return
         self._owners[request.request_id] = request.client_index
         frontend.request_ids.add(request.request_id)
+
+    def _refuse(self, request_id: str, error: OctavoError, frontend: _Frontend) -> None:
+        assert self._core is not None
+        outputs = StepOutputs(others=[refusal(request_id, error)])
+        self._send(frontend, messages.Batch(self._generation, outputs, self._core.stats))
+
+    def _refuse_unreadable(self, data: bytes, error: Exception, frontend: _Frontend) -> None:
+        logger.error("a message of a frontend could not be read: %s", error)
+        shown = RequestFailedError("The engine could not read the request.")
+        for request_id in messages.ids_in_unreadable(data):
+            self._refuse(request_id, shown, frontend)
 
     def _abort(self, request_ids: list[str]) -> None:
         """The frontend that aborts has forgotten its requests already: no output goes back."""

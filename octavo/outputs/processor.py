@@ -1,5 +1,6 @@
 """From the engine's outputs to what users get: text, stop strings, log-probabilities, ``n`` completions in one."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,8 @@ from octavo.records import (
     StepOutputs,
 )
 from octavo.tokenization.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -85,37 +88,54 @@ class OutputProcessor:
                 self._quick[engine_id] = partial(completion.relay, take_text)
 
     def process(self, outputs: StepOutputs) -> ProcessedOutputs:
-        """Take in what a step brought. Outputs of requests that are gone are passed over."""
+        """Take in what a step brought. Outputs of requests that are gone are passed over.
+
+        A request whose output cannot be made ends with an error; the others go on.
+        """
         processed = ProcessedOutputs()
         changed: dict[str, _Request] = {}
         find_quick = self._quick.get
         for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
-            take = find_quick(request_id)
-            if take is not None and not take(token_id):
-                continue
-            if (known := self._completions.get(request_id)) is not None:
-                request, completion = known
-                if take is None:
-                    completion.take_token(token_id)
-                if completion.is_finished:
-                    self._end(request, completion)
-                    processed.aborts.append(request_id)
-                _show(request, completion, processed, changed)
+            known = None
+            try:
+                take = find_quick(request_id)
+                if take is not None and not take(token_id):
+                    continue
+                if (known := self._completions.get(request_id)) is not None:
+                    request, completion = known
+                    if take is None:
+                        completion.take_token(token_id)
+                    if completion.is_finished:
+                        self._end(request, completion)
+                        processed.aborts.append(request_id)
+                    _show(request, completion, processed, changed)
+            except Exception:
+                self._break_off((known or self._completions[request_id])[0], processed, changed)
         for output in outputs.others:
             known = self._completions.get(output.request_id)
             if known is None:
                 continue
             request, completion = known
-            request.take(output, completion)
-            if completion.is_finished:
-                self._end(request, completion)
-                if output.finish_reason is None:
-                    processed.aborts.append(output.request_id)
-            _show(request, completion, processed, changed)
+            try:
+                request.take(output, completion)
+                if completion.is_finished:
+                    self._end(request, completion)
+                    if output.finish_reason is None:
+                        processed.aborts.append(output.request_id)
+                _show(request, completion, processed, changed)
+            except Exception:
+                self._break_off(request, processed, changed)
         for request in changed.values():
             if request.is_finished or request.kind is RequestOutputKind.CUMULATIVE:
                 processed.outputs.append(request.snapshot())
         return processed
+
+    def _break_off(self, request: "_Request", processed: ProcessedOutputs, changed: dict[str, "_Request"]) -> None:
+        """End a request, in an ``except`` clause, because of a fault here."""
+        logger.exception("an output could not be made")
+        changed.pop(request.request_id, None)
+        processed.aborts += self.abort(request.request_id)
+        processed.outputs.append(request.broken_off())
 
     def abort(self, request_id: str) -> list[str]:
         """Forget a request and return the ids that the engine is to abort; none if it is not in flight."""
@@ -254,6 +274,11 @@ class _Request:
         if self.kind is RequestOutputKind.DELTA:
             return self._output([completion.delta() for completion in running], True)
         return self._output([completion.snapshot() for completion in self.completions], True)
+
+    def broken_off(self) -> RequestOutput:
+        """The last output, if no other can be made."""
+        self._error = "The answer could not be put together, because of a fault here."
+        return self._output([], True)
 
     def _count_tokens(self) -> None:
         self._metrics.num_generation_tokens = sum([len(completion.token_ids) for completion in self.completions])

@@ -55,17 +55,22 @@ class Frontend:
         self.unfinished: list[EngineRequest] = []
         self.tokens: list[int] = []
         self.failures: list[tuple[str, bool]] = []
+        self.num_lost = 0
         self.client = EngineClient(
             address,
             on_ready=lambda info: self.unfinished,
             on_batch=self._take,
             on_failed=lambda error, is_setting: self.failures.append((error, is_setting)),
+            on_lost=self._lose,
         )
 
     def _take(self, outputs: StepOutputs, stats: EngineStats) -> None:
         if 13 in outputs.token_ids:
             raise RuntimeError("a bug on the way to the user")
         self.tokens += outputs.token_ids
+
+    def _lose(self) -> None:
+        self.num_lost += 1
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -174,6 +179,13 @@ def test_one_bad_message_does_not_end_the_connection(tmp_path: Path) -> None:
         await engine.bring(13)
         await engine.bring(14)
         await frontend.until(lambda: frontend.tokens == [14])
+        assert frontend.num_lost == 1
+        call = asyncio.create_task(frontend.client.call("reset_prefix_cache"))
+        await engine.hear()
+        await engine.socket.send(b"\x93 no message")
+        await frontend.until(lambda: frontend.num_lost == 2)
+        with pytest.raises(EngineDeadError, match="could not be read"):
+            await call
         await engine.say(messages.Failed(1, "No such model.", True))
         await frontend.until(lambda: frontend.failures == [("No such model.", True)])
         engine.die()

@@ -105,3 +105,15 @@ def test_extra_args_that_cannot_travel_are_refused_by_name(value: object) -> Non
 
 def test_extra_args_that_can_travel_pass() -> None:
     messages.check_sendable(SamplingParams(extra_args={"x": [1, "a", None, {"y": 2.5}]}))
+
+
+def test_requests_in_a_message_that_cannot_be_read_are_known() -> None:
+    params = SamplingParams()
+    params.temperature = -5.0
+    sent = [EngineRequest("good", [1], SamplingParams()), EngineRequest("bad", [1], params)]
+    data = messages.encode(messages.Add(sent))
+    with pytest.raises(msgspec.MsgspecError):
+        messages.decode_to_engine(data)
+    assert messages.ids_in_unreadable(data) == ["good", "bad"]
+    for other in (b"", b"\x81", messages.encode(messages.Abort(["a"]))):
+        assert messages.ids_in_unreadable(other) == []

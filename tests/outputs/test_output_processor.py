@@ -403,3 +403,34 @@ def test_replays_know_what_was_taken():
     for token_id in ids_of("abc"):
         assert not processor.process(step([EngineOutput("r", [token_id])])).outputs
     assert processor.replays()[0].output_token_ids == ids_of("abc")
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+@pytest.mark.parametrize("in_columns", [True, False])
+def test_a_request_whose_text_cannot_be_made_fails_alone(kind, in_columns, monkeypatch):
+    processor = OutputProcessor(TOKENIZER)
+    for name in ("bad", "good"):
+        processor.add(prepared(name, output_kind=kind, n=2, stop=["never"]))
+    detokenizer = processor._completions["0_bad"][1]._detokenizer
+    monkeypatch.setattr(type(detokenizer), "push", fails_at(detokenizer, type(detokenizer).push))
+    token_id = ids_of("a")[0]
+    names = ["1_bad", "0_bad", "1_bad", "0_good", "1_good"]
+    if in_columns:
+        processed = processor.process(StepOutputs(names, [token_id] * 5))
+    else:
+        processed = processor.process(StepOutputs(others=[EngineOutput(name, [token_id]) for name in names]))
+    (failed,) = [output for output in processed.outputs if output.error is not None]
+    assert (failed.request_id, failed.finished, failed.is_refused) == ("bad", True, False)
+    assert sorted(processed.aborts) == ["0_bad", "1_bad"] and not processor.has("bad")
+    finished = [EngineOutput(f"{index}_good", [token_id], finish_reason="length") for index in range(2)]
+    outputs = [*processed.outputs, *processor.process(StepOutputs(others=finished)).outputs]
+    assert sum(output.finished for output in outputs if output.request_id == "good") == 1
+
+
+def fails_at(bad, push):
+    def maybe_push(detokenizer, token_ids):
+        if detokenizer is bad:
+            raise RuntimeError("no such token")
+        return push(detokenizer, token_ids)
+
+    return maybe_push
