@@ -120,9 +120,9 @@ class Used:
 
 @asynccontextmanager
 async def server(
-    kind: str, address: str, folder: Path, interval_ms: float
+    kind: str, address: str, folder: Path, interval_ms: float, **options: Any
 ) -> AsyncIterator[tuple[psutil.Process, int]]:
-    """A server and its engine."""
+    """A server, Octavo's with further settings, and its engine."""
     path = resolve(MODEL).path
     tokenizer = load_tokenizer(path)
     ids_file = folder / "ids.json"
@@ -132,7 +132,7 @@ async def server(
     cores = sorted(os.sched_getaffinity(0))
     if kind == "octavo":
         settings = EngineConfig.from_kwargs(model=MODEL, log_level="warning", disable_log_stats=True)
-        api = ServerSettings(host="127.0.0.1", port=port, disable_uvicorn_access_log=True)
+        api = ServerSettings(host="127.0.0.1", port=port, disable_uvicorn_access_log=True, **options)
         launch = ApiLaunch(settings, api, address, 0, [listener.fileno()])
         process = start_on(cores[0], ["-m", "octavo.api.process"], listener.fileno())
         assert process.stdin is not None
@@ -189,17 +189,21 @@ async def load(port: int, num_streams: int, num_tokens: int) -> int:
     return sum(counts)
 
 
-async def read_stream(port: int, num_tokens: int) -> int:
-    """One chat's answer, its events counted without looking into them."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = json.dumps(
-        {"messages": [{"role": "user", "content": "Tell me of the sea."}], "max_tokens": num_tokens, "stream": True}
-    ).encode()
-    writer.write(
+def request_of(num_tokens: int, **fields: object) -> bytes:
+    """A chat's request for a stream, as it goes over the wire."""
+    messages = [{"role": "user", "content": "Tell me of the sea."}]
+    body = json.dumps({"messages": messages, "max_tokens": num_tokens, "stream": True, **fields}).encode()
+    return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nconnection: close\r\n"
         + f"content-length: {len(body)}\r\n\r\n".encode()
         + body
     )
+
+
+async def read_stream(port: int, num_tokens: int) -> int:
+    """One chat's answer, its events counted without looking into them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request_of(num_tokens))
     num_events = 0
     rest = end = b""
     while data := await reader.read(1 << 16):
