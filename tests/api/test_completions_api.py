@@ -222,3 +222,8 @@ def test_failure_after_the_start_is_an_event(server: RunningServer) -> None:
         "param": None,
         "code": 500,
     }
+
+
+def test_best_of_all_is_n(server: RunningServer) -> None:
+    body = {"prompt": "hi", "n": 2, "best_of": 2, "temperature": 1}
+    assert len(server.client.post("/v1/completions", json=body).json()["choices"]) == 2

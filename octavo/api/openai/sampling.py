@@ -46,7 +46,8 @@ def refuse_unsupported(body: GenerationRequest) -> None:
     """
     for name, value in (body.model_extra or {}).items():
         reason = UNSUPPORTED.get(name)
-        if reason is not None and value not in (None, False, "", [], {}) and not (name == "best_of" and value == 1):
+        says_nothing = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
+        if reason is not None and not says_nothing:
             raise InvalidRequestError(f"{name}: {reason}.", name)
     if body.use_beam_search:
         _check_beam_search(body)
