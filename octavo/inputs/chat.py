@@ -124,6 +124,7 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
     if not isinstance(message.get("role"), str) or not message["role"]:
         raise ChatTemplateError(f"{where} has no role; it must be a text such as 'user'.", f"{where}.role")
     shown = dict(message)
+    _tell_thought(shown)
     content = message.get("content")
     if isinstance(content, str):
         if not template.takes_content_text:
@@ -143,6 +144,16 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
     if message.get("tool_calls"):
         shown["tool_calls"] = _parsed_tool_calls(f"{where}.tool_calls", message["tool_calls"])
     return shown
+
+
+def _tell_thought(message: dict[str, Any]) -> None:
+    """Earlier thoughts come back under the name that answers give them; templates know them by either."""
+    thought = message.get("reasoning_content", message.get("reasoning"))
+    if isinstance(thought, str):
+        message["reasoning_content"] = message["reasoning"] = thought
+    else:
+        message.pop("reasoning_content", None)
+        message.pop("reasoning", None)
 
 
 def _part_text(where: str, part: object) -> str:

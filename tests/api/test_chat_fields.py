@@ -104,6 +104,28 @@ def test_a_search_does_not_go_with_bound_answers(server: RunningServer) -> None:
     assert response.status_code == 400 and "Beam search" in response.json()["error"]["message"]
 
 
+def named(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": name}} for name in names]
+
+
+def test_a_choice_may_allow_some_of_the_tools(server: RunningServer) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named("b", "c")}}
+    post(server, CHAT, tools=named("a", "b", "c"), tool_choice=choice)
+    assert server.engine.calls[-1]["prompt"] == "user: hi\ntools: 2\nassistant: "
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [None, {}, {"mode": "auto"}, {"mode": "none", "tools": named("a")}, {"mode": "auto", "tools": []}]
+    + [{"mode": "required", "tools": tools} for tools in (named("z"), [{"type": "function"}], [5], "a")],
+)
+def test_a_choice_that_allows_what_is_not_there_is_refused(server: RunningServer, allowed: Any) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    response = server.client.post(CHAT, json={"messages": HELLO, "tools": named("a"), "tool_choice": choice})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tool_choice"
+
+
 def test_log_probabilities_of_chosen_tokens(server: RunningServer) -> None:
     post(server, CHAT, logprobs=True, logprob_token_ids=[5, 9])
     assert server.engine.calls[-1]["params"].logprob_token_ids == [5, 9]

@@ -101,3 +101,18 @@ def test_another_template_can_be_used_for_one_call():
 def test_surrogates_in_messages_are_refused():
     with pytest.raises(InvalidRequestError, match="surrogates"):
         text_of([{"role": "user", "content": "\ud800"}])
+
+
+def test_earlier_thoughts_are_known_by_either_name():
+    template = "{% for m in messages %}{{ m.reasoning_content }}={{ m.reasoning }};{% endfor %}"
+    thoughts = [{"reasoning": "a"}, {"reasoning_content": "b"}, {"reasoning": None}, {"reasoning": {"x": 1}}, {}]
+    messages = [{"role": "assistant", "content": "", **thought} for thought in thoughts]
+    assert text_of(messages, template) == "a=a;b=b;=;=;=;"
+
+
+def test_developers_keep_their_name_where_the_template_knows_it():
+    message = {"role": "developer", "content": "be brief"}
+    assert text_of([message], "{{ messages[0].role }}") == "system"
+    assert text_of([message], "{# developer #}{{ messages[0].role }}") == "developer"
+    with pytest.raises(ChatTemplateError, match="must be an object"):
+        text_of(["developer"], "{{ messages[0].role }}")

@@ -32,7 +32,7 @@ from octavo.api.openai.responses import (
     event,
 )
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
-from octavo.api.openai.tools import parse_tool_choice, parse_tools
+from octavo.api.openai.tools import allowed_tools, parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError
@@ -69,7 +69,9 @@ def conversation_of(body: ChatCompletionRequest | TokenizeRequest, messages: lis
     Raises:
         InvalidRequestError: a tool, or the choice among them, is malformed.
     """
-    tools = parse_tools(body.tools)
+    tools, choice = parse_tools(body.tools), None
+    if isinstance(body, ChatCompletionRequest):
+        tools, choice = allowed_tools(tools, body.tool_choice)
     kwargs = dict(body.chat_template_kwargs or {})
     common: dict[str, Any] = {
         "messages": messages,
@@ -82,13 +84,13 @@ def conversation_of(body: ChatCompletionRequest | TokenizeRequest, messages: lis
     }
     if isinstance(body, TokenizeRequest):
         return Conversation(**common)
-    choice, named = parse_tool_choice(body.tool_choice, has_tools=bool(tools))
+    mode, named = parse_tool_choice(choice, has_tools=bool(tools))
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
         if body.reasoning_effort == "none":
             kwargs.setdefault("enable_thinking", False)
     is_parallel = body.parallel_tool_calls is not False
-    return Conversation(**common, tool_choice=choice, named_tool=named, is_parallel=is_parallel)
+    return Conversation(**common, tool_choice=mode, named_tool=named, is_parallel=is_parallel)
 
 
 def answer_role(body: ChatCompletionRequest, response_role: str) -> str:

@@ -64,6 +64,41 @@ def parse_function(where: str, function: Mapping[str, Any], schema_key: str = "p
     return Tool(name, parameters, description, is_strict=bool(function.get("strict")))
 
 
+def allowed_tools(
+    tools: tuple[Tool, ...], choice: str | Mapping[str, Any] | None
+) -> tuple[tuple[Tool, ...], str | Mapping[str, Any] | None]:
+    """The tools among which a choice leaves the model free, and what is left of the choice then.
+
+    Raises:
+        InvalidRequestError: the choice allows tools that there are not, or is malformed.
+    """
+    match choice:
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}}:
+            names = {_allowed_name(tool) for tool in allowed}
+            unknown = names - {tool.name for tool in tools}
+            if not names or unknown:
+                named = ", ".join(sorted(map(repr, unknown)))[:200] or "none"
+                raise InvalidRequestError(f"tool_choice allows tools that are not there: {named}.", "tool_choice")
+            return tuple(tool for tool in tools if tool.name in names), mode
+        case {"type": "allowed_tools"}:
+            raise InvalidRequestError(
+                "tool_choice: allowed_tools must have a mode, 'auto' or 'required', and tools.",
+                "tool_choice",
+            )
+        case _:
+            return tools, choice
+
+
+def _allowed_name(tool: object) -> str:
+    match tool:
+        case {"type": "function", "function": {"name": str(name)}}:
+            return name
+        case _:
+            raise InvalidRequestError(
+                'tool_choice: each allowed tool must be {"type": "function", "function": {"name": …}}.', "tool_choice"
+            )
+
+
 def parse_tool_choice(choice: str | Mapping[str, Any] | None, *, has_tools: bool) -> tuple[ToolChoice, str | None]:
     """How the model is to choose, and the name of the tool it must call.
 
