@@ -15,7 +15,7 @@ from tiny_llama import EOS, SETTINGS, VOCAB_SIZE, write_model
 from octavo import LLM, SamplingParams
 from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError, RequestFailedError
 from octavo.execution.executor import InProcessExecutor
-from octavo.records import EngineStats, RequestOutput
+from octavo.records import EngineStats, RequestOutput, Step
 from octavo.sampling import AdapterLogitsProcessor
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -363,6 +363,28 @@ class TestInterruption:
             del llm._engine.step
         assert_nothing_left(llm)
         assert texts_of(llm.generate(["tea", "sea"], GREEDY, use_tqdm=False)) == before
+
+    @pytest.mark.parametrize("is_ahead", [False, True])
+    def test_ctrl_c_within_a_step_does_so_too(self, start: Start, is_ahead: bool) -> None:
+        llm = start(async_scheduling=is_ahead)
+        before = texts_of(llm.generate(["tea", "sea"], GREEDY, use_tqdm=False))
+        executor = llm._engine.executor
+        submit = executor.submit
+        num_steps = 0
+
+        def interrupted_submit(step: Step) -> Any:
+            nonlocal num_steps
+            num_steps += 1
+            if num_steps == 4:
+                raise KeyboardInterrupt
+            return submit(step)
+
+        executor.submit = interrupted_submit  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(["tea", "sea", "a" * 50] * 10, SamplingParams(max_tokens=50), use_tqdm=False)
+        del executor.submit
+        assert texts_of(llm.generate(["tea", "sea"], GREEDY, use_tqdm=False)) == before
+        assert_nothing_left(llm)
 
 
 class TestPrefixCache:

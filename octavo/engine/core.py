@@ -54,6 +54,7 @@ class EngineCore:
         self.scheduler = Scheduler(self.plan)
         self._pending: deque[PendingStep] = deque()
         self._held: tuple[Step, HeldStep] | None = None
+        self._is_interrupted = False
         self.is_paused = False
         self.sleep_level = 0
         self._constraints = Constraints(settings, source, config.vocab_size)
@@ -96,8 +97,18 @@ class EngineCore:
     def step(self) -> StepOutputs:
         """Run one step and return what it brought; nothing if nothing can run.
 
-        Keeps up to ``num_steps_ahead`` further steps under way.
+        Keeps up to ``num_steps_ahead`` further steps under way. After an exception, Ctrl-C included, requests that are
+        not aborted are computed again.
         """
+        if self._is_interrupted:
+            self._forget_steps()
+        try:
+            return self._step()
+        except BaseException:
+            self._is_interrupted = True
+            raise
+
+    def _step(self) -> StepOutputs:
         refusals = self._take_bound() if self._constraints else []
         while not self.is_paused and len(self._pending) <= self.plan.num_steps_ahead and self._held is None:
             step = self.scheduler.schedule()
@@ -120,6 +131,15 @@ class EngineCore:
         if self._constraints and not outputs and self.is_quiet and not self._can_run:
             self._constraints.wait(_GRAMMAR_POLL_SECONDS)
         return outputs
+
+    def _forget_steps(self) -> None:
+        """Begin anew with the requests that are here: how far the last steps came is not known."""
+        self._pending.clear()
+        self._held = None
+        self.scheduler.forget_steps()
+        self.executor.sleep(0)
+        self.executor.wake_cache()
+        self._is_interrupted = False
 
     def _take_bound(self) -> list[EngineOutput]:
         """Queue requests whose grammars are there; outputs of those that can never run."""

@@ -121,6 +121,13 @@ class Scheduler:
         is_cleared = self.cache.pool.clear_index()
         assert is_cleared, "nobody holds blocks"
 
+    def forget_steps(self) -> None:
+        """Let every request wait, as :meth:`preempt_all` does; results of steps under way will not come."""
+        self._under_way.clear()
+        for request in self.requests.values():
+            request.num_steps_under_way = 0
+        self.preempt_all(device_is_new=True)
+
     @property
     def running(self) -> list[Request]:
         """Requests that have a slot, in the order of their admission."""
