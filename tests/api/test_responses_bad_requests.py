@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from test_responses_api import PATH, WEATHER
 
 from octavo.api.openai.responses_api.protocol import ResponsesRequest
+from octavo.api.openai.responses_api.tools import Toolset
 
 USER = {"role": "user", "content": "hi"}
+MCP = {"type": "mcp", "server_label": "a"}
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
 
@@ -108,6 +110,17 @@ def others_go_on(server: RunningServer) -> Iterator[None]:
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"cache_salt": ""}, "cache_salt"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{}] * 1025}}, "tool_choice"),
+        ({"tools": [{**MCP, "allowed_tools": ["x"] * 1025}]}, "tools"),
+        (
+            {
+                "tools": [
+                    {"type": "mcp", "server_label": "a", "require_approval": {"never": {"tool_names": ["x"] * 1025}}}
+                ]
+            },
+            "tools",
+        ),
+        ({"input": [{"type": "mcp_list_tools", "server_label": "a", "tools": [{}] * 1025}]}, "input"),
         ({"model": 5}, "model"),
     ],
 )
@@ -130,6 +143,36 @@ def test_what_is_not_there(server: RunningServer, fields: dict[str, Any], param:
     response = server.client.post(PATH, json={"input": "hi", **fields})
     assert response.status_code == 404
     assert error_of(response)["param"] == param
+
+
+def test_tools_are_not_gathered_anew_for_each_item(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start_server(allowed_mcp_server=["a=http://127.0.0.1:9/mcp"])
+    num_gathered = 0
+    gather = Toolset.server_tools
+
+    def counted(toolset: Toolset) -> Any:
+        nonlocal num_gathered
+        num_gathered += 1
+        return gather(toolset)
+
+    monkeypatch.setattr(Toolset, "server_tools", counted)
+    tools = [{"name": f"t{number}", "input_schema": {}} for number in range(50)]
+    call = {"type": "mcp_call", "server_label": "a", "name": "t1", "arguments": "{}", "output": "x"}
+    body = {
+        "input": [{"type": "mcp_list_tools", "server_label": "a", "tools": tools}, *[call] * 50],
+        "tools": [{"type": "mcp", "server_label": "a"}],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "a"}]},
+    }
+    assert server.client.post(PATH, json=body).status_code == 200
+    assert num_gathered < 10
+
+
+def test_one_request_reaches_few_servers(start_server: StartServer) -> None:
+    server = start_server(allowed_mcp_server=["http://127.0.0.1:9/mcp"])
+    tool = {"type": "mcp", "server_url": "http://127.0.0.1:9/mcp"}
+    body = {"input": "hi", "tools": [{**tool, "server_label": f"s{number}"} for number in range(65)]}
+    response = server.client.post(PATH, json=body)
+    assert response.status_code == 400 and "at most 64" in error_of(response)["message"]
 
 
 def test_odd_ids_in_paths(server: RunningServer) -> None:

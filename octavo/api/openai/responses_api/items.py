@@ -3,14 +3,14 @@
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from octavo.api.openai.protocol import Objects
 from octavo.api.openai.responses import ChatTokenLogprob
-from octavo.api.openai.responses_api.protocol import Part
+from octavo.api.openai.responses_api.protocol import MAX_TOOLS, Part
 from octavo.errors import InvalidRequestError
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -55,7 +55,7 @@ class InputMcpList(Part):
     """What tools an MCP server has."""
 
     server_label: str
-    tools: Objects
+    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)]
 
 
 class InputMcpCall(Part):

@@ -14,6 +14,8 @@ MAX_HEADERS = 64
 
 ShortText = Annotated[str, StringConstraints(max_length=256)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+# Each tool is looked for in these.
+ToolNames = Annotated[Strings, Field(max_length=MAX_TOOLS)]
 ToolName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
@@ -77,7 +79,7 @@ class FunctionTool(Part):
 class ToolFilter(Part):
     """Tools by name, or all that only read."""
 
-    tool_names: Strings | None = None
+    tool_names: ToolNames | None = None
     read_only: bool | None = None
 
 
@@ -95,7 +97,7 @@ class McpTool(Part):
     server_label: Label
     server_url: Annotated[str, StringConstraints(max_length=2048)] | None = None
     server_description: str | None = None
-    allowed_tools: Strings | ToolFilter | None = None
+    allowed_tools: ToolNames | ToolFilter | None = None
     require_approval: Literal["always", "never"] | ApprovalFilter | None = None
     headers: McpHeaders | None = None
     authorization: Annotated[str, StringConstraints(max_length=8192)] | None = None
@@ -110,7 +112,7 @@ class ToolChoiceObject(Part):
     name: ToolName | None = None
     server_label: ShortText | None = None
     mode: Literal["auto", "required"] = "auto"
-    tools: Objects | None = None
+    tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
 
 
 class ResponsesRequest(RequestModel):

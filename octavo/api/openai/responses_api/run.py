@@ -222,7 +222,7 @@ class Run:
             instructions=body.instructions,
             previous=body.previous_input_messages or (),
             style=self._prepared.style,
-            shown_name=self._toolset.shown_name,
+            shown_name=self._toolset.shown_names(),
         )
         if index == 0:
             self._num_first_messages = len(self._messages)

@@ -13,6 +13,7 @@ from octavo.api.conversation import ToolChoice
 from octavo.api.openai.responses_api.hooks import BuiltinTool, Hook, base_type
 from octavo.api.openai.responses_api.items import Item, McpToolInfo, check, short
 from octavo.api.openai.responses_api.mcp import Connection, McpError, McpServer, McpServers, request_headers
+from octavo.api.openai.responses_api.messages import ShownName
 from octavo.api.openai.responses_api.output import CallKind
 from octavo.api.openai.responses_api.protocol import MAX_TOOLS, FunctionTool, McpTool, ToolChoiceObject, ToolFilter
 from octavo.api.openai.tools import parse_function
@@ -22,6 +23,7 @@ from octavo.outputs.parsers.base import Tool
 logger = logging.getLogger(__name__)
 
 BUILTIN_SECONDS = 120.0
+MAX_MCP_SERVERS = 64
 # What says nothing new of an MCP tool, or is a secret between the client and the server, is not shown again.
 _NOT_SHOWN = frozenset({"headers", "authorization"})
 
@@ -86,6 +88,9 @@ def _passes(chosen: ToolFilter, tool: McpToolInfo) -> bool:
         return True
     only_reads = isinstance(tool.annotations, dict) and tool.annotations.get("readOnlyHint") is True
     return only_reads == chosen.read_only
+
+
+ServerTool = tuple[McpSource, McpToolInfo] | tuple[str, BuiltinTool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,8 @@ class Toolset:
             self.functions.append(parse_function(where, tool))
             self.shown.append(function.model_dump())
         elif kind == "mcp":
+            if len(self.sources) == MAX_MCP_SERVERS:
+                raise InvalidRequestError(f"tools: at most {MAX_MCP_SERVERS} may be MCP servers.", "tools")
             asked = check(where, McpTool, tool, "tools")
             self.sources.append(McpSource(asked, servers.find(asked), request_headers(asked)))
             self.shown.append(asked.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
@@ -213,10 +220,10 @@ class Toolset:
                     for tool in item["tools"]
                 )
 
-    def server_tools(self) -> dict[str, tuple[McpSource, McpToolInfo] | tuple[str, BuiltinTool]]:
+    def server_tools(self) -> dict[str, ServerTool]:
         """What the server carries out, by the name that the model sees: a tool's own, unless another has it."""
         own_names = {tool.name for tool in self.functions}
-        found: dict[str, tuple[McpSource, McpToolInfo] | tuple[str, BuiltinTool]] = {}
+        found: dict[str, ServerTool] = {}
         for item_type, builtin in self.builtins.items():
             found[builtin.name] = (item_type, builtin)
         for source in self.sources:
@@ -227,16 +234,20 @@ class Toolset:
                 found[name] = (source, tool)
         return found
 
-    def shown_name(self, server_label: str, name: str) -> str:
-        """What the model calls an MCP server's tool."""
-        for shown, (source, tool) in self.server_tools().items():
-            if isinstance(source, McpSource) and source.asked.server_label == server_label and tool.name == name:
-                return shown
-        return name
+    def shown_names(self) -> ShownName:
+        """What the model calls an MCP server's tool, by the server's label and the tool's name."""
+        names = {
+            (source.asked.server_label, tool.name): shown
+            for shown, (source, tool) in self.server_tools().items()
+            if isinstance(source, McpSource)
+        }
+        return lambda label, name: names.get((label, name), name)
 
     def classify(self, name: str) -> CallKind:
         """Who carries out a call of this name; what nobody knows is the client's."""
-        found = self.server_tools().get(name)
+        return self._kind(name, self.server_tools().get(name))
+
+    def _kind(self, name: str, found: ServerTool | None) -> CallKind:
         if found is None:
             return CallKind("function", name)
         source, tool = found
@@ -266,11 +277,13 @@ class Toolset:
             mode = "required" if choice == "required" else "none" if choice == "none" else "auto"
         elif choice.type == "allowed_tools":
             mode = choice.mode
-            tools = [tool for tool in tools if self._is_chosen(tool.name, choice.tools or [])]
+            kinds = self._kinds(tools)
+            tools = [tool for tool in tools if _is_chosen(kinds[tool.name], tool.name, choice.tools or [])]
         elif choice.type == "function":
             mode, named = "named", choice.name
         elif is_first:
-            wanted = [tool for tool in tools if self._is_chosen(tool.name, [choice.model_dump()])]
+            kinds, chosen = self._kinds(tools), [choice.model_dump()]
+            wanted = [tool for tool in tools if _is_chosen(kinds[tool.name], tool.name, chosen)]
             if not wanted:
                 raise InvalidRequestError("tool_choice names a tool that is not among the tools.", "tool_choice")
             tools = wanted
@@ -279,18 +292,9 @@ class Toolset:
             mode, named = "auto", None
         return tools, mode if tools else "none", named
 
-    def _is_chosen(self, name: str, chosen: Sequence[Mapping[str, Any]]) -> bool:
-        kind = self.classify(name)
-        for one in chosen:
-            match one.get("type"):
-                case "function" if kind.kind == "function" and one.get("name") == name:
-                    return True
-                case "mcp" if kind.server_label and one.get("server_label") == kind.server_label:
-                    if one.get("name") in (None, kind.name):
-                        return True
-                case str(other) if kind.kind == "builtin" and f"{base_type(other)}_call" == kind.item_type:
-                    return True
-        return False
+    def _kinds(self, tools: Iterable[Tool]) -> dict[str, CallKind]:
+        found = self.server_tools()
+        return {tool.name: self._kind(tool.name, found.get(tool.name)) for tool in tools}
 
     async def list_tools(self, source: McpSource) -> list[McpToolInfo]:
         """Ask an MCP server what it has; what the request leaves out is not shown.
@@ -333,6 +337,19 @@ class Toolset:
         """End all sessions."""
         connections = [source.connection for source in self.sources if source.connection is not None]
         await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
+
+
+def _is_chosen(kind: CallKind, name: str, chosen: Sequence[Mapping[str, Any]]) -> bool:
+    for one in chosen:
+        match one.get("type"):
+            case "function" if kind.kind == "function" and one.get("name") == name:
+                return True
+            case "mcp" if kind.server_label and one.get("server_label") == kind.server_label:
+                if one.get("name") in (None, kind.name):
+                    return True
+            case str(other) if kind.kind == "builtin" and f"{base_type(other)}_call" == kind.item_type:
+                return True
+    return False
 
 
 def _as_tool(name: str, tool: McpToolInfo | BuiltinTool) -> Tool:
