@@ -38,6 +38,7 @@ async def main() -> None:
     parser.add_argument("--write-timeout", type=float, default=5.0, help="seconds until a deaf client is cut")
     parser.add_argument("--output-json", type=Path)
     given = parser.parse_args()
+    machine = describe()  # before this process is kept to some of the cores
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(prefix="relay-") as folder:
@@ -45,7 +46,7 @@ async def main() -> None:
         options = {"stream_write_timeout": given.write_timeout}
         async with server("octavo", address, Path(folder), given.interval_ms, **options) as (process, port):
             figures = await measure(process, port, given)
-    save({**describe(), "arguments": vars(given) | {"output_json": None}, **figures}, given.output_json)
+    save({**machine, "arguments": vars(given) | {"output_json": None}, **figures}, given.output_json)
 
 
 async def measure(process: psutil.Process, port: int, given: argparse.Namespace) -> dict[str, float]:
