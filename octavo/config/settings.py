@@ -296,6 +296,9 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     disable_fastapi_docs: Annotated[bool, Meta(description="No OpenAPI page.")] = False
     disable_console: Annotated[bool, Meta(description="No web page at /.")] = False
     enable_request_id_headers: Annotated[bool, Meta(description="Send X-Request-Id back.")] = False
+    enable_per_request_metrics: Annotated[
+        bool, Meta(description="Let answers of chat and completions tell their own latencies, as metrics.")
+    ] = False
     enable_prompt_tokens_details: Annotated[bool, Meta(description="Report cached prompt tokens in usage.")] = True
     enable_force_include_usage: Annotated[bool, Meta(description="Stream usage even if the client did not ask.")] = (
         False

@@ -3,9 +3,14 @@
 import json
 from typing import Any
 
+import httpx
 import pytest
 from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
+from test_connections import until
+
+from octavo.api.openai.usage import request_metrics
+from octavo.records import RequestOutput, RequestStateStats
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -197,3 +202,51 @@ def test_streams_echo_with_log_probabilities(server: RunningServer) -> None:
     first = chunks[0]["choices"][0]
     assert first["text"].startswith("hi")
     assert first["logprobs"]["token_logprobs"][0] is None and len(first["logprobs"]["tokens"]) == 3
+
+
+def measured(**times: Any) -> RequestOutput:
+    return RequestOutput("a", None, None, None, [], True, RequestStateStats(**times))
+
+
+def test_latencies_of_a_request() -> None:
+    output = measured(
+        arrival_time=10.0,
+        queued_ts=10.1,
+        scheduled_ts=10.3,
+        first_token_ts=10.5,
+        last_token_ts=12.3,
+        num_generation_tokens=20,
+    )
+    found = request_metrics(output, 2)
+    assert found.time_to_first_token_ms == pytest.approx(500)
+    assert found.queue_time_ms == pytest.approx(200)
+    assert found.generation_time_ms == pytest.approx(1800)
+    assert found.mean_itl_ms == pytest.approx(200)
+    assert found.tokens_per_second == pytest.approx(10)
+    one = measured(arrival_time=1.0, first_token_ts=2.0, scheduled_ts=2.0, last_token_ts=2.0, num_generation_tokens=1)
+    assert (request_metrics(one, 1).mean_itl_ms, request_metrics(one, 1).tokens_per_second) == (None, None)
+    assert request_metrics(measured(), 1).time_to_first_token_ms is None
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_answers_tell_their_latencies_if_the_owner_wants_it(start_server: StartServer, path: str) -> None:
+    server = start_server(enable_per_request_metrics=True)
+    assert set(post(server, path)["metrics"]) >= {"time_to_first_token_ms", "tokens_per_second"}
+    chunks = stream(server, path)
+    assert ["metrics" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert not chunks[-1]["choices"] and "usage" not in chunks[-1]
+    assert chunks[-2]["choices"][0]["finish_reason"] is not None
+    chunks = stream(server, path, stream_options={"include_usage": True})
+    assert "metrics" in chunks[-1] and chunks[-1]["usage"]["completion_tokens"] > 0
+
+
+def test_a_client_that_leaves_ends_its_search(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(step_seconds=0.01))
+    body = {"prompt": "hi", "use_beam_search": True, "n": 4, "max_tokens": 5000}
+    with pytest.raises(httpx.ReadTimeout):
+        server.client.post(COMPLETIONS, json=body, timeout=0.3)
+    until(lambda: server.engine.num_running == 0)
+    num_calls = len(server.engine.calls)
+    assert num_calls > 4
+    post(server, COMPLETIONS)
+    assert len(server.engine.calls) == num_calls + 1

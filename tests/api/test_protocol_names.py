@@ -51,7 +51,7 @@ IGNORED_FIELDS = {
 }
 MISSING_ANSWERS = {
     *("annotations", "audio", "created_cache_tokens", "ec_transfer_params", "function_call", "kv_transfer_params"),
-    *("metrics", "multimodal_tokens", "permission", "routed_experts", "service_tier", "weight_versions"),
+    *("multimodal_tokens", "permission", "routed_experts", "service_tier", "weight_versions"),
 }
 MISSING_ROUTES = {
     *("/cohere/v2/chat", "/cohere/v2/chat/render", "/collective_rpc", "/fault_tolerance/apply"),

@@ -33,7 +33,7 @@ from octavo.api.openai.responses import (
 )
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
 from octavo.api.openai.tools import allowed_tools, parse_tool_choice, parse_tools
-from octavo.api.openai.usage import UsageCounter, UsageMode
+from octavo.api.openai.usage import UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
@@ -166,6 +166,8 @@ class ChatAnswer:
             completion.prompt_token_ids = output.prompt_token_ids or []
         if self._body.return_prompt_text:
             completion.prompt_text = turn.prompt.get("prompt", "")
+        if self._frontend.settings.enable_per_request_metrics:
+            completion.metrics = request_metrics(output, self._params.n)
         return completion
 
     def _count_thoughts(self, turn: Turn) -> None:
@@ -189,12 +191,22 @@ class ChatAnswer:
         """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
         take_text = None if self._has_details else direct_writer(send, partial(self._text_event, turn))
         async with aclosing(turn.outputs(take_text)) as outputs:
+            output: RequestOutput | None = None
             async for output in outputs:
                 if data := self._events(turn, output):
                     yield data
+        if self._usage_mode.is_sent or self._frontend.settings.enable_per_request_metrics:
+            yield event(self._closing(turn, output))
+
+    def _closing(self, turn: Turn, output: RequestOutput | None) -> ChatChunk:
+        """The event behind the answer's: what it took."""
+        chunk = self._new_chunk([])
         if self._usage_mode.is_sent:
             self._count_thoughts(turn)
-            yield event(self._new_chunk([], usage=self._usage.usage()))
+            chunk.usage = self._usage.usage()
+        if output is not None and self._frontend.settings.enable_per_request_metrics:
+            chunk.metrics = request_metrics(output, self._params.n)
+        return chunk
 
     def _events(self, turn: Turn, output: RequestOutput) -> bytes:
         """Events with what is new; the first of each choice tells the role."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET
 from pydantic import Field, ValidationError
 from starlette.types import Send
 
@@ -91,6 +92,8 @@ def joined(completions: Sequence[ChatCompletion]) -> ChatCompletion:
     num_cached = sum(
         one.usage.prompt_tokens_details.cached_tokens for one in completions if one.usage.prompt_tokens_details
     )
+    if len(completions) > 1:
+        whole.metrics = UNSET
     for completion in completions[1:]:
         whole.choices += completion.choices
         whole.usage.prompt_tokens += completion.usage.prompt_tokens

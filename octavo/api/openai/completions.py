@@ -27,7 +27,7 @@ from octavo.api.openai.sampling import (
     refuse_unsupported,
     returns_prompt_only,
 )
-from octavo.api.openai.usage import UsageCounter, UsageMode
+from octavo.api.openai.usage import UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
 from octavo.inputs.embeds import decode_embeds
 from octavo.outputs.parsers.base import PromptEnd
@@ -79,6 +79,8 @@ class CompletionAnswer:
         self._usage_mode = UsageMode.of(body, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._text_events: dict[int, TextEvents] = {}
+        # Those of several prompts would have to be told one by one.
+        self._tells_metrics = frontend.settings.enable_per_request_metrics and self._usage.num_prompts == 1
         self._new_completion = partial(
             Completion, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
         )
@@ -170,7 +172,10 @@ class CompletionAnswer:
                 if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
                     choice.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
                 choices.append(choice)
-        return ENCODER.encode(self._new_completion(choices, usage=self._usage.usage()))
+        answer = self._new_completion(choices, usage=self._usage.usage())
+        if self._tells_metrics:
+            answer.metrics = request_metrics(outputs[0], self._params.n)
+        return ENCODER.encode(answer)
 
     async def events(self, prompts: Sequence[Prompt], send: Send) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
@@ -178,11 +183,17 @@ class CompletionAnswer:
         is_plain = len(prompts) == 1 and not self._has_details and not self._is_prompt_only
         take_text = direct_writer(send, self._text_event) if is_plain else None
         async with aclosing(merge(self.outputs(prompts, take_text))) as outputs:
-            async for prompt_index, output in outputs:
-                if data := self._events(prompt_index, output):
+            last: RequestOutput | None = None
+            async for prompt_index, last in outputs:
+                if data := self._events(prompt_index, last):
                     yield data
-        if self._usage_mode.is_sent:
-            yield event(self._new_completion([], usage=self._usage.usage()))
+        if self._usage_mode.is_sent or self._tells_metrics:
+            closing = self._new_completion([])
+            if self._usage_mode.is_sent:
+                closing.usage = self._usage.usage()
+            if self._tells_metrics and last is not None:
+                closing.metrics = request_metrics(last, self._params.n)
+            yield event(closing)
 
     def _text_event(self, index: int, token_id: int, text: str) -> bytes:
         """The event with the text that a token adds to a completion of the only prompt."""

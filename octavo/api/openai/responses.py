@@ -30,6 +30,24 @@ class Usage(msgspec.Struct):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
+class RequestMetrics(msgspec.Struct):
+    """How long one request took; None where that is not known, or there is nothing to measure.
+
+    Attributes:
+        time_to_first_token_ms: from the request's arrival.
+        generation_time_ms: from the first token to the last.
+        queue_time_ms: before the engine began with it.
+        mean_itl_ms: between tokens of one completion.
+        tokens_per_second: of all completions, from the time that the engine began.
+    """
+
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
+
+
 class CompletionLogprobs(msgspec.Struct):
     """Parallel lists, one entry a token; ``text_offset`` counts characters."""
 
@@ -64,6 +82,7 @@ class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class ChatLogprob(msgspec.Struct):
@@ -146,6 +165,7 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -179,6 +199,7 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):

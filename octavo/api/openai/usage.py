@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from msgspec import UNSET, UnsetType
 
 from octavo.api.openai.protocol import GenerationRequest
-from octavo.api.openai.responses import CompletionTokensDetails, PromptTokensDetails, Usage
+from octavo.api.openai.responses import CompletionTokensDetails, PromptTokensDetails, RequestMetrics, Usage
 from octavo.config import ServerSettings
 from octavo.records import RequestOutput
 
@@ -27,6 +27,11 @@ class UsageCounter:
         self._completion_tokens = 0
         self._shows_cached = shows_cached
         self.num_reasoning: int | None = None
+
+    @property
+    def num_prompts(self) -> int:
+        """Prompts in the request."""
+        return len(self._prompt_tokens)
 
     def add(self, prompt_index: int, output: RequestOutput, counts_output: bool = True) -> None:
         """Account for one output of a prompt (a part, or the whole)."""
@@ -76,3 +81,30 @@ class UsageMode:
         if self.is_continuous:
             return counter.usage()
         return None if self.is_sent else UNSET
+
+
+def request_metrics(output: RequestOutput, num_completions: int) -> RequestMetrics:
+    """The latencies of a request, from its last output.
+
+    Args:
+        num_completions: among how many its tokens are shared out.
+    """
+    stats = output.metrics
+    if stats is None or not stats.first_token_ts:
+        return RequestMetrics()
+    metrics = RequestMetrics(
+        time_to_first_token_ms=_milliseconds(stats.first_token_ts - stats.arrival_time),
+        generation_time_ms=_milliseconds(stats.last_token_ts - stats.first_token_ts),
+        queue_time_ms=_milliseconds(stats.scheduled_ts - stats.queued_ts),
+    )
+    num_gaps = stats.num_generation_tokens / num_completions - 1
+    if num_gaps > 0:
+        metrics.mean_itl_ms = _milliseconds((stats.last_token_ts - stats.first_token_ts) / num_gaps)
+    busy = stats.last_token_ts - stats.scheduled_ts
+    if busy > 0:
+        metrics.tokens_per_second = round(stats.num_generation_tokens / busy, 2)
+    return metrics
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(max(seconds, 0.0) * 1e3, 3)
