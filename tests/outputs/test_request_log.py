@@ -30,7 +30,7 @@ def output(text: str) -> RequestOutput:
 
 def lines(caplog: pytest.LogCaptureFixture, prompt: str | None = SECRET, **settings: object) -> list[str]:
     log = RequestLog(LoggingSettings(enable_log_requests=True, **settings))  # type: ignore[arg-type]
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="octavo"):
         log.begin(prepared(prompt))
         log.take(output("tell "), RequestOutputKind.DELTA)
         log.take(output("nobody"), RequestOutputKind.DELTA)
