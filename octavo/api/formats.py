@@ -78,15 +78,12 @@ class AnswerFormats:
         return (parser.end_tag or self.reasoning.end_tags[0]) if parser.is_reasoning else None
 
     def thought_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ThoughtTags | None:
-        """The tags of thoughts in tokens; None if the model's thoughts are not told by tags."""
-        if self.reasoning is None:
+        """The tags of thoughts in tokens; None if thoughts do not stand between tags, but in messages of their own."""
+        if not isinstance(self.reasoning, TaggedFormat):
             return None
         end = self.thought_end(prompt_end)
-        start_tags = self.reasoning.start_tags if isinstance(self.reasoning, TaggedFormat) else ()
-        if end is None and not start_tags:
-            return None
         return ThoughtTags(
-            [tokenizer.encode(tag, False) for tag in start_tags],
+            [tokenizer.encode(tag, False) for tag in self.reasoning.start_tags],
             tokenizer.encode(end or self.reasoning.end_tags[0], False),
             is_open=end is not None,
         )

@@ -170,7 +170,8 @@ class InputProcessor:
                 check_token_ids(list(ids), self._info.vocab_size, name)
         if params.thinking_token_budget is not None and params.thought_tags is None:
             raise InvalidRequestError(
-                "thinking_token_budget: it is not known how the model marks its thoughts; set --reasoning-parser.",
+                "thinking_token_budget: it is not known how the model marks its thoughts; set --reasoning-parser to a "
+                "format with tags.",
                 "thinking_token_budget",
             )
         if params.thought_tags is not None:

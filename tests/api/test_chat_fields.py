@@ -73,6 +73,14 @@ def test_thinking_budgets_reach_the_engine_with_the_tags(thinker: RunningServer)
     assert not thinker.engine.calls[-1]["params"].thought_tags.is_open
 
 
+def test_budgets_need_thoughts_between_tags(start_server: StartServer) -> None:
+    for parser in ("", "openai_gptoss"):
+        server = start_server(reasoning_parser=parser)
+        response = server.client.post(CHAT, json={"messages": HELLO, "thinking_token_budget": 3})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "thinking_token_budget"
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_a_search_gives_its_best_texts(server: RunningServer, path: str) -> None:
     fields = {"use_beam_search": True, "n": 3, "max_tokens": 4, "temperature": 0, "length_penalty": 0.5}
