@@ -68,7 +68,8 @@ class Completion:
         self.text_is_late = params.output_kind is RequestOutputKind.FINAL_ONLY and self._matcher is None
         is_delta = params.output_kind is RequestOutputKind.DELTA
         self.is_only_text = is_delta and self._detokenizer is not None and params.logprobs is None
-        self._text = ""  # with deltas, what has not been told of it
+        # With deltas, these two hold what has not been told.
+        self._text = ""
         self._logprobs: SampleLogprobs | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
         self._finish_reason: str | None = None
@@ -165,15 +166,14 @@ class Completion:
         self.is_finished = True
 
     def delta(self) -> CompletionOutput:
-        """What came since the last call."""
+        """What came since the last call; of that, only the token ids are kept."""
         first_token, self._num_sent_tokens = self._num_sent_tokens, len(self.token_ids)
         text, self._text = self._text, ""
+        logprobs = self._logprobs
+        if logprobs is not None:
+            self._logprobs = []
         self._sent_finish = self.is_finished
-        return self._output(
-            text,
-            self.token_ids[first_token:],
-            self._logprobs[first_token:] if self._logprobs is not None else None,
-        )
+        return self._output(text, self.token_ids[first_token:], logprobs)
 
     def snapshot(self) -> CompletionOutput:
         """Everything so far."""

@@ -252,7 +252,9 @@ class _Request:
     def delta(self, completion: Completion) -> RequestOutput:
         """One completion's news; prompt log-probabilities come along once."""
         news = completion.delta()
-        self._count_tokens()
+        self._metrics.num_generation_tokens += len(news.token_ids)
+        if self.is_finished:
+            self._count_tokens()  # those that were taken past the outputs as well
         output = self._output([news], self.is_finished)
         self._prompt_logprobs = None
         return output

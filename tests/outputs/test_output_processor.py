@@ -403,6 +403,9 @@ def test_replays_know_what_was_taken():
     for token_id in ids_of("abc"):
         assert not processor.process(step([EngineOutput("r", [token_id])])).outputs
     assert processor.replays()[0].output_token_ids == ids_of("abc")
+    outputs, _ = run(processor, [ids_of("d")])
+    assert outputs[-1].outputs[0].text == "d"
+    assert outputs[-1].metrics.num_generation_tokens == len(ids_of("abc")) + 1
 
 
 @pytest.mark.parametrize("kind", RequestOutputKind)
