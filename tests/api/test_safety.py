@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -240,3 +241,12 @@ def test_nothing_sent_is_opened_called_or_logged(
     ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert [record for record in ours if MARK in record.getMessage()] == []
     assert MARK not in "".join(capfd.readouterr())
+
+
+def test_the_page_on_security_names_tests_that_exist() -> None:
+    root = Path(__file__).parents[2]
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (root / "docs/security.md").read_text(encoding="utf-8"))
+    assert len(named) > 25
+    for file, test in named:
+        assert (root / file).is_file(), file
+        assert not test or f"def {test}(" in (root / file).read_text(encoding="utf-8"), test
