@@ -1,6 +1,7 @@
 """Vectors offline and from the engine's own process: embeddings, classes, scores, and who is refused what."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,22 @@ def test_the_engines_process_gives_the_same_and_outlives_its_death(engine: Async
             await _embedding(engine, "a", "e")
 
     asyncio.run(run())
+
+
+def test_requests_that_fail_together_are_reported_once(engine: AsyncLLM, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        await engine.start()
+        try:
+            prepared = [engine.pooling_processor.process(str(number), "a cat") for number in range(3)]
+            asking = asyncio.create_task(engine.pool(prepared))
+            await asyncio.sleep(0)
+            engine._fail_all(RequestFailedError("The time is over."))
+            with pytest.raises(RequestFailedError, match="time is over"):
+                await asking
+            assert engine.num_unfinished == 0
+        finally:
+            await engine.shutdown()
+
+    asyncio.run(run())
+    gc.collect()
+    assert "never retrieved" not in caplog.text

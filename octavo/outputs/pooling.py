@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from octavo.errors import RequestFailedError
+from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import (
     EngineOutput,
     EngineRequest,
@@ -59,10 +59,11 @@ def checked(output: Pooled) -> Pooled:
     """The output, if it is one.
 
     Raises:
+        InvalidRequestError: the engine refused the request.
         RequestFailedError: the request failed in the engine.
     """
     if output.error is not None:
-        raise RequestFailedError(output.error)
+        raise InvalidRequestError(output.error) if output.is_refused else RequestFailedError(output.error)
     return output
 
 
@@ -77,4 +78,5 @@ def _answer(prepared: PreparedRequest, output: EngineOutput) -> Pooled:
         num_cached_tokens=output.num_cached_tokens or 0,
         finished=True,
         error=error,
+        is_refused=output.is_refused,
     )

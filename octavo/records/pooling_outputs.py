@@ -69,6 +69,8 @@ class PoolingRequestOutput(Generic[Output]):
     Attributes:
         outputs: the answer.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        error: why there is no answer, a sentence; None if there is one.
+        is_refused: whether the request is at fault, not the engine.
     """
 
     request_id: str
@@ -77,6 +79,7 @@ class PoolingRequestOutput(Generic[Output]):
     num_cached_tokens: int
     finished: bool
     error: str | None = field(default=None, kw_only=True)
+    is_refused: bool = field(default=False, kw_only=True)
 
 
 class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
