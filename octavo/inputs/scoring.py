@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import InvalidRequestError
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor, with_query
-from octavo.inputs.texts import encode_pair, encode_text
+from octavo.inputs.texts import BareText, bare_text, encode_pair, encode_text
 from octavo.records import (
     PooledData,
     PoolingOutput,
@@ -19,6 +19,8 @@ from octavo.records import (
 )
 
 MAX_PAIRS = 4096
+MAX_PAIR_TOKENS = 1 << 22
+"""Each pair holds its texts anew."""
 MAX_QUERY_BYTES = 32 << 20
 """Vectors of queries that travel with the documents of one portion."""
 
@@ -122,16 +124,21 @@ def _score_together(
     """A cross-encoder reads both texts at once."""
     base = processor.resolve(params, "classify")
     limit = processor.limit(options.pooling)
+    tokenizer = processor.tokenizer
     prepared = []
+    num_tokens = 0
+    one: tuple[str, BareText] | None = None
     for first, second in pairs:
-        pair = encode_pair(
-            processor.tokenizer,
-            first,
-            second,
-            limit=limit,
-            max_first=options.max_tokens_per_query,
-            max_second=options.max_tokens_per_doc,
-        )
+        # Most often it is one query with many documents.
+        if one is None or one[0] != first:
+            one = first, bare_text(tokenizer, first, limit=limit, most=options.max_tokens_per_query)
+        pair = encode_pair(tokenizer, one[1], second, limit=limit, max_second=options.max_tokens_per_doc)
+        num_tokens += len(pair.token_ids)
+        if num_tokens > MAX_PAIR_TOKENS:
+            raise InvalidRequestError(
+                f"The pairs of one request have at most {MAX_PAIR_TOKENS} tokens in all; send fewer at a time, or let "
+                "the texts be cut."
+            )
         request = PoolingRequest(base.task, base.use_activation, segment_start=pair.segment_start)
         prepared.append(processor.prepare(new_id(), None, pair.token_ids, request, params, options.pooling))
     outputs = yield prepared

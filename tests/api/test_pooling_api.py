@@ -20,6 +20,9 @@ from tiny_bert import COLBERT_DIM, HIDDEN, MAX_LENGTH, write_bert
 
 from octavo.api.pooling.encoding import pack_bits, to_bytes
 from octavo.api.pooling.protocol import MAX_INPUTS, EmbedDType
+from octavo.inputs import scoring
+from octavo.inputs.texts import BareText
+from octavo.tokenization import Tokenizer
 
 Serve = Callable[..., RunningServer]
 TEXTS = ["a cat purrs", "the dog barks", "stocks fell"]
@@ -251,6 +254,22 @@ def test_a_late_score_is_the_sum_of_best_matches(serve: Serve) -> None:
 )
 def test_what_cannot_be_compared_is_refused(path: str, body: dict[str, Any], sentence: str, serve: Serve) -> None:
     assert error_of(post(serve("cross-encoder"), path, **body)).startswith(sentence)
+
+
+def test_a_query_is_tokenised_once_for_all_documents(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve("cross-encoder")
+    seen: list[str] = []
+    bare = scoring.bare_text
+
+    def noted(tokenizer: Tokenizer, text: str, **limits: Any) -> BareText:
+        seen.append(text)
+        return bare(tokenizer, text, **limits)
+
+    monkeypatch.setattr(scoring, "bare_text", noted)
+    assert len(post(server, "/rerank", query="a cat", documents=TEXTS * 5).json()["results"]) == 15
+    assert seen == ["a cat"]
+    monkeypatch.setattr(scoring, "MAX_PAIR_TOKENS", 50)
+    assert "at most 50 tokens in all" in error_of(post(server, "/rerank", query="a cat", documents=TEXTS * 5))
 
 
 def test_coheres_embeddings(serve: Serve) -> None:

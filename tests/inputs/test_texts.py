@@ -13,7 +13,7 @@ from tiny_bert import WORDS, write_bert
 from transformers import AutoTokenizer
 
 from octavo.errors import InvalidRequestError
-from octavo.inputs.texts import encode_pair, encode_text
+from octavo.inputs.texts import bare_text, encode_pair, encode_text
 from octavo.tokenization import Tokenizer, load_tokenizer
 
 texts = st.lists(st.sampled_from([*WORDS, "unknown", "é"]), max_size=12).map(" ".join)
@@ -62,3 +62,19 @@ def test_what_is_no_text_and_what_leaves_no_room_is_refused() -> None:
         encode_pair(ours, "\ud800", "a", limit=None)
     with pytest.raises(InvalidRequestError, match="no room for two texts"):
         encode_pair(ours, "a", "a", limit=4)
+
+
+@given(first=texts, seconds=st.lists(texts, max_size=3), limit=st.integers(5, 30), most=st.integers(0, 5))
+def test_a_text_encoded_once_stands_in_many_pairs(first: str, seconds: list[str], limit: int, most: int) -> None:
+    ours, _ = _tokenizers()
+    bare = bare_text(ours, first, limit=limit, most=most)
+    for second in [*seconds, *seconds]:
+        wanted = encode_pair(ours, first, second, limit=limit, max_first=most)
+        assert encode_pair(ours, bare, second, limit=limit) == wanted
+
+
+def test_little_of_a_long_text_leaves_no_crowd_of_pieces() -> None:
+    ours, _ = _tokenizers()
+    bare = bare_text(ours, "unknown " * 10_000, limit=5)
+    assert len(bare.encoding) == 5 and bare.num_tokens >= 10_000
+    assert len(bare.encoding.overflowing) < 5
