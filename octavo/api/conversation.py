@@ -211,13 +211,17 @@ class Turn:
         """News of the completions in an output."""
         return [self._update(output, completion) for completion in output.outputs]
 
-    async def updates(self) -> AsyncGenerator[Update, None]:
+    async def updates(self, take_text: TextTaker | None = None) -> AsyncGenerator[Update, None]:
         """News of the completions as they come; closing this aborts the request.
+
+        Args:
+            take_text: may be offered tokens with their text, for :meth:`read_text`; those that it takes are in no
+                update.
 
         Raises:
             OctavoError: the request is refused, or failed.
         """
-        async with aclosing(self.outputs()) as outputs:
+        async with aclosing(self.outputs(take_text)) as outputs:
             async for output in outputs:
                 for update in self.read(output):
                     yield update

@@ -30,7 +30,7 @@ from octavo.api.conversation import Conversation, Turn, Update, render
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.models import json_answer
-from octavo.api.watched import WatchedResponse, send_events, send_json
+from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutputKind, SamplingParams
 
@@ -50,7 +50,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             if body.stream:
                 describe = partial(error_event, scope=request.scope)
-                await send_events(send, answer.events(), frontend.drain, done=b"", describe=describe)
+                await send_events(send, answer.events(send), frontend.drain, done=b"", describe=describe)
             else:
                 await send_json(send, await answer.whole())
 
@@ -148,10 +148,10 @@ class MessageAnswer:
         )
         return ENCODER.encode(message)
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events, as it comes."""
+    async def events(self, send: Send) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
         last: Update | None = None
-        async with aclosing(self._turn.updates()) as updates:
+        async with aclosing(self._turn.updates(direct_writer(send, self._text_events))) as updates:
             async for update in updates:
                 if last is None:
                     message = self._new_message(
@@ -164,6 +164,11 @@ class MessageAnswer:
                     yield b"".join(map(encode_event, events))
         assert last is not None, "an engine says at least how a request ended"
         yield encode_event(MessageDelta(self._stop(last), await self._final_usage(last))) + encode_event(MessageStop())
+
+    def _text_events(self, index: int, token_id: int, text: str) -> bytes:
+        self._num_output += 1
+        parts = self._turn.read_text(index, text, (token_id,))
+        return b"".join([encode_event(event) for part in parts for event in self._writer.add(part)])
 
     def _block_events(self, update: Update) -> list[BlockEvent]:
         self._num_output += len(update.completion.token_ids)
