@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -107,7 +108,9 @@ def bind_sockets(settings: ServerSettings) -> list[socket.socket]:
 
 
 def _bind_unix(path: str) -> socket.socket:
-    if os.path.exists(path):
+    if os.path.lexists(path):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise ConfigError(f"uds: {path} is there already and is no socket.")
         os.unlink(path)  # left over from a process that is gone
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)

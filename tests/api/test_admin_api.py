@@ -44,6 +44,8 @@ def test_tokenize_and_back(server: RunningServer) -> None:
     assert len(answer["token_strs"]) == 3
     text = server.client.post("/detokenize", json={"tokens": answer["tokens"]}).json()
     assert text == {"prompt": "hé"}
+    answer = server.client.post("/tokenize", json={"prompt": "hé" * 1000, "return_token_strs": True}).json()
+    assert answer["count"] == len(answer["token_strs"]) == 3000
 
 
 def test_tokenize_a_conversation(server: RunningServer) -> None:

@@ -148,3 +148,17 @@ def test_a_unix_socket_is_named(tmp_path: Path) -> None:
     (listener,) = bind_sockets(settings)
     assert describe_address(listener, settings) == f"unix:{tmp_path}/socket"
     listener.close()
+
+
+def test_a_unix_socket_takes_the_place_of_nothing_but_another(tmp_path: Path) -> None:
+    from octavo.api.server import bind_sockets
+
+    path = tmp_path / "notes.txt"
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="is no socket"):
+        bind_sockets(ServerSettings(uds=str(path)))
+    assert path.read_text() == "precious"
+    settings = ServerSettings(uds=str(tmp_path / "socket"))
+    for _ in range(2):  # the first leaves its name behind
+        (listener,) = bind_sockets(settings)
+        listener.close()

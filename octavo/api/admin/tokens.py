@@ -1,11 +1,13 @@
 """``/tokenize`` and ``/detokenize``."""
 
+import asyncio
+
 import msgspec
 from fastapi import APIRouter, Response
 from msgspec import UNSET, UnsetType
 
 from octavo.api.conversation import render
-from octavo.api.frontend import Frontend
+from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.json_body import json_route
 from octavo.api.openai.chat import conversation_of
 from octavo.api.openai.models import json_answer
@@ -38,9 +40,14 @@ def tokens_router(frontend: Frontend) -> APIRouter:
         tokenizer = frontend.need_tokenizer()
         token_ids = await _token_ids(frontend, body)
         answer = TokenizeAnswer(len(token_ids), frontend.engine.info.max_model_len, token_ids)
-        if body.return_token_strs:
-            answer.token_strs = tokenizer.convert_ids_to_tokens(token_ids)
-        return json_answer(msgspec.json.encode(answer))
+
+        def encode() -> bytes:
+            if body.return_token_strs:
+                answer.token_strs = tokenizer.convert_ids_to_tokens(token_ids)
+            return msgspec.json.encode(answer)
+
+        is_long = len(token_ids) > SHORT_TEXT
+        return json_answer(await asyncio.to_thread(encode) if is_long else encode())
 
     @router.post("/detokenize", summary="The text of token ids.")
     async def detokenize(body: DetokenizeRequest) -> Response:
