@@ -11,8 +11,7 @@ from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 from octavo.models.base import CausalLM
 from octavo.records import EngineRequest, PromptEmbeds, SamplingParams
 
-PARAMS = SamplingParams(temperature=0, max_tokens=6)
-PROMPTS = [[(7 * index + place) % VOCAB for place in range(size)] for index, size in enumerate((1, 19, 8, 13))]
+PROMPTS = [[(7 * index + place) % VOCAB for place in range(size)] for index, size in enumerate((1, 14, 9))]
 
 
 def vectors_of(model: CausalLM, prompt: list[int]) -> PromptEmbeds:
@@ -20,32 +19,37 @@ def vectors_of(model: CausalLM, prompt: list[int]) -> PromptEmbeds:
     return PromptEmbeds(vectors.numpy().tobytes(), "float32", *vectors.shape)
 
 
+CHUNKS: dict[str, Any] = {"num_steps_ahead": 1, "max_num_batched_tokens": 9}
+PREEMPTED: dict[str, Any] = {"num_blocks": 28, "enable_prefix_caching": False}
 needs_interpreter = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton's interpreter is on without a GPU only"
 )
 
 
-@pytest.mark.parametrize("make", [TinyEngine, pytest.param(DeviceEngine, marks=needs_interpreter)])
 @pytest.mark.parametrize(
-    "settings",
+    ("make", "architecture", "settings"),
     [
-        pytest.param({"num_steps_ahead": 1, "max_num_batched_tokens": 9}, id="chunks, a step ahead"),
-        pytest.param({"num_blocks": 20, "enable_prefix_caching": False}, id="preempted"),
+        pytest.param(TinyEngine, "LlamaForCausalLM", CHUNKS, id="chunks"),
+        pytest.param(TinyEngine, "Gemma3ForCausalLM", CHUNKS, id="scaled, chunks"),
+        pytest.param(TinyEngine, "Gemma3ForCausalLM", PREEMPTED, id="preempted"),
+        pytest.param(DeviceEngine, "Gemma3ForCausalLM", CHUNKS, id="device, chunks", marks=needs_interpreter),
     ],
 )
-@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Gemma3ForCausalLM"])
 def test_vectors_read_as_their_tokens(
-    make: Callable[..., TinyEngine], settings: dict[str, Any], architecture: str
+    make: Callable[..., TinyEngine], architecture: str, settings: dict[str, Any]
 ) -> None:
+    params = SamplingParams(temperature=0, max_tokens=24 if settings is PREEMPTED else 3)
     config = tiny_config(architecture, LAYERS, 5)
     model = tiny_model(config)
-    plain = [EngineRequest(f"t{index}", prompt, PARAMS) for index, prompt in enumerate(PROMPTS)]
+    plain = [EngineRequest(f"t{index}", prompt, params) for index, prompt in enumerate(PROMPTS)]
     expected = TinyEngine(config, model).run(plain)
     given = [
-        EngineRequest(f"v{index}", [0] * len(prompt), PARAMS, prompt_embeds=vectors_of(model, prompt))
+        EngineRequest(f"v{index}", [0] * len(prompt), params, prompt_embeds=vectors_of(model, prompt))
         for index, prompt in enumerate(PROMPTS)
     ]
     mixed = [request for pair in zip(given, plain, strict=True) for request in pair]
-    found = make(config, model, **settings).run(mixed)
+    engine = make(config, model, **settings)
+    found = engine.run(mixed)
+    assert (engine.scheduler.stats.num_preemptions > 0) == (settings is PREEMPTED)
     for index in range(len(PROMPTS)):
         assert tokens(found[f"v{index}"]) == tokens(found[f"t{index}"]) == tokens(expected[f"t{index}"])
