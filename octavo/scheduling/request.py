@@ -77,6 +77,13 @@ class Request:
         return self.num_prompt + self.source.params.min_tokens
 
     @property
+    def may_run_dry(self) -> bool:
+        """Whether its own limits may leave no token to draw, which looks like logits that are not numbers."""
+        params = self.source.params
+        is_bound = self.constraint is not None or params.allowed_token_ids is not None
+        return is_bound or bool(params.bad_words or params.logit_bias)
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether log-probabilities of prompt positions are still to come."""
         return self.source.params.prompt_logprobs is not None and self.num_logprobs_done < self.num_prompt

@@ -41,8 +41,8 @@ from octavo.scheduling.running import Running
 
 NAN_ERROR = "The model's output was not a number; the request was ended, others go on."
 NO_TOKEN_ERROR = (
-    "No token is left that the grammar and the request's other limits both allow, or the model's output was not a "
-    "number; the request was ended, others go on."
+    "No token is left that all of the request's limits allow (its grammar, allowed_token_ids, bad_words, logit_bias), "
+    "or the model's output was not a number; the request was ended, others go on."
 )
 BROKEN_GRAMMAR_ERROR = "The text left its grammar; the request was ended, others go on."
 
@@ -179,7 +179,9 @@ class Scheduler:
         token_ids = np.asarray(result.token_ids, np.int32)
         # Which blocks such values have reached is not known: windows and preemptions may have passed them on. So from
         # the first one on, every block is wiped before it is used again, at no cost to engines that never see one.
-        self._running.wipes_blocks |= bool(np.count_nonzero((token_ids == NAN_TOKEN) & batch.samples))
+        # Requests whose own limits may have left no token prove nothing.
+        for row in ((token_ids == NAN_TOKEN) & batch.samples).nonzero()[0].tolist():
+            self._running.wipes_blocks |= not batch.requests[row].may_run_dry
         self._take_prompt_logprobs(batch, result)
         is_here = self._rows.tenures[batch.slots] == batch.tenures
         outputs = self._take_tokens(batch, token_ids, is_here & batch.samples, result)
@@ -289,8 +291,8 @@ class Scheduler:
     ) -> EngineOutput:
         """What is to be said of a token that may be the first or the last, or has log-probabilities."""
         if token_id == NAN_TOKEN:
-            self.stats.num_corrupted += 1
-            return self._fail(request, NAN_ERROR if request.constraint is None else NO_TOKEN_ERROR)
+            self.stats.num_corrupted += not request.may_run_dry
+            return self._fail(request, NO_TOKEN_ERROR if request.may_run_dry else NAN_ERROR)
         constraint = request.constraint
         if constraint is not None and (constraint.error is not None or not constraint.accept(token_id)):
             return self._fail(request, constraint.error or BROKEN_GRAMMAR_ERROR)

@@ -222,6 +222,17 @@ class TestEnds:
         harness.update()
         assert harness.received["next"] == [0]
 
+    def test_a_request_whose_limits_leave_no_token_proves_nothing(self) -> None:
+        harness = quiet(make_plan())
+        harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "dry" else 0
+        harness.add(request("dry", [0] * 9, allowed_token_ids=[3], bad_words=["c"]))
+        (output,) = harness.step()
+        assert output.finish_reason == "error" and "limits" in (output.error or "")
+        harness.add(request("next", [0] * 9))
+        step = harness.schedule()
+        assert step is not None and not step.blocks_to_wipe
+        assert harness.scheduler.current_stats().num_corrupted == 0
+
     def test_blocks_are_not_wiped_before_anything_failed(self) -> None:
         harness = quiet(make_plan())
         harness.add(request("a", [0] * 9))
