@@ -225,7 +225,9 @@ class TestEnds:
     def test_a_request_whose_limits_leave_no_token_proves_nothing(self) -> None:
         harness = quiet(make_plan())
         harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "dry" else 0
-        harness.add(request("dry", [0] * 9, allowed_token_ids=[3], bad_words=["c"]))
+        dry = request("dry", [0] * 9)
+        dry.params.allowed_token_ids = [3]
+        harness.add(dry)
         (output,) = harness.step()
         assert output.finish_reason == "error" and "limits" in (output.error or "")
         harness.add(request("next", [0] * 9))
