@@ -1,6 +1,5 @@
 """Built-in tools are what the server's owner hooks in."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +8,13 @@ from conftest import StartServer
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids
 from test_responses_api import create, stream
 
-from octavo.api.openai.responses_api.hooks import BuiltinResult, base_type, load_hooks
-from octavo.errors import ConfigError, InvalidRequestError, RequestFailedError
+from octavo.api.openai.responses_api.hooks import base_type, load_hooks
+from octavo.errors import ConfigError
 
 SEARCH = {"type": "web_search_preview", "search_context_size": "low"}
 
 
-class Search:
-    """Finds always the same."""
-
-    name = "search"
-    description = "Search the web."
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {"query": {"type": "string"}}}
-
-    async def call(self, arguments: dict[str, Any]) -> BuiltinResult:
-        match arguments.get("query"):
-            case "bug":
-                raise KeyError("secret detail")
-            case "down":
-                raise RequestFailedError("The index is down.")
-            case query:
-                return BuiltinResult(f"Found {query}.", {"action": {"type": "search", "query": query}})
-
-
-def make_search(tool: Mapping[str, Any]) -> Search:
-    """The hook."""
-    if tool.get("search_context_size") == "huge":
-        raise InvalidRequestError("tools: search_context_size is low or high.", "tools")
-    if tool.get("search_context_size") == "bug":
-        raise KeyError("secret detail")
-    return Search()
-
-
-HOOKS = [f"web_search={__file__}:make_search"]
+HOOKS = [f"web_search={Path(__file__).with_name('search_hook.py')}:make_search"]
 
 
 def test_a_hook_is_called(start_server: StartServer) -> None:
