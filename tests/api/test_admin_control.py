@@ -170,7 +170,7 @@ def test_the_environment_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_load_counts_what_is_being_answered(start_server: StartServer) -> None:
-    server = start_server(FakeEngine(step_seconds=0.05))
+    server = start_server(FakeEngine(step_seconds=0.5))
     assert server.client.get("/load").json() == {"server_load": 0}
     with server.client.stream("POST", "/v1/completions", json={"prompt": "hi", "stream": True}) as response:
         next(response.iter_lines())
