@@ -80,8 +80,7 @@ class Request:
     def may_run_dry(self) -> bool:
         """Whether its own limits may leave no token to draw, which looks like logits that are not numbers."""
         params = self.source.params
-        is_bound = self.constraint is not None or params.allowed_token_ids is not None
-        return is_bound or bool(params.bad_words or params.logit_bias)
+        return self.constraint is not None or params.allowed_token_ids is not None or bool(params.bad_words)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

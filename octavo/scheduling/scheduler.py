@@ -41,7 +41,7 @@ from octavo.scheduling.running import Running
 
 NAN_ERROR = "The model's output was not a number; the request was ended, others go on."
 NO_TOKEN_ERROR = (
-    "No token is left that all of the request's limits allow (its grammar, allowed_token_ids, bad_words, logit_bias), "
+    "No token is left that all of the request's limits allow (its grammar, allowed_token_ids, bad_words), "
     "or the model's output was not a number; the request was ended, others go on."
 )
 BROKEN_GRAMMAR_ERROR = "The text left its grammar; the request was ended, others go on."

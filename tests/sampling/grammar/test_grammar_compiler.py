@@ -107,6 +107,17 @@ def test_a_trial_says_how_much_memory_it_takes(trial: TrialProcess) -> None:
     assert result.error is None and 0 < result.num_bytes < 64 << 20
 
 
+def test_an_engine_with_much_memory_keeps_its_trial_process(vocabulary_source: VocabularySource) -> None:
+    trial = TrialProcess(vocabulary_source)
+    engines = np.ones((3 << 30) // 2, np.int8)
+    try:
+        assert trial.run(task(regex="a+")).error is None
+        assert trial._process is not None, "it is not taken for one that has grown itself"
+    finally:
+        trial.stop()
+        del engines
+
+
 def test_a_crash_is_a_result(trial: TrialProcess) -> None:
     assert trial.run(task(regex="a+")).error is None
     assert trial._process is not None
