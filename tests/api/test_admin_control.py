@@ -173,7 +173,8 @@ def test_load_counts_what_is_being_answered(start_server: StartServer) -> None:
     server = start_server(FakeEngine(step_seconds=0.5))
     assert server.client.get("/load").json() == {"server_load": 0}
     with server.client.stream("POST", "/v1/completions", json={"prompt": "hi", "stream": True}) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # whose end would be the end of the connection
+        next(lines)
         assert server.client.get("/load").json() == {"server_load": 1}
 
 
