@@ -1,5 +1,6 @@
 """CPU versions of the per-token kernels, from PyTorch's fused operations."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -27,3 +28,12 @@ def add_rms_norm(
     """Residual add and norm; the sum takes ``x``'s memory."""
     residual = x.add_(residual)
     return rms_norm(residual, weight, eps), residual
+
+
+@basic.mask_logits.register("cpu")
+def _mask_logits(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -> None:
+    # NumPy unpacks bits without a wide number for each.
+    bits = np.unpackbits(masks.numpy().view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+    is_ruled_out = torch.from_numpy(bits).eq_(0).view(torch.bool)
+    for row, is_out in zip(rows.tolist(), is_ruled_out, strict=True):
+        logits[row].masked_fill_(is_out, float("-inf"))
