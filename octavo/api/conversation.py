@@ -103,35 +103,23 @@ class Answer:
 
     Attributes:
         reasoning, content: None if there was none.
-        order: parts in the order in which they began, each kind's neighbours joined: for protocols that keep it.
     """
 
     reasoning: str | None = None
     content: str | None = None
     tool_calls: list[ToolCall] = field(default_factory=list)
-    order: list[ReasoningText | ContentText | ToolCall] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
         """Take the next part."""
-        last = self.order[-1] if self.order else None
         match part:
             case ToolCallBegin(_, name, call_id):
                 self.tool_calls.append(ToolCall(call_id or new_call_id(), name))
-                self.order.append(self.tool_calls[-1])
             case ToolCallArguments(index, text):
                 self.tool_calls[index].arguments += text
             case ReasoningText(text):
                 self.reasoning = (self.reasoning or "") + text
-                if isinstance(last, ReasoningText):
-                    self.order[-1] = ReasoningText(last.text + text)
-                else:
-                    self.order.append(part)
             case ContentText(text):
                 self.content = (self.content or "") + text
-                if isinstance(last, ContentText):
-                    self.order[-1] = ContentText(last.text + text)
-                else:
-                    self.order.append(part)
 
 
 def new_call_id() -> str:

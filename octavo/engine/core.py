@@ -32,17 +32,18 @@ class EngineCore:
 
     Args:
         phases: times the start; may have timed phases before this one's.
+        tells_limit: find out ``EngineInfo.decode_limit``, for which a CPU's memory has to be measured.
 
     Raises:
         OctavoError: the model or a setting is wrong.
     """
 
-    def __init__(self, settings: EngineConfig, phases: PhaseTimer | None = None) -> None:
+    def __init__(self, settings: EngineConfig, phases: PhaseTimer | None = None, *, tells_limit: bool = False) -> None:
         phases = phases or PhaseTimer(logger)
         with phases.phase("configuration"):
             source, config = find_model(settings)
             platform = select_platform(settings.device.device)
-            plan = make_plan(settings, config, platform, platform.read_bandwidth())
+            plan = make_plan(settings, config, platform, platform.read_bandwidth() if tells_limit else 0.0)
         for decision in plan.decisions:
             logger.debug("%s = %s: %s", decision.name, decision.value, decision.reason)
         executor = InProcessExecutor(settings, source, config, plan, platform, phases)

@@ -65,7 +65,7 @@ class EngineServer:
         try:
             phases = PhaseTimer(logger)
             phases.add("imports", process_age())
-            self._core = EngineCore(self._settings, phases)
+            self._core = EngineCore(self._settings, phases, tells_limit=True)
             self._control = Control(self._core, self._settings, self._deliver, self._send_stats)
             # What exists by now stays; a garbage collection in service need not look at it again and again.
             gc.freeze()

@@ -6,9 +6,6 @@ from typing import Any
 
 import openai
 import pytest
-
-pytest.importorskip("mcp")
-
 from conftest import RunningServer, StartServer
 from mcp_server import RunningMcpServer, running_mcp_server
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids

@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-pytest.importorskip("mcp")
-
 from octavo.api.openai.responses_api import mcp_connection
 from octavo.api.openai.responses_api.mcp import McpError, McpServer
 from octavo.api.openai.responses_api.mcp_connection import McpConnection

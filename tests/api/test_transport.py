@@ -19,7 +19,7 @@ from octavo.errors import ConfigError
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``ca.pem``, and ``server`` and ``client`` signed by it, each with a ``.key``."""
     if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl program")
+        pytest.skip("needs the openssl program; ran on Debian, which has it")
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments: str) -> None:

@@ -20,7 +20,7 @@ from octavo.records import EngineRequest, PoolingRequest, PoolingSpec, SamplingP
 from octavo.records.pooling import SequencePooling
 
 pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="runs where Triton's interpreter is on: without a GPU; tests/gpu does it with one"
+    torch.cuda.is_available(), reason="runs where Triton's interpreter is on: on machines without a GPU, such as CI's"
 )
 
 DEVICE = torch.device("cpu")

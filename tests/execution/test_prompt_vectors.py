@@ -22,7 +22,7 @@ def vectors_of(model: CausalLM, prompt: list[int]) -> PromptEmbeds:
 CHUNKS: dict[str, Any] = {"num_steps_ahead": 1, "max_num_batched_tokens": 9}
 PREEMPTED: dict[str, Any] = {"num_blocks": 28, "enable_prefix_caching": False}
 needs_interpreter = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="Triton's interpreter is on without a GPU only"
+    torch.cuda.is_available(), reason="runs where Triton's interpreter is on: on machines without a GPU, such as CI's"
 )
 
 

@@ -25,7 +25,7 @@ def _find_folder(*, may_fetch: bool) -> Path:
         except FetchError as error:
             pytest.skip(str(error))
     if found is None:
-        pytest.skip("the weights are not here; python tests/parity/fetch_minilm.py fetches them")
+        pytest.skip("the weights are not here; python tests/parity/fetch_minilm.py fetches them; ran on 2 CPU cores")
     return found
 
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from octavo.errors import ConfigError
 from octavo.outputs.meter import RequestMeter
 from octavo.records import EngineOutput, EngineRequest, PreparedRequest, RequestTimes, SamplingParams, StepOutputs
 from octavo.telemetry.metrics import Metrics
 from octavo.telemetry.tracing import Tracer
-
-pytest.importorskip("opentelemetry.sdk")
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 

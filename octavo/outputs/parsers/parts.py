@@ -39,24 +39,3 @@ class ToolCallArguments:
 
 
 Part = ReasoningText | ContentText | ToolCallBegin | ToolCallArguments
-
-
-def joined(parts: list[Part]) -> list[Part]:
-    """The same parts with neighbours of one kind made one, and empty ones left out."""
-    merged: list[Part] = []
-    for part in parts:
-        last = merged[-1] if merged else None
-        if isinstance(part, ToolCallBegin):
-            merged.append(part)
-        elif not part.text:
-            continue
-        elif isinstance(part, ToolCallArguments):
-            if isinstance(last, ToolCallArguments) and last.index == part.index:
-                merged[-1] = ToolCallArguments(part.index, last.text + part.text)
-            else:
-                merged.append(part)
-        elif type(last) is type(part):
-            merged[-1] = type(part)(last.text + part.text)
-        else:
-            merged.append(part)
-    return merged

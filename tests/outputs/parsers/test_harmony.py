@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.parsers.harmony import HarmonyMachine, HarmonyReasoningParser, HarmonyToolParser
-from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin, joined
-from tests.outputs.parsers.cuts import check_cuts, places, run
+from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from tests.outputs.parsers.cuts import check_cuts, joined, places, run
 
 PROMPT = (
     "<|start|>user<|message|>What is <|channel|>analysis<|message|>?<|end|>"

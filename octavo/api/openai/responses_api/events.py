@@ -3,8 +3,6 @@
 Every event has a ``sequence_number``, which the sender sets: numbers go up by one from 0.
 """
 
-from typing import Any
-
 import msgspec
 
 from octavo.api.openai.responses import ENCODER, ChatTokenLogprob
@@ -150,9 +148,3 @@ def encode(event: Event) -> bytes:
     """A server-sent event."""
     kind = event.type if isinstance(event, ToolProgress) else event.__struct_config__.tag
     return b"event: %s\ndata: %s\n\n" % (str(kind).encode(), ENCODER.encode(event))
-
-
-def as_dict(event: Event) -> dict[str, Any]:
-    """An event as plain values."""
-    built: dict[str, Any] = msgspec.to_builtins(event)
-    return built

@@ -1,6 +1,7 @@
 """Formats in which a function's name stands before its arguments, which are JSON: DeepSeek, Kimi, Mistral."""
 
 import re
+from abc import abstractmethod
 from typing import ClassVar
 
 from octavo.outputs.parsers.tags import TagSet
@@ -29,13 +30,13 @@ class SectionParser(JsonMachine):
             yield from self._reader.expect(self.call_tag)
         yield from self.read_call()
 
+    @abstractmethod
     def read_call(self) -> Reading[None]:
         """Read one call after its tag.
 
         Raises:
             MalformedCallError: it does not follow the format.
         """
-        raise NotImplementedError
 
 
 class DeepSeekV3Parser(SectionParser):

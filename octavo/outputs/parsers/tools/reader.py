@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from octavo.outputs.parsers.tags import TagSet
+from octavo.outputs.parsers.tags import PendingText, TagSet
 
 _T = TypeVar("_T")
 Reading = Generator[None, None, _T]
@@ -23,29 +23,18 @@ class MalformedCallError(Exception):
     """What was read does not follow the format; never leaves the parsers."""
 
 
-class AnswerReader:
-    """Text that has come and has not been read yet.
+class AnswerReader(PendingText):
+    """Reads pending text as a format's grammar goes.
 
     What is read between ``record`` and ``drop_record`` can be had back as text, for attempts that turn out to be no
     calls.
     """
 
-    __slots__ = ("_is_finished", "_position", "_record", "_text")
+    __slots__ = ("_record",)
 
     def __init__(self) -> None:
-        self._text = ""
-        self._position = 0
-        self._is_finished = False
+        super().__init__()
         self._record: list[str] | None = None
-
-    def feed(self, text: str) -> None:
-        """Add the next piece."""
-        self._text = self._text[self._position :] + text
-        self._position = 0
-
-    def finish(self) -> None:
-        """No more text comes."""
-        self._is_finished = True
 
     @property
     def is_at_end(self) -> bool:

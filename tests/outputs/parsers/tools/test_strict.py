@@ -1,14 +1,13 @@
 import json
 
 import pytest
+import xgrammar
 
 from octavo.outputs.parsers.base import Tool
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS
 from octavo.outputs.parsers.tools.strict import CALL_FRAMES, strict_structural_tag
 from octavo.sampling.grammar.structural import read_structural_tag
 from tests.outputs.parsers.tools.rendering import RENDERINGS
-
-xgrammar = pytest.importorskip("xgrammar")
 
 SCHEMA = {
     "type": "object",
