@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.engine.client import EngineClient
-from octavo.engine.messages import check_sendable
+from octavo.engine.messages import Failed, check_sendable
 from octavo.engine.remote_control import RemoteControl
 from octavo.engine.replay import Replays
 from octavo.engine.supervisor import Supervisor
@@ -475,11 +475,11 @@ class AsyncLLM(RemoteControl):
         self._handle_batch(StepOutputs(others=failures), self.stats)
         return requests
 
-    def _handle_failure(self, error: str, is_setting: bool) -> None:
-        if is_setting:
-            self._die(ConfigError(error))
+    def _handle_failure(self, failed: Failed) -> None:
+        if failed.is_final:
+            self._die(ConfigError(failed.error) if failed.is_setting else EngineDeadError(failed.error))
         else:
-            logger.error("%s", error)
+            logger.error("%s", failed.error)
 
     def _handle_batch(self, outputs: StepOutputs, stats: EngineStats) -> None:
         if stats.num_steps != self.stats.num_steps or stats.is_paused:

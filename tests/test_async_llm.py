@@ -192,6 +192,53 @@ def test_engine_is_replaced(folder: Path) -> None:
     run(folder, scenario)
 
 
+FAIL_ONCE = """
+import os, sys
+from pathlib import Path
+
+wish = Path(__file__).with_name("fail")
+if "octavo.engine.process" in sys.orig_argv and wish.exists():
+    wish.unlink()
+    from octavo.execution.executor import InProcessExecutor
+
+    def start(*_):
+        raise RuntimeError("no room")
+
+    InProcessExecutor.start = start
+"""
+
+
+@pytest.fixture
+def next_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where to put a file so that the next engine cannot start."""
+    (tmp_path / "sitecustomize.py").write_text(FAIL_ONCE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path / "fail"
+
+
+def test_an_engine_that_cannot_start_is_told_at_once(folder: Path, next_start_fails: Path) -> None:
+    async def main() -> None:
+        next_start_fails.touch()
+        with pytest.raises(EngineDeadError, match="could not start: no room"):
+            async with asyncio.timeout(60), running(folder):
+                pass
+
+    asyncio.run(main())
+    assert not next_start_fails.exists() and not engine_processes()
+
+
+def test_an_engine_that_cannot_start_again_yet_is_tried_once_more(folder: Path, next_start_fails: Path) -> None:
+    async def scenario(llm: AsyncLLM) -> None:
+        request = asyncio.create_task(last(llm, "request"))
+        await until(lambda: llm.stats.num_running == 1)
+        next_start_fails.touch()
+        engine_processes()[0].kill()
+        assert (await request).outputs[0].finish_reason == "length"
+        assert not next_start_fails.exists()
+
+    run(folder, scenario)
+
+
 def test_a_grammar_goes_on_in_the_next_engine(folder: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         form = StructuredOutputsParams(regex="([ab]{2} ){80}")

@@ -21,6 +21,7 @@ import msgspec
 from octavo.api.environment import with_environment
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig, ServerSettings
+from octavo.engine.launch import START_FAILED
 from octavo.engine.supervisor import Supervisor
 from octavo.telemetry.logs import configure_logging, log_stats
 
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 _EXTRA_SECONDS = 5.0
-_SETTINGS_AT_FAULT = 2
 
 
 class ApiLaunch(msgspec.Struct):
@@ -180,7 +180,7 @@ async def _keep_child(launch: ApiLaunch, stopping: asyncio.Event) -> int:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 return await ended
-            if process.returncode == _SETTINGS_AT_FAULT:
+            if process.returncode == START_FAILED:
                 return process.returncode
             logger.error("API process %d ended with status %s; starting it again", launch.index, process.returncode)
         finally:

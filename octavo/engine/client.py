@@ -27,7 +27,7 @@ class EngineClient:
         address: where to listen, a ZeroMQ address.
         on_ready: called with the engine's description; returns the requests to (re)play.
         on_batch: called with outputs and the engine's figures.
-        on_failed: called when the engine could not start: sentence, and whether a setting is at fault.
+        on_failed: called when the engine could not start.
         on_lost: called when something of what the engine said could not be understood: whoever waits for it would
             wait for ever.
     """
@@ -38,7 +38,7 @@ class EngineClient:
         *,
         on_ready: Callable[[EngineInfo], list[EngineRequest]],
         on_batch: Callable[[StepOutputs, EngineStats], None],
-        on_failed: Callable[[str, bool], None],
+        on_failed: Callable[[messages.Failed], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._on_ready, self._on_batch, self._on_failed, self._on_lost = on_ready, on_batch, on_failed, on_lost
@@ -124,8 +124,8 @@ class EngineClient:
                 self._note_disconnections()
                 self._identity, self._generation = identity, generation
                 await self.add(self._on_ready(info))
-            case messages.Failed(error=error, is_setting=is_setting):
-                self._on_failed(error, is_setting)
+            case messages.Failed():
+                self._on_failed(message)
             case messages.Reply(call_id=call_id, value=value, error=error):
                 future = self._calls.pop(call_id, None)
                 if future is None or future.done():

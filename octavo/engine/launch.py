@@ -4,6 +4,9 @@ import msgspec
 
 from octavo.config import EngineConfig
 
+START_FAILED = 2
+"""Exit status of an engine process that could not start and could not the next time either."""
+
 
 class Launch(msgspec.Struct):
     """How an engine process is to start.

@@ -47,12 +47,14 @@ class Failed(msgspec.Struct, tag="failed"):
     """The engine could not start.
 
     Attributes:
-        is_setting: whether a setting or model is at fault, so that trying again is no use.
+        is_setting: whether a setting or model is at fault.
+        is_final: whether no other engine will be started.
     """
 
     generation: int
     error: str
     is_setting: bool
+    is_final: bool
 
 
 class Batch(msgspec.Struct, tag="batch"):

@@ -20,7 +20,7 @@ from octavo.engine import messages
 from octavo.engine.constraints import refusal
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
-from octavo.engine.launch import Launch
+from octavo.engine.launch import START_FAILED, Launch
 from octavo.engine.parent import end_with_parent
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.records import EngineRequest, StepOutputs
@@ -200,11 +200,15 @@ class EngineServer:
             self._send(frontend, messages.Batch(self._generation, StepOutputs(), self._core.stats))
 
     def _report_failure(self, error: str, *, is_setting: bool) -> int:
+        # What keeps the first engine from starting stays. A later one may find its predecessor's memory still taken.
+        is_final = self._generation == 1
         for frontend in self._frontends:
-            self._send(frontend, messages.Failed(self._generation, error, is_setting))
+            self._send(frontend, messages.Failed(self._generation, error, is_setting, is_final))
+            frontend.socket.disable_monitor()
+            frontend.monitor.close(0)
             frontend.socket.close()
         self._context.term()
-        return 2 if is_setting else 1
+        return START_FAILED if is_final else 1
 
     def _send(self, frontend: _Frontend, message: messages.FromEngine) -> None:
         frontend.socket.send(messages.encode(message))

@@ -10,11 +10,10 @@ import time
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.engine.launch import Launch
+from octavo.engine.launch import START_FAILED, Launch
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS_AT_FAULT = 2
 _RESTART_WINDOW = 120.0
 _MAX_RESTARTS = 5
 
@@ -22,7 +21,7 @@ _MAX_RESTARTS = 5
 class Supervisor:
     """Starts the engine process, and starts it again when it dies.
 
-    Gives up when a setting is at fault or when the process dies more than five times within two minutes.
+    Gives up when the first one cannot start, or when the process dies more than five times within two minutes.
 
     Args:
         addresses: where each frontend listens.
@@ -48,7 +47,7 @@ class Supervisor:
             while not self._stopping:
                 process = await self._start()
                 status = await process.wait()
-                if self._stopping or status == _SETTINGS_AT_FAULT:
+                if self._stopping or status == START_FAILED:
                     return
                 logger.error("the engine process ended %s; starting it again", _describe(status))
                 if not self._may_restart():

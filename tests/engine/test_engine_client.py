@@ -60,7 +60,7 @@ class Frontend:
             address,
             on_ready=lambda info: self.unfinished,
             on_batch=self._take,
-            on_failed=lambda error, is_setting: self.failures.append((error, is_setting)),
+            on_failed=lambda failed: self.failures.append((failed.error, failed.is_setting)),
             on_lost=self._lose,
         )
 
@@ -186,7 +186,7 @@ def test_one_bad_message_does_not_end_the_connection(tmp_path: Path) -> None:
         await frontend.until(lambda: frontend.num_lost == 2)
         with pytest.raises(EngineDeadError, match="could not be read"):
             await call
-        await engine.say(messages.Failed(1, "No such model.", True))
+        await engine.say(messages.Failed(1, "No such model.", True, True))
         await frontend.until(lambda: frontend.failures == [("No such model.", True)])
         engine.die()
 

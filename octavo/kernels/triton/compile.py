@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import triton
+from triton.runtime._async_compile import active_mode
 from triton.runtime.jit import JITFunction
 
 from octavo.kernels.triton.launch import IS_INTERPRETED
@@ -40,6 +41,13 @@ def compile_together(device: torch.device) -> Iterator[None]:
 
 
 class _Ahead(triton.AsyncCompileMode):
+    def __exit__(self, *error: Any) -> None:
+        try:
+            super().__exit__(*error)
+        finally:
+            # Where a kernel does not compile, Triton would refuse the next attempt, too.
+            active_mode.set(None)
+
     def submit(self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], None]) -> Any:
         def compile_and_load() -> Any:
             kernel = compile_fn()

@@ -12,7 +12,7 @@ import torch
 import triton
 
 from octavo.kernels.triton.decode_chunks import COPIES, paged_decode_kernel
-from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 
 MAX_CHUNKS = 64
 """Most chunks that a row is worth cutting into."""
@@ -211,7 +211,7 @@ def launch(
     assert num_rows <= len(workspace.arrivals)
     assert kv_cache.stride()[-2:] == (head_dim, 1)
     tile = tile or choose_tile(head_dim, kv_cache.dtype, num_rows * num_kv_heads)
-    group, block_d = num_heads // num_kv_heads, triton.next_power_of_2(head_dim)
+    group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
     # Each warp holds sums of its own where registers have room for them.
     has_walkers = kv_cache.dtype != torch.float32 and group <= 16
     paged_decode_kernel[num_kv_heads, cut.max_chunks, num_rows](

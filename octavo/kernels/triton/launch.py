@@ -20,6 +20,9 @@ import triton.language as tl
 IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter, on CPU tensors (``TRITON_INTERPRET=1`` at import)."""
 
+MIN_DOT_SIZE = 16
+"""Least extent of a tile that Triton's matrix products take."""
+
 
 @triton.jit
 def wait_in_loop():

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 from octavo.kernels.triton.prefill_tiles import count_tiles, find_tile
 
 LOG2_E = 1.4426950408889634
@@ -259,7 +259,7 @@ def portable_prefill(
         0.0 if softcap is None else softcap * LOG2_E,
         window or 0,
         NUM_KV_HEADS=num_kv_heads, GROUP=group, PACK=pack,
-        D=head_dim, D_PAD=triton.next_power_of_2(head_dim),
+        D=head_dim, D_PAD=max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_SIZE=k.shape[2] if is_paged else 1, PAGED=is_paged,
         WINDOW=window is not None, CAP=softcap is not None, SINKS=sinks is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",

@@ -35,11 +35,13 @@ from octavo.sampling.logprobs import token_logprobs
 from octavo.sampling.penalties import apply_penalties
 
 CPU = torch.device("cpu")
-CASES: dict[str, tuple[str, torch.dtype, bool]] = {
-    "llama-float32": ("LlamaForCausalLM", torch.float32, False),
-    "qwen3-bfloat16": ("Qwen3ForCausalLM", torch.bfloat16, False),
-    "gemma3-float16-deterministic": ("Gemma3ForCausalLM", torch.float16, True),
-    "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, False),
+CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
+    "llama-float32": ("LlamaForCausalLM", torch.float32, 64, False),
+    "llama-float32-small-heads": ("LlamaForCausalLM", torch.float32, 8, False),
+    "qwen3-bfloat16": ("Qwen3ForCausalLM", torch.bfloat16, 64, False),
+    "gemma3-float16-deterministic": ("Gemma3ForCausalLM", torch.float16, 64, True),
+    "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
 }
 
 
@@ -57,7 +59,7 @@ class _Driver:
 
 
 def main(case: str) -> None:
-    architecture, dtype, deterministic = CASES[case]
+    architecture, dtype, head_dim, deterministic = CASES[case]
     compiled: collections.Counter[str] = collections.Counter()
     original = JITFunction.run
 
@@ -74,7 +76,7 @@ def main(case: str) -> None:
         if getattr(module, "__name__", "").startswith("octavo.") and hasattr(module, "num_multiprocessors"):
             module.num_multiprocessors = lambda device: 132
     windows = ("full_attention", "sliding_attention") if "gemma" in case else ("full_attention",)
-    config = replace(tiny_config(architecture, windows, 5), head_dim=64, hidden_size=64, intermediate_size=96)
+    config = replace(tiny_config(architecture, windows, 5), head_dim=head_dim, hidden_size=64, intermediate_size=96)
     torch.set_default_dtype(dtype)
     model = build_model(config, Build(), MAX_LEN)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
