@@ -218,11 +218,11 @@ def next_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_engine_that_cannot_start_is_told_at_once(folder: Path, next_start_fails: Path) -> None:
     async def main() -> None:
-        next_start_fails.touch()
         with pytest.raises(EngineDeadError, match="could not start: no room"):
             async with asyncio.timeout(60), running(folder):
                 pass
 
+    next_start_fails.touch()
     asyncio.run(main())
     assert not next_start_fails.exists() and not engine_processes()
 
@@ -231,12 +231,12 @@ def test_an_engine_that_cannot_start_again_yet_is_tried_once_more(folder: Path, 
     async def scenario(llm: AsyncLLM) -> None:
         request = asyncio.create_task(last(llm, "request"))
         await until(lambda: llm.stats.num_running == 1)
-        next_start_fails.touch()
+        await asyncio.to_thread(next_start_fails.touch)
         engine_processes()[0].kill()
         assert (await request).outputs[0].finish_reason == "length"
-        assert not next_start_fails.exists()
 
     run(folder, scenario)
+    assert not next_start_fails.exists()
 
 
 def test_a_grammar_goes_on_in_the_next_engine(folder: Path) -> None:

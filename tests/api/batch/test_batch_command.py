@@ -136,7 +136,7 @@ def test_an_interrupted_batch_goes_on(
 ) -> None:
     prompts = [f"prompt {index}" for index in range(12)]
     write(files, *prompts)
-    monkeypatch.setattr(model, "step", 0.005)
+    monkeypatch.setattr(model, "step", 0.05)
     interrupt_after_two_answers(files, number)
     assert run(files, "--max-inflight", "2") == status
     assert not files.output.exists()
@@ -144,6 +144,7 @@ def test_an_interrupted_batch_goes_on(
     assert "goes on from there" in error and "Traceback" not in error
     num_kept = files.output.with_name("out.jsonl.part").read_bytes().count(b"\n")
     assert 2 <= num_kept < 12
+    monkeypatch.setattr(model, "step", 0.0)
     assert run(files) == 0
     assert len(model.started[-1].calls) == 12 - num_kept
     assert [answer["custom_id"] for answer in answers(files)] == [f"id-{index}" for index in range(12)]
