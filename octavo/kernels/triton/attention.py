@@ -20,7 +20,7 @@ from octavo.kernels.triton.launch import num_multiprocessors
 from octavo.kernels.triton.prefill_attention import prefill_attention
 from octavo.kernels.triton.rotary import qk_rope_store
 
-_DETERMINISTIC_CUT = Cut(8, 256)
+_DETERMINISTIC_CUT = Cut(8, 512)
 
 
 class TritonAttention(AttentionBackend):
@@ -123,7 +123,9 @@ class TritonAttention(AttentionBackend):
 
     def _cut(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> Cut:
         if self._deterministic:
-            return _DETERMINISTIC_CUT
+            # A row's bits depend on its chunks, not on which programs see to them.
+            num_programs = 2 * self._num_sms // (num_rows * spec.num_kv_heads)
+            return _DETERMINISTIC_CUT._replace(num_programs=min(max(num_programs, 1), _DETERMINISTIC_CUT.max_chunks))
         places = len(workspace.logsums)
         return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, places)
 

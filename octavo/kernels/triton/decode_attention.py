@@ -86,10 +86,16 @@ class Tile(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How rows are cut: the most chunks of a row, each of which takes a program, and the fewest tokens of a chunk."""
+    """How rows are cut.
+
+    Attributes:
+        max_chunks, min_tokens: most chunks of a row, fewest tokens of a chunk; on these a row's bits depend.
+        num_programs: programs that share out a row's chunks; None is one each.
+    """
 
     max_chunks: int
     min_tokens: int
+    num_programs: int | None = None
 
 
 def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
@@ -214,7 +220,8 @@ def launch(
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
     # Each warp holds sums of its own where registers have room for them.
     has_walkers = kv_cache.dtype != torch.float32 and group <= 16
-    paged_decode_kernel[num_kv_heads, cut.max_chunks, num_rows](
+    assert not preparation["FUSED"] or cut.num_programs is None
+    paged_decode_kernel[num_kv_heads, cut.num_programs or cut.max_chunks, num_rows](
         qkv,
         qkv.stride(0),
         **preparation,
@@ -232,6 +239,7 @@ def launch(
         logsums=workspace.logsums,
         partials=workspace.partials,
         arrivals=workspace.arrivals,
+        max_chunks=cut.max_chunks,
         min_tiles=max(cut.min_tokens // tile.num_tokens, 1),
         scale=scale,
         window=0 if window is None else window,

@@ -1,4 +1,4 @@
-"""The kernel of decode attention: a program attends to one chunk of a row's context; the last one merges the chunks.
+"""The kernel of decode attention: a program attends to a chunk of a row's context; the last one merges the chunks.
 
 A program's warps walk its chunk side by side, each with a softmax of its own (FlashAttention, arXiv:2205.14135), so
 that nothing but the arrival of a tile holds them together. The first tiles are on their way from memory before the
@@ -17,7 +17,7 @@ COPIES = tl.constexpr(4)
 """How often a chunk's weight is kept: as many values as a thread reads at once."""
 
 
-@triton.jit(do_not_specialize=["table_stride", "min_tiles", "window"])
+@triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "window"])
 def paged_decode_kernel(
     qkv: tl.tensor,
     qkv_stride: tl.tensor,
@@ -42,6 +42,7 @@ def paged_decode_kernel(
     logsums: tl.tensor,
     partials: tl.tensor,
     arrivals: tl.tensor,
+    max_chunks: tl.tensor,
     min_tiles: tl.tensor,
     scale: tl.tensor,
     window: tl.tensor,
@@ -61,14 +62,16 @@ def paged_decode_kernel(
     HAS_SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """One chunk of one row and key/value head; grid (key/value heads, most chunks of a row, rows).
+    """Chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
+
+    If ``FUSED``, each chunk has a program of its own; else a program may take several, one after the other.
 
     Args:
         qkv: rows of queries; if ``FUSED``, of queries, keys and values that are not yet normed, rotated and stored.
         cos, sin, q_norm, k_norm, eps: what becomes of them; not used otherwise.
         kv_cache: ``[2, blocks, Hkv, BLOCK_SIZE, HEAD_DIM]``.
         logsums, partials, arrivals: see ``DecodeWorkspace``.
-        min_tiles: fewest tiles of ``TOKENS`` tokens that are worth a chunk of their own.
+        max_chunks, min_tiles: most chunks of a row, fewest tiles of ``TOKENS`` tokens that are worth one of their own.
         WALKERS: how many parts of a tile have a softmax of their own: one a warp, or one in all.
     """
     BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP), 16)
@@ -87,13 +90,92 @@ def paged_decode_kernel(
     first = tl.maximum(seq_len - window, 0) if HAS_WINDOW else 0
     first_tile = first // TOKENS
     num_tiles = tl.maximum(tl.cdiv(end, TOKENS) - first_tile, 1)
-    chunk_tiles = tl.maximum(tl.cdiv(num_tiles, tl.num_programs(1)), min_tiles)
+    chunk_tiles = tl.maximum(tl.cdiv(num_tiles, max_chunks), min_tiles)
     num_chunks = tl.cdiv(num_tiles, chunk_tiles)
     if split >= num_chunks:
         return
-    start_tile = first_tile + split * chunk_tiles
+    out += row * out_stride + head * GROUP * HEAD_DIM
+    place = row * max_chunks * NUM_HEADS + head * GROUP
+    logsums += place * COPIES
+    partials += place * HEAD_DIM
+    arrivals += row * NUM_HEADS + head
+    if sinks is not None:
+        sinks += head * GROUP
+    if FUSED:
+        _attend_chunk(
+            split, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None,
+            qkv + row * qkv_stride, cos + row * cos_stride, sin + row * sin_stride, q_norm, k_norm, eps,
+            keys, table, part_stride, block_stride, out, logsums, partials, arrivals, scale, softcap, sinks,
+            ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
+            HAS_WINDOW, HAS_SOFTCAP, PDL,
+        )  # fmt: skip
+    else:
+        if PDL:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        group = qkv + row * qkv_stride + head * GROUP * HEAD_DIM
+        queries = load_queries(group, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS)
+        for chunk in range(split, num_chunks, tl.num_programs(1)):
+            _attend_chunk(
+                chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries,
+                qkv, cos, sin, q_norm, k_norm, eps,
+                keys, table, part_stride, block_stride, out, logsums, partials, arrivals, scale, softcap, sinks,
+                ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
+                HAS_WINDOW, HAS_SOFTCAP, PDL,
+            )  # fmt: skip
+
+
+@triton.jit
+def _attend_chunk(
+    chunk: tl.tensor,
+    num_chunks: tl.tensor,
+    chunk_tiles: tl.tensor,
+    first_tile: tl.tensor,
+    num_tiles: tl.tensor,
+    first: tl.tensor,
+    end: tl.tensor,
+    head: tl.tensor,
+    queries: tl.tensor,
+    row_qkv: tl.tensor,
+    row_cos: tl.tensor,
+    row_sin: tl.tensor,
+    q_norm: tl.tensor,
+    k_norm: tl.tensor,
+    eps: tl.tensor,
+    keys: tl.tensor,
+    table: tl.tensor,
+    part_stride: tl.tensor,
+    block_stride: tl.tensor,
+    out: tl.tensor,
+    logsums: tl.tensor,
+    partials: tl.tensor,
+    arrivals: tl.tensor,
+    scale: tl.tensor,
+    softcap: tl.tensor,
+    sinks: tl.tensor,
+    ROTARY_DIM: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    TOKENS: tl.constexpr,
+    WALKERS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One chunk of one row and key/value head, and the merge if it is the last one; pointers are the row's and head's.
+
+    Args:
+        queries: of the head's group, or None to prepare them, and the new token's key and value, from ``row_qkv``.
+    """
+    FUSED: tl.constexpr = queries is None
+    start_tile = first_tile + chunk * chunk_tiles
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
-    is_owner = split == num_chunks - 1
+    is_owner = chunk == num_chunks - 1
     dims = tl.arange(0, BLOCK_D)
     # A walker's tokens of a tile, and where its blocks, or parts of one, begin among them.
     SPAN: tl.constexpr = TOKENS // WALKERS
@@ -106,16 +188,9 @@ def paged_decode_kernel(
     if FUSED:
         block = tl.load(table + end // BLOCK_SIZE).to(tl.int64)
         place = keys + block * block_stride + end % BLOCK_SIZE * HEAD_DIM
-        row_qkv, row_cos, row_sin = qkv + row * qkv_stride, cos + row * cos_stride, sin + row * sin_stride
-        queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), qkv.dtype.element_ty)
+        queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), row_qkv.dtype.element_ty)
         new_score = tl.zeros((1, 1, triton.next_power_of_2(GROUP)), tl.float32)
-        new_value = tl.zeros((1, 1, 1, BLOCK_D), qkv.dtype.element_ty)
-    else:
-        if PDL:
-            tl.extra.cuda.gdc_wait()
-            tl.extra.cuda.gdc_launch_dependents()
-        group = qkv + row * qkv_stride + head * GROUP * HEAD_DIM
-        queries = load_queries(group, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS)
+        new_value = tl.zeros((1, 1, 1, BLOCK_D), row_qkv.dtype.element_ty)
 
     peak = tl.full((WALKERS, BLOCK_G), _LOWEST, tl.float32)
     total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
@@ -155,10 +230,6 @@ def paged_decode_kernel(
     total = tl.sum(total, 0)[None, :]
 
     heads = tl.arange(0, HEADS)
-    first_head = head * GROUP
-    out += row * out_stride + first_head * HEAD_DIM
-    if sinks is not None:
-        sinks += first_head
     logsum = tl.reshape(chunk_peak + tl.log2(total), (HEADS,))[:, None] + tl.zeros((HEADS, COPIES), tl.float32)
     if sinks is not None:
         logits = tl.load(sinks + heads, heads < GROUP, other=0.0).to(tl.float32)
@@ -168,17 +239,13 @@ def paged_decode_kernel(
     if num_chunks == 1:
         tl.store(out + heads[:, None] * HEAD_DIM + dims, values.to(out.dtype.element_ty), mask)
     else:
-        row_place = row * tl.num_programs(1) * NUM_HEADS + first_head
-        places = row_place + split * NUM_HEADS + heads[:, None]
+        places = chunk * NUM_HEADS + heads[:, None]
         tl.store(logsums + places * COPIES + tl.arange(0, COPIES)[None, :], logsum, heads[:, None] < GROUP)
         tl.store(partials + places * HEAD_DIM + dims[None, :], values, mask)
         # Every thread's results must be out before one thread says so.
         tl.debug_barrier()
-        arrivals += row * NUM_HEADS + head
         if tl.atomic_add(arrivals, 1, sem="acq_rel") == num_chunks - 1:
             tl.store(arrivals, 0)
-            logsums += row_place * COPIES
-            partials += row_place * HEAD_DIM
             _merge_chunks(num_chunks, logsums, partials, out, sinks, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D)
 
 

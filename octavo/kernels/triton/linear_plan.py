@@ -18,6 +18,8 @@ PART_UNIT = 128
 
 MAX_PARTS = 16
 
+_PREFETCH_OF_FEW, _PREFETCH = 16384, 65536
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -69,17 +71,46 @@ def choose_plan(
     """
     if not is_deterministic and num_rows > WIDE_ROWS:
         return None
-    block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64 if num_rows <= SMALL_ROWS else 128
-    block_n = 64 if num_rows <= SMALL_ROWS or is_gated else 128
     num_parts = _parts(num_channels, num_features, num_sms)
     if num_rows > MAX_ROWS:
         mode: Literal["one", "split", "whole"] = "whole" if num_parts > 1 else "one"
+        block_n = 64 if is_gated else 128
         return Plan(128, block_n, 64, num_parts, mode, 4, 8, use_descriptors=False, prefetch_bytes=0)
-    mode = "split" if num_parts > 1 else "one"
+    if num_parts == 1:
+        return _plan_of_one_part(num_rows, is_gated=is_gated)
+    # Enough tiles for the device leave nothing to share; a short sum costs less than what the sharing does.
+    num_tiles = -(-num_channels // 64)
+    few = 2 * num_sms // 3
+    if num_rows <= 32 or (num_rows <= SMALL_ROWS and num_tiles < few and num_features > 1024):
+        block_m, block_k = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64, 64 if is_gated else 128
+        return Plan(
+            block_m, 64, block_k, num_parts, "split", 4, 4, use_descriptors=False, prefetch_bytes=_PREFETCH_OF_FEW
+        )
+    tiles_m = -(-num_rows // 64)
+    if num_tiles * tiles_m < few // 2 or (num_rows <= 128 and num_features > 8192):
+        block = 128 if num_features > 8192 else 64
+        return Plan(block, block, 64, num_parts, "split", 4, 8, use_descriptors=True, prefetch_bytes=_PREFETCH)
+    block_m, block_n = 64, 64
+    if num_rows > 64 and num_tiles * -(-num_rows // 128) >= few:
+        block_m = 128
+        if not is_gated and num_rows > 128 and num_tiles >= few:
+            block_n = 128
+    block_k, num_warps = (64, 8) if block_n == 128 else (64 if is_gated and block_m == 128 else 128, 4)
+    return Plan(
+        block_m, block_n, block_k, num_parts, "whole", 4, num_warps, use_descriptors=True, prefetch_bytes=_PREFETCH
+    )
+
+
+def _plan_of_one_part(num_rows: int, *, is_gated: bool) -> Plan:
+    """The plan for a product with tiles enough for every multiprocessor."""
     if num_rows <= SMALL_ROWS:
-        block_k = 64 if is_gated else 128
-        return Plan(block_m, block_n, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=16384)
-    return Plan(block_m, block_n, 64, num_parts, mode, 4, 8, use_descriptors=True, prefetch_bytes=65536)
+        block_m, block_k = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64, 64 if is_gated else 128
+        return Plan(block_m, 64, block_k, 1, "one", 4, 4, use_descriptors=False, prefetch_bytes=_PREFETCH_OF_FEW)
+    if num_rows <= 128:
+        block_n, num_stages, num_warps = (64, 3, 4) if is_gated else (128, 4, 8)
+        return Plan(128, block_n, 64, 1, "one", num_stages, num_warps, use_descriptors=True, prefetch_bytes=_PREFETCH)
+    block_n = 64 if is_gated else 128
+    return Plan(256, block_n, 64, 1, "one", 4, 8, use_descriptors=True, prefetch_bytes=_PREFETCH)
 
 
 def _parts(num_channels: int, num_features: int, num_sms: int) -> int:

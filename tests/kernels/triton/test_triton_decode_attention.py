@@ -74,7 +74,9 @@ class Case:
         positions = torch.arange(self.first(row), self.lengths[row], device=self.block_tables.device)
         return self.block_tables[self.slots[row], positions // self.block_size].long()
 
-    def run(self, max_chunks: int, tile: Tile | None = None, min_tokens: int = 32) -> torch.Tensor:
+    def run(
+        self, max_chunks: int, tile: Tile | None = None, min_tokens: int = 32, num_programs: int | None = None
+    ) -> torch.Tensor:
         """The kernel's output, rows past those that decode included."""
         out = torch.full_like(self.q, float("nan"))
         workspace = DecodeWorkspace.allocate(len(self.q) + 1, self.num_heads, self.head_dim, max_chunks, self.device)
@@ -82,7 +84,7 @@ class Case:
         decode_attention(
             self.q, self.kv_cache, self.block_tables, self.slots, self.seq_lens, self.counts, out, workspace,
             num_rows=len(self.q), scale=self.scale, window=self.window, softcap=self.softcap, sinks=self.sinks,
-            cut=Cut(max_chunks, min_tokens), tile=tile,
+            cut=Cut(max_chunks, min_tokens, num_programs), tile=tile,
         )  # fmt: skip
         assert not workspace.arrivals.any()
         return out
@@ -213,6 +215,14 @@ def test_other_rows_do_not_change_a_bit_of_a_row(device: torch.device) -> None:
     for row in range(3):
         alone = case.alone(row).run(5)
         assert torch.equal(alone[0], together[row])
+
+
+def test_which_program_takes_a_chunk_does_not_change_a_bit(device: torch.device) -> None:
+    case = Case([1, 300, 130, 64], 4, 2, 16, device, has_sinks=True)
+    expected = case.run(5)
+    case.check(expected)
+    for num_programs in (1, 2, 3):
+        assert torch.equal(case.run(5, num_programs=num_programs), expected)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_what_the_kernel_does_not_do_goes_to_the_library(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the interpreter adds up in NumPy's order")
 @pytest.mark.parametrize("is_gated", [False, True])
-@pytest.mark.parametrize(("num_channels", "num_features"), [(1024, 2048), (4096, 1024), (640, 5760)])
+@pytest.mark.parametrize(("num_channels", "num_features"), [(1024, 2048), (4096, 1024), (640, 5760), (6144, 4096)])
 def test_bits_of_a_row_do_not_depend_on_the_others(
     device: torch.device, is_gated: bool, num_channels: int, num_features: int
 ) -> None:
