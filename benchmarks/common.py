@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from octavo.bench.http_client import HttpClient
+from octavo.cli.bench_environment import commit
 from octavo.cli.collect_env import machine
 
 OCTAVO = (sys.executable, "-m", "octavo.cli.main")
@@ -28,7 +29,7 @@ def describe() -> dict[str, Any]:
     """Machine, versions, commit and time."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": machine(),
         "load_average_at_start": os.getloadavg(),
         "versions": {
@@ -124,14 +125,6 @@ def cpu_seconds(process: psutil.Process) -> float:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def _version(package: str) -> str:

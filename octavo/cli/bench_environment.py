@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -33,19 +34,31 @@ def describe_environment(command: str, arguments: Sequence[str]) -> dict[str, An
 
 
 def commit() -> str | None:
-    """The commit of a checkout that this Octavo lies in, with ``-dirty`` after changes; None for an installed one."""
+    """The commit of a checkout that this Octavo lies in, with ``-dirty`` after changes, or of an archive of one.
+
+    None for an installed one.
+    """
     folder = Path(octavo.__file__).parent
     try:
         tracked = subprocess.run(
             ["git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=False
         )
         if tracked.returncode:
-            return None
+            return _commit_of_archive(folder.parent / ".git_archival.txt")
         return subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
+        return _commit_of_archive(folder.parent / ".git_archival.txt")
+
+
+def _commit_of_archive(file: Path) -> str | None:
+    """What ``git archive`` wrote into a file for it."""
+    try:
+        found = re.search(r"^node: ([0-9a-f]{7,40})$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
         return None
+    return found[1] if found else None
 
 
 def _versions() -> dict[str, str]:
