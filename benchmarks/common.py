@@ -22,7 +22,6 @@ from octavo.cli.bench_environment import commit
 from octavo.cli.collect_env import machine
 
 OCTAVO = (sys.executable, "-m", "octavo.cli.main")
-REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def describe() -> dict[str, Any]:
