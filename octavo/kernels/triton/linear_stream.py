@@ -77,8 +77,9 @@ def choose_tile(
         depth, x_depth = (9, 9) if num_rows <= 16 else (7, 5)
         tile = StreamTile(8, 64, depth, x_depth, weight_first=False, num_warps=4)
     elif num_rows > 16 and num_features <= 1024 and is_one_wave and not is_gated:
-        # One program a multiprocessor, so that it reads x once; a short ring of x lets the weights come first.
-        tile = StreamTile(32, 64, 4, 3, weight_first=False, num_warps=4)
+        # One program a multiprocessor, which reads x once; all its weights are asked for before any of x.
+        num_rounds = -(-num_features // 256)
+        return StreamTile(32, 64, num_rounds, min(num_rounds, 3), weight_first=False, num_warps=4)
     elif is_many:
         tile = StreamTile(64, 64, 3, 3, weight_first=False, num_warps=2)
     elif (num_rows <= 16) + (num_features < 2048) + (not is_one_wave) >= 2:
