@@ -88,7 +88,14 @@ def test_bits_of_a_row_do_not_depend_on_the_others(device: torch.device, activat
         assert torch.equal(multiply(x[row : row + 1], weight, None, activation, FEW)[0], together[row])
 
 
-SHAPES = [(6144, 4096, False), (4096, 1024, False), (12288, 4096, True), (4096, 12288, False), (1024, 2048, False), (3072, 1024, True)]
+SHAPES = [
+    (6144, 4096, False),
+    (4096, 1024, False),
+    (12288, 4096, True),
+    (4096, 12288, False),
+    (1024, 2048, False),
+    (3072, 1024, True),
+]
 
 
 @pytest.mark.parametrize(("num_channels", "num_features", "is_gated"), SHAPES)
