@@ -75,22 +75,10 @@ def linear_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
 
-    if MODE == "whole":
-        gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        for each in range(num_parts):
-            gate_part, up_part = _multiply(
-                x_rows, weight_rows, x_tiles, weight_tiles, tile_m, tile_n, m < num_rows, up_offset, each, num_parts,
-                num_channels, num_features, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GATED, EVEN_K,
-            )  # fmt: skip
-            gate += gate_part
-            if GATED:
-                up += up_part
-    else:
-        gate, up = _multiply(
-            x_rows, weight_rows, x_tiles, weight_tiles, tile_m, tile_n, m < num_rows, up_offset, part, num_parts,
-            num_channels, num_features, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GATED, EVEN_K,
-        )  # fmt: skip
+    gate, up = _multiply(
+        x_rows, weight_rows, x_tiles, weight_tiles, tile_m, tile_n, m < num_rows, up_offset, part, num_parts,
+        num_channels, num_features, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GATED, MODE == "whole", EVEN_K,
+    )  # fmt: skip
 
     is_last = part >= 0
     if MODE == "split":
@@ -141,12 +129,21 @@ def _multiply(
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
     GATED: tl.constexpr,
+    WHOLE: tl.constexpr,
     EVEN_K: tl.constexpr,
 ):
-    """A part's sums, ``[BLOCK_N, BLOCK_M]`` float32, and those of the second factor (zeros if there is none)."""
-    start, end = _part_borders(part, num_parts, num_features, BLOCK_K)
+    """A part's sums, ``[BLOCK_N, BLOCK_M]`` float32, and those of the second factor (zeros if there is none).
+
+    If ``WHOLE``, the sums over all parts, each added up by itself: in one loop, so that loads never pause.
+    """
+    start, border = _part_borders(part, num_parts, num_features, BLOCK_K)
+    end = border
     gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    if WHOLE:
+        end = num_features
+        whole_gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        whole_up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for k in tl.range(start, end, BLOCK_K, num_stages=STAGES):
         columns = k + tl.arange(0, BLOCK_K)
         if weight_tiles is not None:
@@ -169,6 +166,16 @@ def _multiply(
                 is_column = (columns < num_features)[None, :]
                 up_tile = tl.load((weight_rows + up_offset)[:, None] + columns[None, :], mask=is_column, other=0.0)
             up = tl.dot(up_tile, x_tile.T, up)
+        if WHOLE and k + BLOCK_K >= border:
+            whole_gate += gate
+            gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            if GATED:
+                whole_up += up
+                up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            part += 1
+            _, border = _part_borders(part, num_parts, num_features, BLOCK_K)
+    if WHOLE:
+        gate, up = whole_gate, whole_up
     return gate, up
 
 
