@@ -1,6 +1,8 @@
 """The offline face: a model in this process, prompts in, texts out."""
 
-from collections.abc import Callable, Sequence
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -49,6 +51,8 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         self._inputs: InputProcessor = self._frontend.input_processor(self._engine.info)
         self._outputs = OutputProcessor(self._frontend.tokenizer)
         self._request_ids = count()
+        # What exists by now stays; a garbage collection between two steps need not look at it again.
+        gc.freeze()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer.
@@ -84,17 +88,18 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             One output per prompt, in order.
 
         Raises:
-            InvalidRequestError: a prompt or parameter is wrong; nothing has run then.
+            InvalidRequestError: a prompt or parameter is wrong; the other requests are ended.
             RequestFailedError: a request failed in the engine.
         """
         items = as_prompts(prompts)
         params = _one_each(sampling_params, len(items), "sampling_params")
         priorities = _one_each(priority, len(items), "priority")
-        prepared = [
-            self._inputs.process(str(next(self._request_ids)), prompt, self._final_only(param), priority=rank or 0)
+        now = time.time()
+        prepared = (
+            self._prepare(prompt, param, rank or 0, now)
             for prompt, param, rank in zip(items, params, priorities, strict=True)
-        ]
-        return self._run(prepared, use_tqdm)
+        )
+        return self._run(prepared, len(items), use_tqdm)
 
     def chat(
         self,
@@ -143,30 +148,50 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         """Give the model's memory back; the object cannot be used afterwards."""
         self._engine.shutdown()
 
-    def _final_only(self, params: SamplingParams | None) -> SamplingParams:
+    def _prepare(
+        self, prompt: PromptType, params: SamplingParams | None, priority: int, arrival_time: float
+    ) -> PreparedRequest:
         params = self.get_default_sampling_params() if params is None else params.clone()
         params.output_kind = RequestOutputKind.FINAL_ONLY
-        return params
+        return self._inputs.process(
+            str(next(self._request_ids)), prompt, params, priority=priority, arrival_time=arrival_time
+        )
 
-    def _run(self, prepared: list[PreparedRequest], use_tqdm: bool | Callable[..., tqdm]) -> list[RequestOutput]:
+    def _run(
+        self, prepared: Iterable[PreparedRequest], total: int, use_tqdm: bool | Callable[..., tqdm]
+    ) -> list[RequestOutput]:
         self._engine.check_awake()
+        coming = iter(prepared)
         started: list[PreparedRequest] = []
         done: dict[str, RequestOutput] = {}
         try:
-            for request in prepared:
-                started.append(request)
-                self._outputs.add(request)
-                for child in request.children:
-                    self._engine.add(child)
-            with _progress(use_tqdm, len(prepared)) as bar:
-                while len(done) < len(prepared):
+            with _progress(use_tqdm, total) as bar:
+                while len(done) < total:
+                    self._start_some(coming, started)
                     self._run_step(done, bar)
         finally:
             # After an error or Ctrl-C nothing of this call stays behind.
             for request in started:
                 if request.request_id not in done:
                     self._engine.abort(self._outputs.abort(request.request_id))
-        return [done[request.request_id] for request in prepared]
+        return [done[request.request_id] for request in started]
+
+    def _start_some(self, coming: Iterator[PreparedRequest], started: list[PreparedRequest]) -> None:
+        """Give the engine what its next steps have room for: the rest is made ready while the device works."""
+        plan = self._engine.plan
+        num_steps = 1 if started else 1 + plan.num_steps_ahead
+        room = num_steps * plan.max_num_batched_tokens
+        # Whose turn it is by priority shows only when all are there.
+        takes_all = plan.scheduling_policy == "priority"
+        while takes_all or (room > 0 and len(self._engine.scheduler.waiting) < plan.max_num_seqs):
+            request = next(coming, None)
+            if request is None:
+                return
+            started.append(request)
+            self._outputs.add(request)
+            for child in request.children:
+                self._engine.add(child)
+            room -= len(request.prompt_token_ids)
 
     def _run_step(self, done: dict[str, RequestOutput], bar: tqdm) -> None:
         processed = self._outputs.process(self._engine.step())

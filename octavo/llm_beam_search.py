@@ -1,7 +1,7 @@
 """The offline face's beam search."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from tqdm import tqdm
@@ -31,8 +31,10 @@ class BeamSearchFace(ABC):
     _request_ids: "count[int]"
 
     @abstractmethod
-    def _run(self, prepared: list[PreparedRequest], use_tqdm: bool | Callable[..., tqdm]) -> list[RequestOutput]:
-        """Run requests to their ends."""
+    def _run(
+        self, prepared: Iterable[PreparedRequest], total: int, use_tqdm: bool | Callable[..., tqdm]
+    ) -> list[RequestOutput]:
+        """Run so many requests to their ends."""
 
     def beam_search(
         self,
@@ -91,7 +93,7 @@ class BeamSearchFace(ABC):
                 prompts = search.prompts
                 sizes.append(len(prompts))
                 requests += [self._step_request(prepared, prompt, search.step_params) for prompt in prompts]
-            outputs = self._run(requests, False)
+            outputs = self._run(requests, len(requests), False)
             for (_, search), size in zip(running, sizes, strict=True):
                 search.take(outputs[:size])
                 del outputs[:size]

@@ -15,7 +15,7 @@ from tiny_llama import EOS, SETTINGS, VOCAB_SIZE, write_model
 from octavo import LLM, SamplingParams
 from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError, RequestFailedError
 from octavo.execution.executor import InProcessExecutor
-from octavo.records import EngineStats, RequestOutput, Step
+from octavo.records import EngineStats, RequestOutput, Step, StepOutputs
 from octavo.sampling import AdapterLogitsProcessor
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -123,6 +123,40 @@ class TestPrompts:
         with pytest.raises(InvalidRequestError):
             llm.generate(["good", wrong, "also good"], GREEDY, use_tqdm=False)
         assert_nothing_left(llm)
+
+    def test_prompts_are_made_ready_while_others_run(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+        llm = start(max_num_seqs=2, max_num_batched_tokens=32)
+        prompts = [[number + 10] * 30 for number in range(12)]
+        expected = ids_of([llm.generate(prompt, GREEDY, use_tqdm=False)[0] for prompt in prompts])
+        seen: list[int] = []
+        step = llm._engine.step
+
+        def noting_step() -> StepOutputs:
+            seen.append(len(llm._engine.scheduler.requests))
+            return step()
+
+        monkeypatch.setattr(llm._engine, "step", noting_step)
+        assert ids_of(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
+        assert seen[0] < 3 and max(seen) <= 2 + 3
+        seen.clear()
+        with pytest.raises(InvalidRequestError):
+            llm.generate([*prompts, [-1]], GREEDY, use_tqdm=False)
+        assert seen
+        assert_nothing_left(llm)
+
+    def test_priorities_hold_over_all_prompts(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+        llm = start(max_num_seqs=1, max_num_batched_tokens=32, scheduling_policy="priority")
+        ends: list[str] = []
+        process = llm._outputs.process
+
+        def noting_process(outputs: StepOutputs) -> Any:
+            processed = process(outputs)
+            ends.extend(output.request_id for output in processed.outputs if output.finished)
+            return processed
+
+        monkeypatch.setattr(llm._outputs, "process", noting_process)
+        llm.generate([[20] * 30] * 4, GREEDY, use_tqdm=False, priority=[3, 2, 1, 0])
+        assert ends == sorted(ends, key=int, reverse=True)
 
     def test_one_parameter_object_for_each_prompt(self, llm: LLM) -> None:
         with pytest.raises(InvalidRequestError, match="2 prompts but 3 sampling_params"):
