@@ -1,8 +1,8 @@
 """Captured steps: one CUDA graph replay instead of hundreds of launches.
 
 Kernels read lengths on the device and leave padding alone, so a graph made for a size serves every smaller step. There
-is a ladder of graphs for steps in which every row decodes, a short one for small steps with chunks, and one for a few
-fresh prompts alone, whose first tokens wait for nothing else. Larger steps keep the device busy for longer than
+is a ladder of graphs for steps in which every row decodes, one for small steps with chunks, and one for a few fresh
+prompts alone, whose first tokens wait for nothing else. Larger steps keep the device busy for longer than
 launching takes, and run without.
 """
 
@@ -22,7 +22,8 @@ Forward = Callable[[StepShape], tuple[torch.Tensor, torch.Tensor]]
 Sample = Callable[[torch.Tensor], None]
 """Draws from logits ``[rows, vocab]`` into device state."""
 
-_MIXED_TOKENS = (32, 64, 128, 256, 512, 1024)
+# Products take tiles of 128 tokens, and from a few hundred on their time grows with the tokens: padding costs.
+_MIXED_TOKENS = (32, 64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _FIRST_TOKENS = (32, 64, 128, 256, 512)
 _FIRST_ROWS = 4
 
@@ -49,8 +50,9 @@ def ladder(max_num_seqs: int, max_tokens: int) -> list[StepShape]:
     decodes = [StepShape(rows, rows, 1, True, False, False) for rows in decode_sizes(max_num_seqs)]
     mixed = []
     for tokens in _MIXED_TOKENS:
-        # Most tokens of such a step are chunks; rows cost a little in the head and in attention.
-        rows = min(max_num_seqs, tokens if tokens <= 64 else tokens // 2)
+        # Rows cost a little in the head and in attention. Small steps have few; large ones may be a full batch and
+        # one prompt more.
+        rows = min(max_num_seqs, tokens // 2 if 64 < tokens <= max_num_seqs else tokens)
         if tokens <= max_tokens:
             mixed.append(StepShape(rows, tokens, tokens, True, True, False))
     first = [

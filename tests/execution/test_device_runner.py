@@ -162,3 +162,6 @@ def test_captured_sizes_cover_every_batch_with_little_padding() -> None:
     assert [shape.num_tokens for shape in shapes] == sorted((shape.num_tokens for shape in shapes), reverse=True)
     assert all(shape.num_rows <= min(256, shape.num_tokens) for shape in shapes)
     assert all(shape.num_tokens <= 100 for shape in ladder(8, 100))
+    full = [shape.num_tokens for shape in shapes if shape.has_chunks and shape.has_decodes and shape.num_rows == 256]
+    for tokens in range(257, 1025):
+        assert min(size for size in full if size >= tokens) - tokens < 128
