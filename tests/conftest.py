@@ -4,7 +4,17 @@ import os
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+
+from octavo.scheduling.outlook import Outlook
+
+
+@pytest.fixture
+def hasty_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are let in while there is a block for each, as if none would grow: later some have to give way."""
+    monkeypatch.setattr(Outlook, "growth", lambda *_: 0)
+
 
 if not torch.cuda.is_available():
     # Read once, when a kernel is defined.

@@ -463,6 +463,7 @@ class TestPrefixCache:
 
 
 class TestScarceBlocks:
+    @pytest.mark.usefixtures("hasty_admission")
     def test_preempted_requests_get_the_same_text(self, start: Start, llm: LLM) -> None:
         prompts = [[number + 5] * 20 for number in range(10)]
         params = [seeded(number, max_tokens=30, logprobs=1) for number in range(10)]

@@ -12,6 +12,7 @@ from octavo.cache import CacheManager, PrefixHasher, RequestCache
 from octavo.errors import InvalidRequestError
 from octavo.records import EngineRequest, EngineStats, Plan
 from octavo.sampling.grammar.constraint import Constraint
+from octavo.scheduling.outlook import Outlook
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.repetition import RepetitionDetector
 from octavo.scheduling.request import Request, Status
@@ -42,6 +43,8 @@ class Admission:
         self._waiting = waiting
         self._requests = requests
         self._stats = stats
+        self._outlook = Outlook()
+        self._num_growing_groups = sum(group.window is None for group in plan.groups)
         self._num_arrived = 0
         self._num_admissible = math.inf
 
@@ -97,6 +100,10 @@ class Admission:
             self._waiting.push(request)
         return parts
 
+    def note_end(self, request: Request) -> None:
+        """Learn from a request that has ended how long others may become."""
+        self._outlook.note_end(len(request.token_ids) - request.num_prompt)
+
     def close(self) -> None:
         """Let nobody in who comes from now on."""
         self._num_admissible = self._num_arrived
@@ -121,14 +128,26 @@ class Admission:
             return None
         self._cache.adopt_prefix(cache, blocks)
         wanted = self._cache.num_blocks_wanted(cache, found + num_new)
-        # Each running request may soon want a block in every group: admitting into the last ones would thrash.
-        reserve = len(self._running.rows) * len(self._plan.groups)
-        if wanted + reserve > self._cache.pool.num_free:
+        request.expected_len = self._outlook.expected_len(request)
+        # Blocks fill up at different times, and windows move on by whole blocks: one more for each that runs.
+        rounding = len(self._running.rows) * len(self._plan.groups)
+        if max(wanted, self._num_blocks_to_come(request, found)) + rounding > self._cache.pool.num_free:
             self._cache.free(cache)
             return None
         request.status = Status.RUNNING
         self._note_admission(request, found)
         return self._running.enter(request, found, num_new)
+
+    def _num_blocks_to_come(self, request: Request, num_found: int) -> int:
+        """Blocks that running requests will take, if this one runs, before they give as many back.
+
+        Letting requests in for which there is no room in the end only means to compute others twice.
+        """
+        rows = self._running.rows
+        if not len(rows) or not self._num_growing_groups:
+            return 0
+        growth = self._outlook.growth(rows, num_found, len(request.token_ids), request.expected_len)
+        return -(-growth // self._plan.block_size) * self._num_growing_groups
 
     def _note_admission(self, request: Request, num_found: int) -> None:
         if request.num_cached >= 0:

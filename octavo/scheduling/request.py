@@ -30,7 +30,8 @@ class Request:
         cache: its share of the cache.
         token_ids: ``[N]`` int32, prompt and generated tokens as of the last time that it waited.
         stop_token_ids, eos_token_ids: tokens that end the text.
-        max_len: tokens at which it ends.
+        max_len: tokens at which it ends at the latest.
+        expected_len: tokens at which it will probably end, as thought when it was last let in.
         status: waiting, running or finished.
         num_steps_under_way: while it waits after a preemption, steps under way that it was part of.
         num_cached: prompt tokens that the prefix cache served at the first admission; −1 before it.
@@ -47,6 +48,7 @@ class Request:
     stop_token_ids: frozenset[int]
     eos_token_ids: frozenset[int]
     max_len: int
+    expected_len: int = 0
     status: Status = Status.WAITING
     num_steps_under_way: int = 0
     num_cached: int = -1

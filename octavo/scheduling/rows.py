@@ -69,6 +69,7 @@ class Rows:
         num_tokens: ``[S]`` tokens, those included that steps under way will bring.
         num_computed: ``[S]`` tokens in the cache, those of steps under way included.
         max_computed: ``[S]`` tokens that are ever computed: all but the last one that the request may have.
+        expected_len: ``[S]`` tokens at which the request will probably end.
         blocks_last: ``[S]`` computed tokens up to which the request neither takes a block nor gives one back.
         last_token: ``[S]`` when the last token came, in seconds since the epoch.
         needs_care: ``[S]`` whether a new token is more than a token: it is the first, has log-probabilities, or
@@ -87,6 +88,7 @@ class Rows:
         self.num_tokens = np.zeros(num_slots, np.int32)
         self.num_computed = np.zeros(num_slots, np.int32)
         self.max_computed = np.zeros(num_slots, np.int32)
+        self.expected_len = np.zeros(num_slots, np.int32)
         self.blocks_last = np.zeros(num_slots, np.int32)
         self.last_token = np.zeros(num_slots, np.float64)
         self.needs_care = np.zeros(num_slots, np.bool_)
@@ -122,6 +124,7 @@ class Rows:
         self.num_known[slot] = self.num_tokens[slot] = num_known
         self.num_computed[slot] = num_computed
         self.max_computed[slot] = max(request.max_len - 1, num_known)
+        self.expected_len[slot] = request.expected_len
         self.blocks_last[slot] = 0
         self.last_token[slot] = request.times.last_token
         self.needs_care[slot] = True

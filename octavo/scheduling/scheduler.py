@@ -343,6 +343,8 @@ class Scheduler:
         request.status = Status.FINISHED
         if was_waiting:
             self.waiting.discard(request)
+        elif is_trusted:
+            self._admission.note_end(request)
         self.waiting.charge(request.source.client, 0, len(request.token_ids) - request.num_prompt)
         del self.requests[request.request_id]
 

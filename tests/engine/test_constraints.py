@@ -154,6 +154,7 @@ def test_one_that_can_never_run_is_refused_though_its_grammar_is_good(llm: LLM) 
     assert output.is_refused and output.finish_reason == "error" and "600 tokens" in (output.error or "")
 
 
+@pytest.mark.usefixtures("hasty_admission")
 def test_a_grammar_follows_a_request_through_preemption() -> None:
     llm = LLM(
         "bundled:smollm2",

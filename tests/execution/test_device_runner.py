@@ -60,6 +60,7 @@ def make_requests() -> list[EngineRequest]:
         pytest.param({"num_blocks": 24, "enable_prefix_caching": False}, id="preempted"),
     ],
 )
+@pytest.mark.usefixtures("hasty_admission")
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
 def test_tokens_and_logprobs_equal_the_plain_runners(architecture: str, settings: dict[str, Any]) -> None:
     config = tiny_config(architecture, LAYERS, 5)
@@ -116,6 +117,7 @@ class Alternating:
         pytest.param({"num_blocks": 24, "enable_prefix_caching": False}, id="preempted"),
     ],
 )
+@pytest.mark.usefixtures("hasty_admission")
 def test_masks_bind_their_own_requests(settings: dict[str, Any]) -> None:
     config = tiny_config("Qwen3ForCausalLM", LAYERS, 5)
     model = tiny_model(config)
@@ -163,5 +165,5 @@ def test_captured_sizes_cover_every_batch_with_little_padding() -> None:
     assert all(shape.num_rows <= min(256, shape.num_tokens) for shape in shapes)
     assert all(shape.num_tokens <= 100 for shape in ladder(8, 100))
     full = [shape.num_tokens for shape in shapes if shape.has_chunks and shape.has_decodes and shape.num_rows == 256]
-    for tokens in range(257, 1025):
-        assert min(size for size in full if size >= tokens) - tokens < 128
+    for num_tokens in range(257, 1025):
+        assert min(size for size in full if size >= num_tokens) - num_tokens < 128

@@ -26,6 +26,7 @@ needs_interpreter = pytest.mark.skipif(
 )
 
 
+@pytest.mark.usefixtures("hasty_admission")
 @pytest.mark.parametrize(
     ("make", "architecture", "settings"),
     [

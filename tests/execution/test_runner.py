@@ -49,6 +49,7 @@ def make_requests(num_requests: int = 9) -> list[EngineRequest]:
     ]
 
 
+@pytest.mark.usefixtures("hasty_admission")
 @pytest.mark.parametrize("architecture", list(MODELS))
 def test_tokens_and_logprobs_equal_those_of_each_request_alone(architecture: str) -> None:
     config = tiny_config(architecture, *MODELS[architecture])

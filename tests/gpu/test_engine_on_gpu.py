@@ -77,6 +77,7 @@ def run(llm: LLM, kind: str) -> list[list[int]]:
     return tokens(llm.generate(prompts(), params(kind), use_tqdm=False))
 
 
+@pytest.mark.usefixtures("hasty_admission")
 @pytest.mark.parametrize("kind", ["greedy", "seeded"])
 def test_every_way_through_the_engine_gives_the_same_tokens(source: Checkpoint, start: Start, kind: str) -> None:
     expected = run(start(source, device="cpu", num_threads=4), kind)

@@ -90,6 +90,7 @@ def test_prompts_found_in_the_cache(name: str, async_scheduling: bool, checkpoin
     _check(source, [*first, *again, *continued])
 
 
+@pytest.mark.usefixtures("hasty_admission")
 @in_turn_and_ahead
 def test_requests_that_are_preempted(name: str, async_scheduling: bool, checkpoint: Checkpoints, start: Start) -> None:
     source = checkpoint(name)

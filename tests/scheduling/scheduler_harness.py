@@ -10,13 +10,25 @@ from simulated_device import SimulatedDevice
 from octavo.errors import InvalidRequestError
 from octavo.records import NAN_TOKEN, EngineOutput, EngineRequest, Plan, Step, StepResult
 from octavo.scheduling import Scheduler
+from octavo.scheduling.outlook import Outlook
 from octavo.scheduling.request import Request, Status
+from octavo.scheduling.rows import Rows
 
 END, STOP = 3, 4
 
 
+class HastyOutlook(Outlook):
+    """Sees no growth."""
+
+    def growth(self, rows: Rows, num_held: int, num_tokens: int, expected_len: int) -> int:
+        return 0
+
+
 class Harness:
     """Submits steps in order, hands results back in order, and checks what both sides say.
+
+    Args:
+        is_hasty: let requests in as if none would grow, so that some have to give way later.
 
     Attributes:
         sources: every request that was accepted.
@@ -25,9 +37,13 @@ class Harness:
         outputs: everything that came out, in order.
     """
 
-    def __init__(self, plan: Plan, seed: int = 0, nan_share: float = 0.0, end_share: float = 0.1) -> None:
+    def __init__(
+        self, plan: Plan, seed: int = 0, nan_share: float = 0.0, end_share: float = 0.1, *, is_hasty: bool = True
+    ) -> None:
         self.plan = plan
         self.scheduler = Scheduler(plan)
+        if is_hasty:
+            self.scheduler._admission._outlook = HastyOutlook()
         self.device = SimulatedDevice(plan, self._owner_of, self._tenant_of, self._sample)
         self.random = random.Random(seed)
         self.nan_share, self.end_share = nan_share, end_share

@@ -139,9 +139,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed=st.integers(0, 1 << 16),
         nan_share=st.sampled_from([0.0, 0.0, 0.05]),
         end_share=st.sampled_from([0.0, 0.1]),
+        is_hasty=st.booleans(),
     )
-    def start(self, plan: Plan, seed: int, nan_share: float, end_share: float) -> None:
-        self.harness = Harness(plan, seed, nan_share, end_share)
+    def start(self, plan: Plan, seed: int, nan_share: float, end_share: float, is_hasty: bool) -> None:
+        self.harness = Harness(plan, seed, nan_share, end_share, is_hasty=is_hasty)
         self.num_added = 0
 
     @rule(batch=st.lists(forks(), min_size=1, max_size=3))
@@ -210,9 +211,15 @@ def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens
     num_steps_ahead=st.integers(0, 2),
     budget=st.integers(4, 24),
     enable_prefix_caching=st.booleans(),
+    is_hasty=st.booleans(),
 )
 def test_many_requests_in_a_cache_for_hardly_two(
-    groups: tuple[CacheGroup, ...], seed: int, num_steps_ahead: int, budget: int, enable_prefix_caching: bool
+    groups: tuple[CacheGroup, ...],
+    seed: int,
+    num_steps_ahead: int,
+    budget: int,
+    enable_prefix_caching: bool,
+    is_hasty: bool,
 ) -> None:
     """Preemption all the time, with steps under way."""
     source = random.Random(seed)
@@ -226,7 +233,7 @@ def test_many_requests_in_a_cache_for_hardly_two(
         enable_prefix_caching=enable_prefix_caching,
         num_steps_ahead=num_steps_ahead,
     )
-    harness = Harness(plan, seed, end_share=0.02)
+    harness = Harness(plan, seed, end_share=0.02, is_hasty=is_hasty)
     for number in range(10):
         prompt = [source.randint(0, 1) for _ in range(source.randint(1, 12))]
         assert harness.add(
