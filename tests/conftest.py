@@ -13,7 +13,7 @@ from octavo.scheduling.outlook import Outlook
 @pytest.fixture
 def hasty_admission(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are let in while there is a block for each, as if none would grow: later some have to give way."""
-    monkeypatch.setattr(Outlook, "growth", lambda *_: 0)
+    monkeypatch.setattr(Outlook, "fits", lambda *_: True)
 
 
 if not torch.cuda.is_available():

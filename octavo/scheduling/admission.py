@@ -130,24 +130,24 @@ class Admission:
         wanted = self._cache.num_blocks_wanted(cache, found + num_new)
         request.expected_len = self._outlook.expected_len(request)
         # Blocks fill up at different times, and windows move on by whole blocks: one more for each that runs.
-        rounding = len(self._running.rows) * len(self._plan.groups)
-        if max(wanted, self._num_blocks_to_come(request, found)) + rounding > self._cache.pool.num_free:
+        num_free = self._cache.pool.num_free - len(self._running.rows) * len(self._plan.groups)
+        if wanted > num_free or not self._can_grow(request, found, num_free):
             self._cache.free(cache)
             return None
         request.status = Status.RUNNING
         self._note_admission(request, found)
         return self._running.enter(request, found, num_new)
 
-    def _num_blocks_to_come(self, request: Request, num_found: int) -> int:
-        """Blocks that running requests will take, if this one runs, before they give as many back.
+    def _can_grow(self, request: Request, num_found: int, num_free: int) -> bool:
+        """Whether that many blocks last until running requests give as many back, if this one runs, too.
 
-        Letting requests in for which there is no room in the end only means to compute others twice.
+        To let requests in for which there is no room in the end only means to compute some twice.
         """
         rows = self._running.rows
         if not len(rows) or not self._num_growing_groups:
-            return 0
-        growth = self._outlook.growth(rows, num_found, len(request.token_ids), request.expected_len)
-        return -(-growth // self._plan.block_size) * self._num_growing_groups
+            return True
+        room = num_free // self._num_growing_groups * self._plan.block_size
+        return self._outlook.fits(rows, num_found, len(request.token_ids), request.expected_len, room)
 
     def _note_admission(self, request: Request, num_found: int) -> None:
         if request.num_cached >= 0:

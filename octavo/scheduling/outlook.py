@@ -17,7 +17,7 @@ _MEMORY = 64
 
 
 class Outlook:
-    """What running requests will come to hold, in tokens."""
+    """What running requests will come to hold."""
 
     def __init__(self) -> None:
         self._mean_answer = _FIRST_GUESS
@@ -31,17 +31,23 @@ class Outlook:
         expected = max(request.num_prompt + int(self._mean_answer), len(request.token_ids) + 1)
         return min(expected, request.max_len)
 
-    def growth(self, rows: Rows, num_held: int, num_tokens: int, expected_len: int) -> int:
-        """Tokens that the cache will have to take until its fullest moment, if one more request runs.
+    def fits(self, rows: Rows, num_held: int, num_tokens: int, expected_len: int, room: int) -> bool:
+        """Whether so many more tokens in the cache are enough until its fullest moment, if one more request runs.
 
         Args:
             num_held, num_tokens: tokens of the new request: those in the cache already, and all so far.
             expected_len: tokens at which it will probably end.
         """
-        lengths = np.append(rows.num_tokens[rows.order], num_tokens)
-        rest = np.maximum(np.append(rows.expected_len[rows.order], expected_len) - lengths, 0)
-        last_first = np.argsort(-rest, kind="stable")
+        order = rows.order
+        lengths = rows.num_tokens[order]
+        ends = np.maximum(rows.expected_len[order], lengths)
+        room += int(rows.num_computed[order].sum()) + num_held
+        if int(ends.sum()) + expected_len <= room:
+            return True
+        lengths = np.append(lengths, num_tokens)
+        rest = np.append(ends, expected_len) - lengths
+        last_first = np.argsort(-rest)
         lengths, rest = lengths[last_first], rest[last_first]
         # When the k-th of these ends, k are there, each longer by its rest.
-        fullest = np.max(np.cumsum(lengths, dtype=np.int64) + np.arange(1, len(rest) + 1) * rest)
-        return int(fullest) - int(rows.num_computed[rows.order].sum()) - num_held
+        fullest = np.cumsum(lengths, dtype=np.int64) + np.arange(1, len(rest) + 1) * rest
+        return int(fullest.max()) <= room

@@ -20,8 +20,8 @@ END, STOP = 3, 4
 class HastyOutlook(Outlook):
     """Sees no growth."""
 
-    def growth(self, rows: Rows, num_held: int, num_tokens: int, expected_len: int) -> int:
-        return 0
+    def fits(self, rows: Rows, num_held: int, num_tokens: int, expected_len: int, room: int) -> bool:
+        return True
 
 
 class Harness:

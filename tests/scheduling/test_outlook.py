@@ -15,7 +15,7 @@ REQUESTS = st.lists(st.tuples(*[st.integers(0, 40)] * 3), min_size=1, max_size=8
 
 
 @given(requests=REQUESTS)
-def test_growth_is_what_going_through_all_moments_gives(requests: list[tuple[int, int, int]]) -> None:
+def test_the_fullest_moment_is_the_one_that_going_through_all_finds(requests: list[tuple[int, int, int]]) -> None:
     """Each has computed so many tokens, so many more of its prompt are left, and it will write so many."""
     *running, (held, left, rest) = requests
     rows = Rows(len(requests), 200)
@@ -28,7 +28,9 @@ def test_growth_is_what_going_through_all_moments_gives(requests: list[tuple[int
         for moment in {to_write for _, _, to_write in requests}
     )
     in_use = sum(computed for computed, _, _ in requests)
-    assert Outlook().growth(rows, held, held + left, held + left + rest) == fullest - in_use
+    new = held, held + left, held + left + rest
+    assert Outlook().fits(rows, *new, room=fullest - in_use)
+    assert not Outlook().fits(rows, *new, room=fullest - in_use - 1)
 
 
 @pytest.mark.parametrize("max_tokens", [8, 24])
