@@ -231,7 +231,7 @@ class Turn:
             parser = self._parser(completion.index)
             if self._is_whole and not parser.is_reasoning:
                 self.num_reasoning_tokens += self._num_thought_tokens(completion.token_ids, parts)
-            parts += _named(parser.finish())
+            parts += _named(parser.finish(is_whole=reason == "stop"))
             if reason == "stop" and parser.num_tool_calls and self._conversation.tool_choice != "named":
                 reason = "tool_calls"
         return Update(output, completion, parts, reason)

@@ -60,6 +60,10 @@ class ReasoningParser(ABC):
     def finish(self) -> list[ReasoningText | ContentText]:
         """The answer has ended: give out what was held back."""
 
+    def finish_whole(self) -> list[ReasoningText | ContentText]:
+        """As :meth:`finish`, where the model ended the answer; the token that did so is not in the text as a rule."""
+        return self.finish()
+
 
 class ToolParser(ABC):
     """Finds calls of tools in one answer, or in what is left of it without the thought."""
@@ -71,3 +75,7 @@ class ToolParser(ABC):
     @abstractmethod
     def finish(self) -> list[Part]:
         """The answer has ended: give out what was held back."""
+
+    def finish_whole(self) -> list[Part]:
+        """As :meth:`finish`, where the model ended the answer; the token that did so is not in the text as a rule."""
+        return self.finish()

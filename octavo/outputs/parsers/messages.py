@@ -99,6 +99,7 @@ class MessageMachine(ABC):
         self._body_has_text = False
         self._has_left_thought = False
         self._num_header_from_prompt = 0
+        self._num_held_from_prompt = 0
         start = max(prompt.rfind(tag) for tag in self.tags.start)
         if start >= 0:
             self._scanner.feed(prompt[start:])
@@ -106,12 +107,20 @@ class MessageMachine(ABC):
             self._num_calls = len(self._parts)
             self._begun = set()
             self._header_has_tags = False
-            self._num_header_from_prompt = len(self._header)
+            # The prompt's end may look like the beginning of a tag.
+            self._num_held_from_prompt = len(self._scanner.rest)
+            self._num_header_from_prompt = len(self._header) + self._num_held_from_prompt
             self._has_left_thought = self._body is not None and self._body.kind is not BodyKind.REASONING
 
     @abstractmethod
     def read_header(self, header: str, body_tag: str) -> Body:
         """What a header says; inner tags stand in it as they were written."""
+
+    def read_unmarked(self, header: str) -> tuple[Body, int] | None:
+        """What a header says that ends without a body's tag, and where in it the body begins that the model did not
+        mark; None if there is nothing behind the header.
+        """
+        return None
 
     @property
     def _is_call(self) -> bool:
@@ -131,26 +140,38 @@ class MessageMachine(ABC):
         self._scanner.feed(text)
         return self._run()
 
-    def finish(self) -> list[Part]:
-        """The answer has ended: give out what was held back, unless it is a header."""
+    def finish(self, is_whole: bool = False) -> list[Part]:
+        """The answer has ended: give out what was held back, unless it is a header.
+
+        Args:
+            is_whole: the model ended it. The tag that did so is not in the text as a rule, so it is taken as read.
+        """
         if self._body is not None:
             self._scanner.finish()
-            return self._run()
-        held = self._scanner.take_all()
-        text = self._header[self._num_header_from_prompt :]
-        if self._header_has_tags or self._may_be_header(text.strip()):
+            self._run_on()
+            if is_whole:
+                self._close_call()
+            return self._take_parts()
+        header = self._header
+        self._header += self._scanner.take_all()
+        if is_whole and self._end_header():
+            return self._take_parts()
+        if self._header_has_tags or self._may_be_header(header[self._num_header_from_prompt :].strip()):
             return []
         self._begin_body(Body(BodyKind.CONTENT))
-        self._give(text + held)
+        self._give(self._header[self._num_header_from_prompt :])
         return self._take_parts()
 
     def _may_be_header(self, text: str) -> bool:
         return text.startswith("to=") or any(role.startswith(text) for role in ("to=", *self.tags.roles))
 
     def _run(self) -> list[Part]:
+        self._run_on()
+        return self._take_parts()
+
+    def _run_on(self) -> None:
         while self._read_head() if self._body is None else self._read_body():
             pass
-        return self._take_parts()
 
     def _take_parts(self) -> list[Part]:
         parts, self._parts = self._parts, []
@@ -162,13 +183,15 @@ class MessageMachine(ABC):
         if len(self._header) > MAX_HEADER_LENGTH:
             if tag is not None:
                 self._scanner.give_back(tag)
-            self._begin_body(Body(BodyKind.CONTENT))
-            self._give(self._header[self._num_header_from_prompt :])
+            if not self._begin_unmarked():
+                self._begin_body(Body(BodyKind.CONTENT))
+                self._give(self._header[self._num_header_from_prompt :])
             self._header = ""
             return tag is not None
         if tag is None:
             return False
         if tag in self.tags.start or tag in self.tags.end:
+            self._end_header()
             self._begin_header(tag)
         elif tag in self.tags.inner:
             self._header += tag
@@ -180,13 +203,35 @@ class MessageMachine(ABC):
     def _read_body(self) -> bool:
         assert self._body is not None
         text, tag = self._scanner.take(self._body_tags)
-        self._give(text)
+        num_known = self._num_held_from_prompt
+        self._num_held_from_prompt = max(0, num_known - len(text)) if tag is None else 0
+        if num_known and text:
+            self._has_arguments = True
+        self._give(text[num_known:])
         if tag is None:
             return False
         self._end_body(tag)
         self._begin_header(tag)
         if tag in self.tags.sudden:
             self._scanner.give_back(tag)
+        return True
+
+    def _end_header(self) -> bool:
+        """The message ends within its header; returns whether there was more than the header."""
+        if not self._begin_unmarked():
+            return False
+        self._close_call()
+        self._body = None
+        return True
+
+    def _begin_unmarked(self) -> bool:
+        """Begin a body that stands in the header, if one does."""
+        found = self.read_unmarked(self._header)
+        if found is None:
+            return False
+        body, start = found
+        self._begin_body(body)
+        self._give(self._header[max(start, self._num_header_from_prompt) :])
         return True
 
     def _begin_header(self, tag: str) -> None:
@@ -208,14 +253,19 @@ class MessageMachine(ABC):
 
     def _end_body(self, tag: str) -> None:
         assert self._body is not None
-        if self._body.kind is BodyKind.CALL:
-            if self._body.is_code:
-                self._give_arguments('"}' if self._has_arguments else '{"code": ""}')
-            elif not self._has_arguments:
-                self._give_arguments("{}")
-        elif self._body.opening and tag in self.tags.end:
+        self._close_call()
+        if self._body.opening and tag in self.tags.end:
             self._give(tag)
         self._body = None
+
+    def _close_call(self) -> None:
+        """Make the arguments of a call whole, if the body is one."""
+        if self._body is None or self._body.kind is not BodyKind.CALL:
+            return
+        if self._body.is_code:
+            self._give_arguments('"}' if self._has_arguments else '{"code": ""}')
+        elif not self._has_arguments:
+            self._give_arguments("{}")
 
     def _give(self, text: str) -> None:
         if not text or self._body is None:
@@ -259,13 +309,16 @@ class MessageReasoningParser(ReasoningParser):
     def finish(self) -> list[ReasoningText | ContentText]:
         return _texts(self._machine.finish())
 
+    def finish_whole(self) -> list[ReasoningText | ContentText]:
+        return _texts(self._machine.finish(is_whole=True))
+
     def feed_parts(self, text: str) -> list[Part]:
         """Take the next piece of text; calls are found as well."""
         return self._machine.feed(text)
 
-    def finish_parts(self) -> list[Part]:
-        """The answer has ended: give out what was held back."""
-        return self._machine.finish()
+    def finish_parts(self, is_whole: bool = False) -> list[Part]:
+        """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""
+        return self._machine.finish(is_whole)
 
 
 def _texts(parts: Sequence[Part]) -> list[ReasoningText | ContentText]:
