@@ -106,10 +106,12 @@ class MessageMachine(ABC):
             self._parts = [part for part in self._run() if self._is_call and isinstance(part, ToolCallBegin)]
             self._num_calls = len(self._parts)
             self._begun = set()
-            self._header_has_tags = False
+            # Behind the mere role an answer may stand without a header.
+            self._header_has_tags = self._header.strip() not in ("", *self.tags.roles)
             # The prompt's end may look like the beginning of a tag.
-            self._num_held_from_prompt = len(self._scanner.rest)
-            self._num_header_from_prompt = len(self._header) + self._num_held_from_prompt
+            num_held = len(self._scanner.rest)
+            self._num_header_from_prompt = len(self._header) + num_held
+            self._num_held_from_prompt = 0 if self._body is None else num_held
             self._has_left_thought = self._body is not None and self._body.kind is not BodyKind.REASONING
 
     @abstractmethod
@@ -179,11 +181,13 @@ class MessageMachine(ABC):
 
     def _read_head(self) -> bool:
         text, tag = self._scanner.take(self._header_tags)
+        # However the text is cut, as much is looked at as is needed to be too long.
+        num_looked_at = max(len(self._header), MAX_HEADER_LENGTH + 1)
         self._header += text
         if len(self._header) > MAX_HEADER_LENGTH:
             if tag is not None:
                 self._scanner.give_back(tag)
-            if not self._begin_unmarked():
+            if not self._begin_unmarked(num_looked_at):
                 self._begin_body(Body(BodyKind.CONTENT))
                 self._give(self._header[self._num_header_from_prompt :])
             self._header = ""
@@ -218,15 +222,15 @@ class MessageMachine(ABC):
 
     def _end_header(self) -> bool:
         """The message ends within its header; returns whether there was more than the header."""
-        if not self._begin_unmarked():
+        if not self._begin_unmarked(len(self._header)):
             return False
         self._close_call()
         self._body = None
         return True
 
-    def _begin_unmarked(self) -> bool:
-        """Begin a body that stands in the header, if one does."""
-        found = self.read_unmarked(self._header)
+    def _begin_unmarked(self, num_looked_at: int) -> bool:
+        """Begin a body that stands in the header, if its first ``num_looked_at`` characters tell of one."""
+        found = self.read_unmarked(self._header[:num_looked_at])
         if found is None:
             return False
         body, start = found

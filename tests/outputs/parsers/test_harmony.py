@@ -210,6 +210,8 @@ def test_a_header_has_a_limit():
     assert check_cuts(machine, text, [511, 512, 513, 514]) == [ContentText("no header " * 80 + "\nTwo.")]
     parser = machine()
     assert joined([part for character in text[:700] for part in parser.feed(character)]) == [ContentText(text[:700])]
+    endless = "<|channel|>" + "w" * 600
+    assert check_cuts(machine, endless + "<|return|>", [300, 512]) == [ContentText(endless)]
     thought = "so it goes on " * 80
     assert check_cuts(machine, f"<|channel|>analysis {thought}<|end|>", [511, 512]) == [ReasoningText(thought)]
 
@@ -222,6 +224,9 @@ def test_a_header_has_a_limit():
         ("<|start|>assistant<|channel|>", "analysis<|message|>So", [ReasoningText("So")]),
         ("cut off in the middle of<|end|>", "<|start|>assistant<|channel|>final<|message|>A", [ContentText("A")]),
         ("", "<|channel|>final<|message|>A", [ContentText("A")]),
+        ("<|start|>assistant<|channel|>", "ana", []),
+        ("<|start|>assistant to=", "functions.f", []),
+        ("<|start|>assistant", "Yes", [ContentText("Yes")]),
         # The prompt's end looks like the beginning of a tag.
         ("<|start|>assistant<|channel|>final<|message|>a <|", "b", [ContentText("b")]),
         ("<|start|>assistant<|channel|>analysis<|message|>a <", "|end|>b", [ContentText("b")]),
