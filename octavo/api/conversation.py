@@ -279,8 +279,12 @@ class Turn:
             constraint = self._formats.strict_calls(conversation.tools)
         if constraint is not None:
             end = self._formats.thought_end(self._prompt_end)
-            start_after = None if end is None else self._frontend.need_tokenizer().encode(end, False)
-            changes["structured_outputs"] = msgspec.structs.replace(constraint, start_after=start_after)
+            start_after, tail = [
+                self._frontend.need_tokenizer().encode(text, False) if text else None for text in end or (None, None)
+            ]
+            changes["structured_outputs"] = msgspec.structs.replace(
+                constraint, start_after=start_after, start_after_tail=tail
+            )
         return msgspec.structs.replace(params, **changes) if changes else params
 
 

@@ -130,6 +130,18 @@ def test_a_format_begins_after_the_thought(start_server: StartServer) -> None:
     assert tokenizer is not None and tokenizer.decode(constraint.start_after or []) == "</think>"
 
 
+def test_a_format_begins_at_the_end_of_gpt_osss_last_header(start_server: StartServer) -> None:
+    """The header may hold a content type, so what it begins with is awaited, and then what ends it."""
+    server = start_server(FakeEngine(reply="<|channel|>final<|message|>{}"), reasoning_parser="openai_gptoss")
+    body = {"messages": HELLO, "response_format": {"type": "json_object"}}
+    assert server.client.post("/v1/chat/completions", json=body).status_code == 200
+    constraint = server.engine.calls[-1]["params"].structured_outputs
+    tokenizer = server.engine.tokenizer
+    assert constraint is not None and tokenizer is not None
+    assert tokenizer.decode(constraint.start_after or []) == "<|channel|>final"
+    assert tokenizer.decode(constraint.start_after_tail or []) == "<|message|>"
+
+
 def test_calls_of_strict_tools_are_bound_wherever_they_begin(start_server: StartServer) -> None:
     server = start_server(FakeEngine(reply=REPLY), tool_call_parser="hermes")
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}

@@ -52,6 +52,11 @@ class ReasoningParser(ABC):
         """The tag that will end the thought, if the prompt told which; else the first of its format's ``end_tags``."""
         return None
 
+    @property
+    def end_tag_tail(self) -> str | None:
+        """What must come behind that tag, after a few words at most, before the answer proper begins."""
+        return None
+
     @abstractmethod
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         """Take the next piece of text and its tokens, special ones spelled out; either may be empty."""

@@ -16,7 +16,8 @@ from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
 from octavo.outputs.parsers.messages import Body, BodyKind, MessageMachine, MessageReasoningParser, MessageTags
 from octavo.outputs.parsers.parts import Part, ReasoningText
 
-CHANNEL, CONSTRAIN = "<|channel|>", "<|constrain|>"
+CHANNEL, CONSTRAIN, MESSAGE = "<|channel|>", "<|constrain|>", "<|message|>"
+FINAL = f"{CHANNEL}final"
 FUNCTIONS = "functions."
 # What a header may hold before a body whose tag the model forgot.
 _HEADER = re.compile(
@@ -42,7 +43,7 @@ class HarmonyMachine(MessageMachine):
     tags = MessageTags(
         start=("<|start|>",),
         inner=(CHANNEL, CONSTRAIN),
-        body=("<|message|>",),
+        body=(MESSAGE,),
         end=("<|end|>", "<|return|>", "<|call|>"),
         sudden=(CHANNEL,),
         roles=(_ASSISTANT,),
@@ -90,6 +91,14 @@ class HarmonyReasoningParser(MessageReasoningParser):
     def __init__(self, prompt_end: PromptEnd) -> None:
         super().__init__(HarmonyMachine(prompt_end.text))
 
+    @property
+    def end_tag(self) -> str:
+        return FINAL
+
+    @property
+    def end_tag_tail(self) -> str:
+        return MESSAGE
+
 
 class HarmonyToolParser(ToolParser):
     """Content and calls of a Harmony answer; the thought is left out, for nobody asked for it."""
@@ -111,7 +120,7 @@ class HarmonyFormat:
     """The format as the registry knows it."""
 
     name = "openai_gptoss"
-    end_tags = ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>")
+    end_tags = (f"{FINAL}{MESSAGE}", f"{FINAL} {CONSTRAIN}json{MESSAGE}")
 
     def start(self, prompt_end: PromptEnd) -> HarmonyReasoningParser:
         """A parser for one answer after this prompt."""

@@ -26,6 +26,7 @@ from octavo.api.openai.responses_api.store import MAX_RECALLED_BYTES, ResponseSt
 from octavo.api.openai.responses_api.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from octavo.records.structured import SERVER_FIELDS
 
 _SHARED_FIELDS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed"),
@@ -172,7 +173,7 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
         return StructuredOutputsParams(json=wanted.json_schema)
     if not body.structured_outputs:
         return None
-    known = set(StructuredOutputsParams.__struct_fields__) - {"start_after"}
+    known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
     for name in body.structured_outputs:
         if name not in known:
             raise InvalidRequestError(f"structured_outputs has no field {short(name)}.", "structured_outputs")
