@@ -155,7 +155,10 @@ class Turn:
         self._conversation = conversation
         self._formats = frontend.formats()
         self._prompt_end = PromptEnd(
-            (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:], _merged_kwargs(frontend, conversation)
+            (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:],
+            _merged_kwargs(frontend, conversation),
+            frontend.engine.tokenizer,
+            prompt["prompt_token_ids"],
         )
         self._parsers: dict[int, AnswerParser] = {}
         self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))

@@ -33,7 +33,7 @@ class AnswerParser:
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Part]:
         """Take the next piece of text, special tokens spelled out, and its tokens; either may be empty."""
         if self._harmony is not None:
-            return self._counted(self._harmony.feed_parts(text))
+            return self._counted(self._harmony.feed_parts(text, token_ids))
         if self._reasoning is not None:
             return self._counted(self._find_calls(self._reasoning.feed(text, token_ids)))
         return self._counted(self._find_calls([ContentText(text)] if text else []))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText
+from octavo.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,14 @@ class PromptEnd:
     Attributes:
         text: the prompt's last few hundred characters, special tokens included.
         template_kwargs: the request's values for the chat template, such as ``enable_thinking``.
+        tokenizer: the model's, by which tags are told from text that reads like them.
+        token_ids: the prompt's.
     """
 
     text: str = ""
     template_kwargs: Mapping[str, Any] | None = None
+    tokenizer: Tokenizer | None = None
+    token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

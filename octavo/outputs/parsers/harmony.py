@@ -89,7 +89,7 @@ class HarmonyReasoningParser(MessageReasoningParser):
     """Thought and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
 
     def __init__(self, prompt_end: PromptEnd) -> None:
-        super().__init__(HarmonyMachine(prompt_end.text))
+        super().__init__(HarmonyMachine, prompt_end)
 
     @property
     def end_tag(self) -> str:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from octavo.outputs.parsers.base import ReasoningParser
+from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
+from octavo.outputs.parsers.marked import Mark, MarkedScanner, TagTokens
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
-from octavo.outputs.parsers.tags import TagScanner, TagSet
+from octavo.outputs.parsers.tags import TagSet
 
 MAX_HEADER_LENGTH = 512
 """Characters; what is longer is no header but content."""
@@ -65,6 +66,11 @@ class MessageTags:
     sudden: tuple[str, ...] = ()
     roles: tuple[str, ...] = ("assistant",)
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every tag."""
+        return (*self.start, *self.inner, *self.body, *self.end)
+
 
 class MessageMachine(ABC):
     """One answer made of messages, or a prompt's last one and the answer that goes on with it.
@@ -83,11 +89,11 @@ class MessageMachine(ABC):
 
     def __init_subclass__(cls) -> None:
         tags = cls.tags
-        cls._header_tags = TagSet((*tags.start, *tags.inner, *tags.body, *tags.end))
+        cls._header_tags = TagSet(tags.all)
         cls._body_tags = TagSet((*tags.start, *tags.end, *tags.sudden))
 
     def __init__(self, prompt: str = "") -> None:
-        self._scanner = TagScanner()
+        self._scanner = MarkedScanner()
         self._parts: list[Part] = []
         self._header = ""
         self._header_has_tags = False
@@ -135,11 +141,18 @@ class MessageMachine(ABC):
             return self._body.kind is BodyKind.REASONING
         return not self._has_left_thought
 
-    def feed(self, text: str) -> list[Part]:
-        """Take the next piece of text."""
+    def feed(self, text: str, marks: Sequence[Mark] | None = None) -> list[Part]:
+        """Take the next piece of text.
+
+        Args:
+            marks: the tags in it; whatever reads like one is a tag if None.
+        """
         if not text:
             return []
-        self._scanner.feed(text)
+        if marks is None:
+            self._scanner.feed(text)
+        else:
+            self._scanner.feed_marked(text, marks)
         return self._run()
 
     def finish(self, is_whole: bool = False) -> list[Part]:
@@ -300,15 +313,16 @@ class MessageMachine(ABC):
 class MessageReasoningParser(ReasoningParser):
     """Thought and content of an answer made of messages; calls are given by ``feed_parts`` only."""
 
-    def __init__(self, machine: MessageMachine) -> None:
-        self._machine = machine
+    def __init__(self, machine: type[MessageMachine], prompt_end: PromptEnd) -> None:
+        self._machine = machine(prompt_end.text)
+        self._tokens = TagTokens.find(prompt_end.tokenizer, prompt_end.token_ids, machine.tags.all)
 
     @property
     def is_reasoning(self) -> bool:
         return self._machine.is_reasoning
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        return _texts(self._machine.feed(text))
+        return _texts(self.feed_parts(text, token_ids))
 
     def finish(self) -> list[ReasoningText | ContentText]:
         return _texts(self._machine.finish())
@@ -316,9 +330,14 @@ class MessageReasoningParser(ReasoningParser):
     def finish_whole(self) -> list[ReasoningText | ContentText]:
         return _texts(self._machine.finish(is_whole=True))
 
-    def feed_parts(self, text: str) -> list[Part]:
-        """Take the next piece of text; calls are found as well."""
-        return self._machine.feed(text)
+    def feed_parts(self, text: str, token_ids: Sequence[int] = ()) -> list[Part]:
+        """Take the next piece of text and its tokens; calls are found as well."""
+        if self._tokens is None:
+            return self._machine.feed(text)
+        readable, marks = self._tokens.take(text, token_ids)
+        if marks is None:
+            self._tokens = None
+        return self._machine.feed(readable, marks)
 
     def finish_parts(self, is_whole: bool = False) -> list[Part]:
         """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""

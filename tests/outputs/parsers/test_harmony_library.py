@@ -123,6 +123,11 @@ def parts_from(text, cuts=(), prompt=START, *, is_whole=False):
     return said_by_cuts[0]
 
 
+PIECES = [
+    *("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>json", START, *ENDS, "<|", "{}", "A", "\n", " "),
+    *("analysis", "final", "commentary", " json", " python", " to=functions.f", " functions.f", " to=user"),
+    *("<|start|>user", "<|start|>functions.f to=assistant", "<|channel|>final<|message|>", "<|message|>A"),
+]
 near_tags = [
     "<",
     "<|",
@@ -222,6 +227,27 @@ def test_no_token_is_late_but_by_the_beginning_of_a_tag(text):
         late = spelled(expected)[len(spelled(given_out)) :]
         assert spelled(expected) == spelled(given_out) + late
         assert any(tag.startswith(late.strip("\n")) for tag in BODY_TAGS) or late.startswith('{"code": "<')
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(messages(), st.lists(st.sampled_from(PIECES), max_size=8).map("".join)), min_size=1, max_size=3)
+)
+def test_tags_of_ordinary_tokens_are_text(answer):
+    """Where tags are known by their tokens, bodies that spell tags out come back as they are."""
+    tokens = []
+    for number, (message, body) in enumerate(answer):
+        head, tag, end = message.partition("<|message|>")[0], "<|message|>", message[message.rindex("<|") :]
+        tokens += encoded((START if number else "") + head + tag)
+        tokens += [token for piece in re.split("(?<=<)", body) for token in encoding().encode(piece)]
+        tokens += encoded(end)
+    machine, parts, before = HarmonyMachine(START), [], ""
+    for count, token in enumerate(tokens, 1):
+        text = decoded(tokens[:count])
+        marks = [(0, text[len(before) :])] if encoding().is_special_token(token) else []
+        parts += machine.feed(text[len(before) :], marks)
+        before = text
+    assert joined(parts + machine.finish()) == parts_of(said(read(tokens)))
 
 
 def spelled(parts):
@@ -359,11 +385,6 @@ def test_a_call_without_a_message_tag_is_a_call():
     assert parts_from("<|channel|>commentary to=functions.f<|call|>") == []
 
 
-PIECES = [
-    *("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>json", START, *ENDS, "<|", "{}", "A", "\n", " "),
-    *("analysis", "final", "commentary", " json", " python", " to=functions.f", " functions.f", " to=user"),
-    *("<|start|>user", "<|start|>functions.f to=assistant", "<|channel|>final<|message|>", "<|message|>A"),
-]
 noise = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 noisy_answers = st.tuples(answers, st.integers(0, 80), noise).map(lambda it: inserted(*it))
 
