@@ -155,7 +155,10 @@ class Turn:
         self._conversation = conversation
         self._formats = frontend.formats()
         self._prompt_end = PromptEnd(
-            (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:], _merged_kwargs(frontend, conversation)
+            (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:],
+            _merged_kwargs(frontend, conversation),
+            frontend.engine.tokenizer,
+            prompt["prompt_token_ids"],
         )
         self._parsers: dict[int, AnswerParser] = {}
         self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))
@@ -231,7 +234,7 @@ class Turn:
             parser = self._parser(completion.index)
             if self._is_whole and not parser.is_reasoning:
                 self.num_reasoning_tokens += self._num_thought_tokens(completion.token_ids, parts)
-            parts += _named(parser.finish())
+            parts += _named(parser.finish(is_whole=reason == "stop"))
             if reason == "stop" and parser.num_tool_calls and self._conversation.tool_choice != "named":
                 reason = "tool_calls"
         return Update(output, completion, parts, reason)
@@ -279,8 +282,12 @@ class Turn:
             constraint = self._formats.strict_calls(conversation.tools)
         if constraint is not None:
             end = self._formats.thought_end(self._prompt_end)
-            start_after = None if end is None else self._frontend.need_tokenizer().encode(end, False)
-            changes["structured_outputs"] = msgspec.structs.replace(constraint, start_after=start_after)
+            start_after, tail = [
+                self._frontend.need_tokenizer().encode(text, False) if text else None for text in end or (None, None)
+            ]
+            changes["structured_outputs"] = msgspec.structs.replace(
+                constraint, start_after=start_after, start_after_tail=tail
+            )
         return msgspec.structs.replace(params, **changes) if changes else params
 
 

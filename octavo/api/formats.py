@@ -70,12 +70,14 @@ class AnswerFormats:
         """Whether text is parsed at all, for which special tokens must be spelled out in it."""
         return self.reasoning is not None or (with_tools and self.tools is not None)
 
-    def thought_end(self, prompt_end: PromptEnd) -> str | None:
-        """The tag after which an answer proper begins; None if it begins at once."""
+    def thought_end(self, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
+        """The tag after which an answer proper begins, and what must come a few words later at most; None if it begins
+        at once.
+        """
         if self.reasoning is None:
             return None
         parser = self.reasoning.start(prompt_end)
-        return (parser.end_tag or self.reasoning.end_tags[0]) if parser.is_reasoning else None
+        return (parser.end_tag or self.reasoning.end_tags[0], parser.end_tag_tail) if parser.is_reasoning else None
 
     def thought_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ThoughtTags | None:
         """The tags of thoughts in tokens; None if thoughts do not stand between tags, but in messages of their own."""
@@ -84,7 +86,7 @@ class AnswerFormats:
         end = self.thought_end(prompt_end)
         return ThoughtTags(
             [tokenizer.encode(tag, False) for tag in self.reasoning.start_tags],
-            tokenizer.encode(end or self.reasoning.end_tags[0], False),
+            tokenizer.encode(self.reasoning.end_tags[0] if end is None else end[0], False),
             is_open=end is not None,
         )
 

@@ -129,6 +129,7 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
         {*request.eos_token_ids, *(params.stop_token_ids or ())},
         request.output_token_ids,
         _thought_limit(request),
+        params.structured_outputs.start_after_tail or (),
     )
     # The grammar decides when the text may end; what holds it back longer, the constraint knows.
     params = msgspec.structs.replace(params, min_tokens=0)

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.errors import ChatTemplateError
+from octavo.inputs.harmony import harmony_effort, harmony_messages, harmony_tools, is_harmony_template
 from octavo.records import TokensPrompt
 from octavo.tokenization.chat_template import CompiledTemplate, compile_template
 from octavo.tokenization.tokenizer import Tokenizer
@@ -69,19 +71,28 @@ class ChatRenderer:
         """
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=bool(tools))
         compiled = compile_template(template)
+        is_harmony = is_harmony_template(template)
+        if is_harmony:
+            compiled = replace(compiled, takes_content_parts=False, takes_content_text=True)
         known = _checked(messages)
         if "developer" not in template:
             # Only models that were trained with the role have a name for it.
             known = [{**message, "role": "system"} if _is_developer(message) else message for message in known]
+        shown = [_for_template(index, message, compiled) for index, message in enumerate(known)]
+        kwargs = _checked_kwargs(template_kwargs)
+        if is_harmony:
+            shown, tools = harmony_messages(shown), harmony_tools(tools or ())
+            if "reasoning_effort" in kwargs:
+                kwargs["reasoning_effort"] = harmony_effort(kwargs["reasoning_effort"])
         text = self._tokenizer.apply_chat_template(
-            [_for_template(index, message, compiled) for index, message in enumerate(known)],
+            shown,
             tools=tools or None,
             documents=documents or None,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template=template,
             tokenize=False,
-            **_checked_kwargs(template_kwargs),
+            **kwargs,
         )
         assert isinstance(text, str)
         return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text, add_special_tokens), prompt=text)
@@ -143,6 +154,8 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
         shown["content"] = ""
     if message.get("tool_calls"):
         shown["tool_calls"] = _parsed_tool_calls(f"{where}.tool_calls", message["tool_calls"])
+    else:
+        shown.pop("tool_calls", None)  # clients send null, and templates ask whether there are any
     return shown
 
 

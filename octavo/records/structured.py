@@ -21,6 +21,8 @@ MAX_CHOICES = 4096
 MAX_CHOICES_LENGTH = 1 << 18
 """Most bytes of all choices together."""
 MAX_START_AFTER = 64
+SERVER_FIELDS = frozenset({"start_after", "start_after_tail"})
+"""Fields that the server fills in, and no request."""
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _BACKENDS = ("auto", "xgrammar", "guidance")
 
@@ -45,6 +47,8 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
         backend: what compiles it: ``xgrammar``, ``guidance``, or ``auto`` for whichever knows all of it; None is the
             engine's own.
         start_after: token ids that end what comes before the bound text, such as a thought.
+        start_after_tail: token ids that must come behind ``start_after`` as well, after a few others at most: the end
+            of a header that ``start_after`` begins.
     """
 
     json: str | dict[str, Any] | None = None
@@ -58,6 +62,7 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
     structural_tag: str | None = None
     backend: GrammarBackend | None = None
     start_after: list[int] | None = None
+    start_after_tail: list[int] | None = None
 
     def __post_init__(self) -> None:
         self.verify()
@@ -88,19 +93,21 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
             _check_choice(self.choice)
         if self.backend is not None and self.backend not in _BACKENDS:
             raise _error(f"backend must be one of {', '.join(_BACKENDS)}, got {self.backend!r}.")
-        self._check_start_after()
+        for name in SERVER_FIELDS:
+            _check_tokens(name, getattr(self, name))
 
     def _is_given(self, name: str) -> bool:
         value = getattr(self, name)
         return value is not None and not (name == "json_object" and value is False)
 
-    def _check_start_after(self) -> None:
-        if self.start_after is None:
-            return
-        if len(self.start_after) > MAX_START_AFTER:
-            raise _error(f"start_after takes at most {MAX_START_AFTER} token ids.")
-        if not all(type(token_id) is int and token_id >= 0 for token_id in self.start_after):
-            raise _error("start_after must be a list of token ids.")
+
+def _check_tokens(name: str, token_ids: list[int] | None) -> None:
+    if token_ids is None:
+        return
+    if len(token_ids) > MAX_START_AFTER:
+        raise _error(f"{name} takes at most {MAX_START_AFTER} token ids.")
+    if not all(type(token_id) is int and token_id >= 0 for token_id in token_ids):
+        raise _error(f"{name} must be a list of token ids.")
 
 
 def check_nesting(name: str, value: Any) -> None:

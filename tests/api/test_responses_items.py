@@ -10,7 +10,7 @@ from responses_engine import ScriptedEngine
 from test_responses_api import PATH, WEATHER, both, create
 
 from octavo.api.openai.responses_api.items import parse_items, sealed_thought, thought_of
-from octavo.api.openai.responses_api.messages import Message, Style, cut_points, to_messages, without_beginning
+from octavo.api.openai.responses_api.messages import Message, cut_points, to_messages, without_beginning
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError
 
@@ -114,8 +114,8 @@ _steps = st.lists(
 )
 
 
-@given(_steps, st.sampled_from(["common", "harmony"]), st.booleans())
-def test_outputs_follow_their_calls(steps: list[Any], style: Style, is_interleaved: bool) -> None:
+@given(_steps, st.booleans())
+def test_outputs_follow_their_calls(steps: list[Any], is_interleaved: bool) -> None:
     """Whatever a conversation holds, each output comes after its call and before anybody else speaks."""
     given_items: list[dict[str, Any]] = []
     count = 0
@@ -129,10 +129,10 @@ def test_outputs_follow_their_calls(steps: list[Any], style: Style, is_interleav
             given_items += [item for call_id in ids for item in (call(call_id), output(call_id))]
         else:
             given_items += [*map(call, ids), *map(output, ids)]
-    messages = to_messages(parse_items(given_items, "t"), style=style, instructions="Be kind.")
+    messages = to_messages(parse_items(given_items, "t"), instructions="Be kind.")
     waiting: list[str] = []
     answered: list[str] = []
-    for index, said in enumerate(messages):
+    for said in messages:
         if said["role"] == "tool":
             waiting.remove(said["tool_call_id"])
             assert said["content"] == f"output of {said['tool_call_id']}"
@@ -141,8 +141,6 @@ def test_outputs_follow_their_calls(steps: list[Any], style: Style, is_interleav
         else:
             assert not waiting
             waiting = [made["id"] for made in said.get("tool_calls", ())]
-            assert style == "common" or len(waiting) <= 1
-        assert (said["role"] in ("system", "developer")) <= (index == 0 or style == "common")
     assert not waiting and answered == [f"c{index}" for index in range(count)]
     told = [item["content"] for item in given_items if item.get("role") in ("system", "developer")]
     assert sum(text in str(messages) for text in told) == len(told)

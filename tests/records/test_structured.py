@@ -40,6 +40,7 @@ def _deep(levels: int) -> Any:
         ({"regex": "a", "backend": "outlines"}, "backend must be one of"),
         ({"regex": "a", "start_after": [-1]}, "token ids"),
         ({"regex": "a", "start_after": [1] * 100}, "at most 64"),
+        ({"regex": "a", "start_after_tail": [1] * 100}, "start_after_tail takes at most 64"),
     ],
 )
 def test_refusals_say_why(fields: dict[str, Any], what: str) -> None:

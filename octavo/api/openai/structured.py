@@ -7,6 +7,7 @@ import msgspec
 from octavo.api.openai.protocol import GenerationRequest
 from octavo.errors import InvalidRequestError
 from octavo.records import StructuredOutputsParams
+from octavo.records.structured import SERVER_FIELDS
 
 
 def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
@@ -21,7 +22,7 @@ def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
         return by_format
     if by_format is not None:
         raise InvalidRequestError("Give either response_format or structured_outputs.", "structured_outputs")
-    known = set(StructuredOutputsParams.__struct_fields__) - {"start_after"}
+    known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
     for name in given:
         if name not in known:
             raise InvalidRequestError(f"structured_outputs has no field {name[:40]!r}.", "structured_outputs")

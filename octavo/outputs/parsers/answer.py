@@ -33,18 +33,20 @@ class AnswerParser:
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Part]:
         """Take the next piece of text, special tokens spelled out, and its tokens; either may be empty."""
         if self._harmony is not None:
-            return self._counted(self._harmony.feed_parts(text))
+            return self._counted(self._harmony.feed_parts(text, token_ids))
         if self._reasoning is not None:
             return self._counted(self._find_calls(self._reasoning.feed(text, token_ids)))
         return self._counted(self._find_calls([ContentText(text)] if text else []))
 
-    def finish(self) -> list[Part]:
-        """The answer has ended: give out what was held back."""
+    def finish(self, is_whole: bool = False) -> list[Part]:
+        """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""
         if self._harmony is not None:
-            return self._counted(self._harmony.finish_parts())
-        parts = self._find_calls(self._reasoning.finish() if self._reasoning is not None else [])
+            return self._counted(self._harmony.finish_parts(is_whole))
+        parts: list[Part] = []
+        if self._reasoning is not None:
+            parts += self._find_calls(self._reasoning.finish_whole() if is_whole else self._reasoning.finish())
         if self._tools is not None:
-            parts += self._tools.finish()
+            parts += self._tools.finish_whole() if is_whole else self._tools.finish()
         return self._counted(parts)
 
     def _find_calls(self, parts: Sequence[Part]) -> list[Part]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText
+from octavo.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,14 @@ class PromptEnd:
     Attributes:
         text: the prompt's last few hundred characters, special tokens included.
         template_kwargs: the request's values for the chat template, such as ``enable_thinking``.
+        tokenizer: the model's, by which tags are told from text that reads like them.
+        token_ids: the prompt's.
     """
 
     text: str = ""
     template_kwargs: Mapping[str, Any] | None = None
+    tokenizer: Tokenizer | None = None
+    token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,11 @@ class ReasoningParser(ABC):
         """The tag that will end the thought, if the prompt told which; else the first of its format's ``end_tags``."""
         return None
 
+    @property
+    def end_tag_tail(self) -> str | None:
+        """What must come behind that tag, after a few words at most, before the answer proper begins."""
+        return None
+
     @abstractmethod
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         """Take the next piece of text and its tokens, special ones spelled out; either may be empty."""
@@ -59,6 +69,10 @@ class ReasoningParser(ABC):
     @abstractmethod
     def finish(self) -> list[ReasoningText | ContentText]:
         """The answer has ended: give out what was held back."""
+
+    def finish_whole(self) -> list[ReasoningText | ContentText]:
+        """As :meth:`finish`, where the model ended the answer; the token that did so is not in the text as a rule."""
+        return self.finish()
 
 
 class ToolParser(ABC):
@@ -71,3 +85,7 @@ class ToolParser(ABC):
     @abstractmethod
     def finish(self) -> list[Part]:
         """The answer has ended: give out what was held back."""
+
+    def finish_whole(self) -> list[Part]:
+        """As :meth:`finish`, where the model ended the answer; the token that did so is not in the text as a rule."""
+        return self.finish()

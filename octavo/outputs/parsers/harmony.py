@@ -16,9 +16,15 @@ from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
 from octavo.outputs.parsers.messages import Body, BodyKind, MessageMachine, MessageReasoningParser, MessageTags
 from octavo.outputs.parsers.parts import Part, ReasoningText
 
-CHANNEL, CONSTRAIN = "<|channel|>", "<|constrain|>"
+CHANNEL, CONSTRAIN, MESSAGE = "<|channel|>", "<|constrain|>", "<|message|>"
+FINAL = f"{CHANNEL}final"
 FUNCTIONS = "functions."
-_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+# What a header may hold before a body whose tag the model forgot.
+_HEADER = re.compile(
+    r"\s*(?:assistant\b(?::\S+)?)?\s*(?:to=[^\s<]+\s*)?(?:<\|channel\|>\s*[^\s<]*\s*)*(?:to=[^\s<]+\s*)?"
+    r"(?:<\|constrain\|>\s*[^\s<{]*\s*|(?:json|code)(?![^\s{])\s*)?"
+)
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)|(?<=\s)((?:functions|browser|container)\.[^\s<]+|python(?![^\s<]))")
 _ASSISTANT = "assistant"
 # Parties of a conversation; what is addressed to anybody else is a call.
 _READERS = frozenset({"user", _ASSISTANT, "all"})
@@ -37,7 +43,7 @@ class HarmonyMachine(MessageMachine):
     tags = MessageTags(
         start=("<|start|>",),
         inner=(CHANNEL, CONSTRAIN),
-        body=("<|message|>",),
+        body=(MESSAGE,),
         end=("<|end|>", "<|return|>", "<|call|>"),
         sudden=(CHANNEL,),
         roles=(_ASSISTANT,),
@@ -49,18 +55,49 @@ class HarmonyMachine(MessageMachine):
         role = author.partition(CONSTRAIN)[0].strip().partition(" ")[0]
         if role in _OTHER_ROLES or role.startswith(_TOOL_ROLES):
             return Body(BodyKind.IGNORED)
-        recipient = _RECIPIENT.search(header)
-        if recipient is not None and recipient.group(1) not in _READERS:
-            name = recipient.group(1)
+        name = _recipient(header)
+        if name == _ASSISTANT and role and not role.startswith((_ASSISTANT, "to=")):
+            return Body(BodyKind.IGNORED)  # a tool's result
+        if name and name not in _READERS:
             return Body(BodyKind.CALL, name.removeprefix(FUNCTIONS) or name, is_code=name in _CODE_TOOLS)
-        return Body(BodyKind.REASONING if channel.startswith("analysis") else BodyKind.CONTENT)
+        return Body(_kind_of(channel))
+
+    def read_unmarked(self, header: str) -> tuple[Body, int] | None:
+        found = _HEADER.match(header)
+        start = found.end() if found is not None else 0
+        text = header[start:]
+        if not text.strip():
+            return None
+        # A text without a header is content, whatever its words are, unless it is somebody else's.
+        body = self.read_header(header[:start] or (text.split()[0] if self._header_has_tags else ""), "")
+        if body.kind is BodyKind.CALL and not body.is_code and not text.startswith("{"):
+            body = Body(BodyKind.CONTENT)
+        return body, start
+
+
+def _recipient(header: str) -> str:
+    """To whom a message goes, "" if the header does not say; the model may leave out ``to=`` before a tool's name."""
+    found = _RECIPIENT.search(header)
+    return "" if found is None else found.group(1) or found.group(2)
+
+
+def _kind_of(channel: str) -> BodyKind:
+    return BodyKind.REASONING if channel.startswith("analysis") else BodyKind.CONTENT
 
 
 class HarmonyReasoningParser(MessageReasoningParser):
     """Thought and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
 
     def __init__(self, prompt_end: PromptEnd) -> None:
-        super().__init__(HarmonyMachine(prompt_end.text))
+        super().__init__(HarmonyMachine, prompt_end)
+
+    @property
+    def end_tag(self) -> str:
+        return FINAL
+
+    @property
+    def end_tag_tail(self) -> str:
+        return MESSAGE
 
 
 class HarmonyToolParser(ToolParser):
@@ -75,12 +112,15 @@ class HarmonyToolParser(ToolParser):
     def finish(self) -> list[Part]:
         return [part for part in self._machine.finish() if not isinstance(part, ReasoningText)]
 
+    def finish_whole(self) -> list[Part]:
+        return [part for part in self._machine.finish(is_whole=True) if not isinstance(part, ReasoningText)]
+
 
 class HarmonyFormat:
     """The format as the registry knows it."""
 
     name = "openai_gptoss"
-    end_tags = ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>")
+    end_tags = (f"{FINAL}{MESSAGE}", f"{FINAL} {CONSTRAIN}json{MESSAGE}")
 
     def start(self, prompt_end: PromptEnd) -> HarmonyReasoningParser:
         """A parser for one answer after this prompt."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from octavo.outputs.parsers.base import ReasoningParser
+from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
+from octavo.outputs.parsers.marked import Mark, MarkedScanner, TagTokens
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
-from octavo.outputs.parsers.tags import TagScanner, TagSet
+from octavo.outputs.parsers.tags import TagSet
 
 MAX_HEADER_LENGTH = 512
 """Characters; what is longer is no header but content."""
@@ -65,6 +66,11 @@ class MessageTags:
     sudden: tuple[str, ...] = ()
     roles: tuple[str, ...] = ("assistant",)
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every tag."""
+        return (*self.start, *self.inner, *self.body, *self.end)
+
 
 class MessageMachine(ABC):
     """One answer made of messages, or a prompt's last one and the answer that goes on with it.
@@ -83,11 +89,11 @@ class MessageMachine(ABC):
 
     def __init_subclass__(cls) -> None:
         tags = cls.tags
-        cls._header_tags = TagSet((*tags.start, *tags.inner, *tags.body, *tags.end))
+        cls._header_tags = TagSet(tags.all)
         cls._body_tags = TagSet((*tags.start, *tags.end, *tags.sudden))
 
     def __init__(self, prompt: str = "") -> None:
-        self._scanner = TagScanner()
+        self._scanner = MarkedScanner()
         self._parts: list[Part] = []
         self._header = ""
         self._header_has_tags = False
@@ -99,19 +105,30 @@ class MessageMachine(ABC):
         self._body_has_text = False
         self._has_left_thought = False
         self._num_header_from_prompt = 0
+        self._num_held_from_prompt = 0
         start = max(prompt.rfind(tag) for tag in self.tags.start)
         if start >= 0:
             self._scanner.feed(prompt[start:])
             self._parts = [part for part in self._run() if self._is_call and isinstance(part, ToolCallBegin)]
             self._num_calls = len(self._parts)
             self._begun = set()
-            self._header_has_tags = False
-            self._num_header_from_prompt = len(self._header)
+            # Behind the mere role an answer may stand without a header.
+            self._header_has_tags = self._header.strip() not in ("", *self.tags.roles)
+            # The prompt's end may look like the beginning of a tag.
+            num_held = len(self._scanner.rest)
+            self._num_header_from_prompt = len(self._header) + num_held
+            self._num_held_from_prompt = 0 if self._body is None else num_held
             self._has_left_thought = self._body is not None and self._body.kind is not BodyKind.REASONING
 
     @abstractmethod
     def read_header(self, header: str, body_tag: str) -> Body:
         """What a header says; inner tags stand in it as they were written."""
+
+    def read_unmarked(self, header: str) -> tuple[Body, int] | None:
+        """What a header says that ends without a body's tag, and where in it the body begins that the model did not
+        mark; None if there is nothing behind the header.
+        """
+        return None
 
     @property
     def _is_call(self) -> bool:
@@ -124,33 +141,52 @@ class MessageMachine(ABC):
             return self._body.kind is BodyKind.REASONING
         return not self._has_left_thought
 
-    def feed(self, text: str) -> list[Part]:
-        """Take the next piece of text."""
+    def feed(self, text: str, marks: Sequence[Mark] | None = None) -> list[Part]:
+        """Take the next piece of text.
+
+        Args:
+            marks: the tags in it; whatever reads like one is a tag if None.
+        """
         if not text:
             return []
-        self._scanner.feed(text)
+        if marks is None:
+            self._scanner.feed(text)
+        else:
+            self._scanner.feed_marked(text, marks)
         return self._run()
 
-    def finish(self) -> list[Part]:
-        """The answer has ended: give out what was held back, unless it is a header."""
+    def finish(self, is_whole: bool = False) -> list[Part]:
+        """The answer has ended: give out what was held back, unless it is a header.
+
+        Args:
+            is_whole: the model ended it. The tag that did so is not in the text as a rule, so it is taken as read.
+        """
         if self._body is not None:
             self._scanner.finish()
-            return self._run()
-        held = self._scanner.take_all()
-        text = self._header[self._num_header_from_prompt :]
-        if self._header_has_tags or self._may_be_header(text.strip()):
+            self._run_on()
+            if is_whole:
+                self._close_call()
+            return self._take_parts()
+        header = self._header
+        self._header += self._scanner.take_all()
+        if is_whole and self._end_header():
+            return self._take_parts()
+        if self._header_has_tags or self._may_be_header(header[self._num_header_from_prompt :].strip()):
             return []
         self._begin_body(Body(BodyKind.CONTENT))
-        self._give(text + held)
+        self._give(self._header[self._num_header_from_prompt :])
         return self._take_parts()
 
     def _may_be_header(self, text: str) -> bool:
         return text.startswith("to=") or any(role.startswith(text) for role in ("to=", *self.tags.roles))
 
     def _run(self) -> list[Part]:
+        self._run_on()
+        return self._take_parts()
+
+    def _run_on(self) -> None:
         while self._read_head() if self._body is None else self._read_body():
             pass
-        return self._take_parts()
 
     def _take_parts(self) -> list[Part]:
         parts, self._parts = self._parts, []
@@ -158,17 +194,21 @@ class MessageMachine(ABC):
 
     def _read_head(self) -> bool:
         text, tag = self._scanner.take(self._header_tags)
+        # However the text is cut, as much is looked at as is needed to be too long.
+        num_looked_at = max(len(self._header), MAX_HEADER_LENGTH + 1)
         self._header += text
         if len(self._header) > MAX_HEADER_LENGTH:
             if tag is not None:
                 self._scanner.give_back(tag)
-            self._begin_body(Body(BodyKind.CONTENT))
-            self._give(self._header[self._num_header_from_prompt :])
+            if not self._begin_unmarked(num_looked_at):
+                self._begin_body(Body(BodyKind.CONTENT))
+                self._give(self._header[self._num_header_from_prompt :])
             self._header = ""
             return tag is not None
         if tag is None:
             return False
         if tag in self.tags.start or tag in self.tags.end:
+            self._end_header()
             self._begin_header(tag)
         elif tag in self.tags.inner:
             self._header += tag
@@ -180,13 +220,35 @@ class MessageMachine(ABC):
     def _read_body(self) -> bool:
         assert self._body is not None
         text, tag = self._scanner.take(self._body_tags)
-        self._give(text)
+        num_known = self._num_held_from_prompt
+        self._num_held_from_prompt = max(0, num_known - len(text)) if tag is None else 0
+        if num_known and text:
+            self._has_arguments = True
+        self._give(text[num_known:])
         if tag is None:
             return False
         self._end_body(tag)
         self._begin_header(tag)
         if tag in self.tags.sudden:
             self._scanner.give_back(tag)
+        return True
+
+    def _end_header(self) -> bool:
+        """The message ends within its header; returns whether there was more than the header."""
+        if not self._begin_unmarked(len(self._header)):
+            return False
+        self._close_call()
+        self._body = None
+        return True
+
+    def _begin_unmarked(self, num_looked_at: int) -> bool:
+        """Begin a body that stands in the header, if its first ``num_looked_at`` characters tell of one."""
+        found = self.read_unmarked(self._header[:num_looked_at])
+        if found is None:
+            return False
+        body, start = found
+        self._begin_body(body)
+        self._give(self._header[max(start, self._num_header_from_prompt) :])
         return True
 
     def _begin_header(self, tag: str) -> None:
@@ -208,14 +270,19 @@ class MessageMachine(ABC):
 
     def _end_body(self, tag: str) -> None:
         assert self._body is not None
-        if self._body.kind is BodyKind.CALL:
-            if self._body.is_code:
-                self._give_arguments('"}' if self._has_arguments else '{"code": ""}')
-            elif not self._has_arguments:
-                self._give_arguments("{}")
-        elif self._body.opening and tag in self.tags.end:
+        self._close_call()
+        if self._body.opening and tag in self.tags.end:
             self._give(tag)
         self._body = None
+
+    def _close_call(self) -> None:
+        """Make the arguments of a call whole, if the body is one."""
+        if self._body is None or self._body.kind is not BodyKind.CALL:
+            return
+        if self._body.is_code:
+            self._give_arguments('"}' if self._has_arguments else '{"code": ""}')
+        elif not self._has_arguments:
+            self._give_arguments("{}")
 
     def _give(self, text: str) -> None:
         if not text or self._body is None:
@@ -246,26 +313,35 @@ class MessageMachine(ABC):
 class MessageReasoningParser(ReasoningParser):
     """Thought and content of an answer made of messages; calls are given by ``feed_parts`` only."""
 
-    def __init__(self, machine: MessageMachine) -> None:
-        self._machine = machine
+    def __init__(self, machine: type[MessageMachine], prompt_end: PromptEnd) -> None:
+        self._machine = machine(prompt_end.text)
+        self._tokens = TagTokens.find(prompt_end.tokenizer, prompt_end.token_ids, machine.tags.all)
 
     @property
     def is_reasoning(self) -> bool:
         return self._machine.is_reasoning
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        return _texts(self._machine.feed(text))
+        return _texts(self.feed_parts(text, token_ids))
 
     def finish(self) -> list[ReasoningText | ContentText]:
         return _texts(self._machine.finish())
 
-    def feed_parts(self, text: str) -> list[Part]:
-        """Take the next piece of text; calls are found as well."""
-        return self._machine.feed(text)
+    def finish_whole(self) -> list[ReasoningText | ContentText]:
+        return _texts(self._machine.finish(is_whole=True))
 
-    def finish_parts(self) -> list[Part]:
-        """The answer has ended: give out what was held back."""
-        return self._machine.finish()
+    def feed_parts(self, text: str, token_ids: Sequence[int] = ()) -> list[Part]:
+        """Take the next piece of text and its tokens; calls are found as well."""
+        if self._tokens is None:
+            return self._machine.feed(text)
+        readable, marks = self._tokens.take(text, token_ids)
+        if marks is None:
+            self._tokens = None
+        return self._machine.feed(readable, marks)
+
+    def finish_parts(self, is_whole: bool = False) -> list[Part]:
+        """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""
+        return self._machine.finish(is_whole)
 
 
 def _texts(parts: Sequence[Part]) -> list[ReasoningText | ContentText]:

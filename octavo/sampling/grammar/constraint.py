@@ -12,6 +12,8 @@ from octavo.sampling.grammar.thought import ThoughtLimit
 
 logger = logging.getLogger(__name__)
 
+MAX_TAIL_GAP = 16
+"""Most tokens between what begins a header and its end; it holds a recipient or a content type at most."""
 _BITS = 32
 
 
@@ -42,6 +44,7 @@ class Constraint:
         stop_ids: tokens that end a text.
         earlier: tokens that were generated already (a replay).
         limit: closes thoughts that are too long.
+        start_after_tail: tokens that must come behind ``start_after`` as well, at most ``MAX_TAIL_GAP`` tokens later.
     """
 
     def __init__(
@@ -52,11 +55,14 @@ class Constraint:
         stop_ids: Collection[int] = (),
         earlier: Sequence[int] = (),
         limit: ThoughtLimit | None = None,
+        start_after_tail: Sequence[int] = (),
     ) -> None:
         self._grammar = grammar
         self._limit = limit
-        self._awaited = tuple(start_after)
+        self._awaited, self._tail = list(start_after), list(start_after_tail)
         self._last: list[int] = []
+        # Tokens within which the tail must end; 0 while it is not awaited.
+        self._num_for_tail = 0
         self._is_begun = not self._awaited
         self._num_tokens = 0
         self._min_tokens = min_tokens
@@ -83,9 +89,19 @@ class Constraint:
             except Exception as error:
                 self._break_off(error)
                 return False
-        self._last = [*self._last, token_id][-len(self._awaited) :]
-        self._is_begun = tuple(self._last) == self._awaited
+        self._await(token_id)
         return True
+
+    def _await(self, token_id: int) -> None:
+        """Look for what begins the grammar."""
+        self._last = [*self._last, token_id][-max(len(self._awaited), len(self._tail)) :]
+        if self._last[-len(self._awaited) :] == self._awaited:
+            self._last = []
+            self._is_begun = not self._tail
+            self._num_for_tail = MAX_TAIL_GAP + len(self._tail)
+        elif self._num_for_tail:
+            self._num_for_tail -= 1
+            self._is_begun = self._last[-len(self._tail) :] == self._tail
 
     def fill(self, mask: NDArray[np.int32]) -> None:
         """Write which tokens may come next, a bit a token: all of them before the grammar begins and after its end,

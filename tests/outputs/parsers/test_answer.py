@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, ToolParser
-from octavo.outputs.parsers.harmony import HarmonyReasoningParser
+from octavo.outputs.parsers.harmony import HarmonyReasoningParser, HarmonyToolParser
 from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.registry import reasoning_format, reasoning_names
 from octavo.outputs.parsers.tags import TagScanner, TagSet
@@ -154,3 +154,21 @@ PIECES = ["<think>", "</think>", "[[", "]]", "[", "\n", "a", "<", "[THINK]", "[/
 )
 def test_cuts_do_not_matter(name, pieces, cuts):
     check_cuts(lambda: parser(name, ""), "".join(pieces), cuts)
+
+
+@pytest.mark.parametrize("has_reasoning", [True, False])
+def test_a_call_is_whole_where_the_model_ended_the_answer(has_reasoning):
+    """The token that ends a call is the one that ends the answer, and that one is not in the text."""
+
+    def parser():
+        return AnswerParser(HarmonyReasoningParser(PromptEnd()) if has_reasoning else None, HarmonyToolParser())
+
+    text = "<|channel|>commentary to=functions.f<|message|>"
+    for is_whole, arguments in ((True, [ToolCallArguments(0, "{}")]), (False, [])):
+        answer = parser()
+        assert answer.feed(text) + answer.finish(is_whole) == [ToolCallBegin(0, "f"), *arguments]
+
+
+def test_a_forgotten_message_tag_loses_nothing_without_tools():
+    parser = AnswerParser(HarmonyReasoningParser(PromptEnd()), None)
+    assert parser.feed("<|channel|>final Yes") + parser.finish(is_whole=True) == [ContentText("Yes")]

@@ -68,6 +68,11 @@ def call(name, arguments, index=0):
             call("python", '{"code": "print(\\"a\\")\\n"}'),
         ),
         ("<|channel|>commentary to=user<|message|>Hello", [ContentText("Hello")]),
+        # The recipient without "to=": only what can be nothing but a tool is one.
+        ("<|channel|>commentary functions.f <|constrain|>json<|message|>{}<|call|>", call("f", "{}")),
+        ("<|channel|>analysis browser.open<|message|>{}<|call|>", call("browser.open", "{}")),
+        ("<|channel|>commentary to= functions.f<|message|>{}<|call|>", call("f", "{}")),
+        ("<|channel|>final json<|message|>{}", [ContentText("{}")]),
         (
             f"<|channel|>commentary to=functions.f<|message|>{{}}<|call|>{NEXT}"
             '<|channel|>commentary to=functions.g<|message|>{"b": []}<|call|>',
@@ -94,6 +99,21 @@ def call(name, arguments, index=0):
             "<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}<|end|>",
             [ContentText("A")],
         ),
+        (
+            "<|channel|>final<|message|>A<|end|><|start|>web.find to=assistant<|channel|>analysis<|message|>{}<|end|>",
+            [ContentText("A")],
+        ),
+        # No message tag: what stands behind the header is its body.
+        (
+            "<|channel|>analysis A b<|end|><|start|>assistant<|channel|>final<|message|>B",
+            [ReasoningText("A b"), ContentText("B")],
+        ),
+        ("A<|end|><|start|>assistant<|channel|>analysis<|message|>B", [ContentText("A"), ReasoningText("B")]),
+        ("I use python to<|return|>", [ContentText("I use python to")]),
+        ('<|channel|>commentary to=functions.f json {"a": 1}<|call|>', call("f", '{"a": 1}')),
+        ("<|channel|>commentary to=functions.f I shall<|end|>", [ContentText("I shall")]),
+        ("<|channel|>commentary to=functions.f<|call|>", []),
+        ("<|channel|>final<|message|>A<|end|><|start|>user So?<|end|>", [ContentText("A")]),
         ("<|channel|>analysis<|message|>A<|end|><|start|>assis", [ReasoningText("A")]),
         ("<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>fin", [ReasoningText("A")]),
         ("<|channel|>commentary to=functions.f <|constrain|>js", []),
@@ -161,11 +181,39 @@ def test_generated_messages_come_back_however_they_are_cut(generated, form, cuts
             assert whole.text.startswith(got.text) or text[:end].endswith(got.text.rpartition("<")[2])
 
 
+@pytest.mark.parametrize(
+    ("text", "cut_off", "whole"),
+    [
+        ("<|channel|>commentary to=functions.f<|message|>", [ToolCallBegin(0, "f")], call("f", "{}")),
+        ('<|channel|>commentary to=functions.f<|message|>{"a', call("f", '{"a'), call("f", '{"a')),
+        (
+            "<|channel|>analysis to=python code<|message|>a",
+            call("python", '{"code": "a'),
+            call("python", '{"code": "a"}'),
+        ),
+        ("<|channel|>analysis to=python code<|message|>", [ToolCallBegin(0, "python")], call("python", '{"code": ""}')),
+        ("<|channel|>final Yes", [], [ContentText("Yes")]),
+        ('<|channel|>commentary to=functions.f {"a": 1}', [], call("f", '{"a": 1}')),
+        ("<|channel|>commentary to=functions.f <|constrain|>json", [], []),
+        ("Yes", [ContentText("Yes")], [ContentText("Yes")]),
+    ],
+)
+def test_a_model_that_ends_its_answer_ends_its_message(text, cut_off, whole):
+    """The stop token is not in the text: only who ended the answer tells a whole call from one that breaks off."""
+    assert check_cuts(machine, text, [3]) == cut_off
+    parser = machine()
+    assert joined(parser.feed(text) + parser.finish(is_whole=True)) == whole
+
+
 def test_a_header_has_a_limit():
     text = "no header " * 80 + "<|channel|>final<|message|>Two."
     assert check_cuts(machine, text, [511, 512, 513, 514]) == [ContentText("no header " * 80 + "\nTwo.")]
     parser = machine()
     assert joined([part for character in text[:700] for part in parser.feed(character)]) == [ContentText(text[:700])]
+    endless = "<|channel|>" + "w" * 600
+    assert check_cuts(machine, endless + "<|return|>", [300, 512]) == [ContentText(endless)]
+    thought = "so it goes on " * 80
+    assert check_cuts(machine, f"<|channel|>analysis {thought}<|end|>", [511, 512]) == [ReasoningText(thought)]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +224,13 @@ def test_a_header_has_a_limit():
         ("<|start|>assistant<|channel|>", "analysis<|message|>So", [ReasoningText("So")]),
         ("cut off in the middle of<|end|>", "<|start|>assistant<|channel|>final<|message|>A", [ContentText("A")]),
         ("", "<|channel|>final<|message|>A", [ContentText("A")]),
+        ("<|start|>assistant<|channel|>", "ana", []),
+        ("<|start|>assistant to=", "functions.f", []),
+        ("<|start|>assistant", "Yes", [ContentText("Yes")]),
+        # The prompt's end looks like the beginning of a tag.
+        ("<|start|>assistant<|channel|>final<|message|>a <|", "b", [ContentText("b")]),
+        ("<|start|>assistant<|channel|>analysis<|message|>a <", "|end|>b", [ContentText("b")]),
+        ("<|start|>assistant<", "b c", [ContentText("b c")]),
         (
             '<|start|>assistant to=functions.f<|message|>{}<|call|><|start|>assistant to=functions.g<|message|>{"a"',
             ": 1}<|call|><|start|>assistant to=functions.h<|message|>{}<|call|>",

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.errors import RequestFailedError
-from octavo.sampling.grammar.constraint import Constraint
+from octavo.sampling.grammar.constraint import MAX_TAIL_GAP, Constraint
 
 END = 40
 VOCAB = 64
@@ -69,6 +69,24 @@ def test_what_comes_before_the_mark_is_free() -> None:
     assert constraint.accept(7) and allowed(constraint) == ALL
     assert constraint.accept(8) and allowed(constraint) == {1, END}
     assert not constraint.accept(5)
+
+
+def test_the_mark_may_have_a_tail() -> None:
+    """A header such as gpt-oss's: <final> <json> <message>, the middle of which may be missing."""
+
+    def bound(*token_ids: int) -> Constraint:
+        return Constraint(Countdown(2), start_after=[7, 8], start_after_tail=[9], stop_ids=[END], earlier=token_ids)
+
+    for begun in (
+        (7, 8, 9),
+        (5, 7, 8, 6, 9),
+        (7, 8, *[6] * MAX_TAIL_GAP, 9),
+        (7, 8, *[6] * 99, 7, 8, 9),
+        (7, 8, 7, 8, 9),
+    ):
+        assert allowed(bound(*begun)) == {1, END}
+    for free in ((7, 8), (9,), (7, 9, 8), (7, 8, *[6] * (MAX_TAIL_GAP + 1), 9)):
+        assert allowed(bound(*free)) == ALL
 
 
 def test_a_replay_goes_on_where_the_text_was() -> None:

@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from octavo.api.openai.responses_api.items import Item, is_builtin_call, text_of, thought_of
 from octavo.errors import InvalidRequestError
-
-Style = Literal["common", "harmony"]
-"""``harmony``: gpt-oss's template knows thoughts as ``thinking``, takes one call a message, and instructions only in
-front."""
 
 Message = dict[str, Any]
 ShownName = Callable[[str, str], str]
@@ -37,7 +33,6 @@ def to_messages(
     *,
     instructions: str | None = None,
     previous: Iterable[Mapping[str, Any]] = (),
-    style: Style = "common",
     shown_name: ShownName = lambda label, name: name,
 ) -> list[Message]:
     """The conversation as messages.
@@ -51,18 +46,17 @@ def to_messages(
     Raises:
         InvalidRequestError: an output belongs to no call.
     """
-    writer = _Writer(items, style, shown_name)
+    writer = _Writer(items, shown_name)
     for item in items:
         writer.add(item)
     writer.flush()
     messages = [*[dict(message) for message in previous], *writer.messages]
-    return _with_instructions(messages, instructions, style)
+    return _with_instructions(messages, instructions)
 
 
 class _Writer:
-    def __init__(self, items: Sequence[Item], style: Style, shown_name: ShownName) -> None:
+    def __init__(self, items: Sequence[Item], shown_name: ShownName) -> None:
         self.messages: list[Message] = []
-        self._style = style
         self._shown_name = shown_name
         self._turn = _Turn()
         self._names = {item["call_id"]: item["name"] for item in items if item["type"] == "function_call"}
@@ -99,9 +93,6 @@ class _Writer:
         turn, self._turn = self._turn, _Turn()
         if turn.is_empty:
             return
-        if self._style == "harmony":
-            self._flush_harmony(turn)
-            return
         message: Message = {"role": "assistant", "content": "\n".join(turn.texts)}
         if turn.thought:
             message["reasoning_content"] = message["reasoning"] = turn.thought
@@ -109,39 +100,12 @@ class _Writer:
             message["tool_calls"] = [_tool_call(*call) for call in turn.calls]
         self.messages += [message, *turn.outputs]
 
-    def _flush_harmony(self, turn: _Turn) -> None:
-        text = "\n".join(turn.texts)
-        if not turn.calls:
-            thought = {"thinking": turn.thought} if turn.thought else {}
-            self.messages.append({"role": "assistant", "content": text, **thought})
-            return
-        # The template takes either a thought or a preamble before a call, and writes both alike.
-        before = "\n".join(part for part in (turn.thought, text) if part)
-        outputs = {message["tool_call_id"]: message for message in turn.outputs}
-        for call in turn.calls:
-            message: Message = {"role": "assistant", "content": "", "tool_calls": [_tool_call(*call)]}
-            if before:
-                message["thinking"], before = before, ""
-            self.messages.append(message)
-            if call[0] in outputs:
-                self.messages.append(outputs[call[0]])
-
     def _add_output(self, item: Item) -> None:
         call_id = item["call_id"]
         if call_id not in self._names:
             raise InvalidRequestError(f"input: there is no function_call with the call_id {call_id[:80]!r}.", "input")
         self.flush()
-        message = _tool_message(call_id, self._names[call_id], text_of(item["output"]))
-        if self._style == "harmony":
-            # Its own call's message is the one before it; those of further calls come after.
-            place = next(
-                index
-                for index in range(len(self.messages), -1, -1)
-                if index == 0 or _calls(self.messages[index - 1], call_id)
-            )
-            self.messages.insert(place or len(self.messages), message)
-        else:
-            self.messages.append(message)
+        self.messages.append(_tool_message(call_id, self._names[call_id], text_of(item["output"])))
 
     def _add_mcp_call(self, item: Item) -> None:
         error = item.get("error")
@@ -175,10 +139,6 @@ def failure_text(error: str | Mapping[str, Any]) -> str:
     return f"Error: {error.get('message', 'the call failed')}"
 
 
-def _calls(message: Message, call_id: str) -> bool:
-    return any(call["id"] == call_id for call in message.get("tool_calls", ()))
-
-
 def _tool_message(call_id: str, name: str, text: str) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "name": name, "content": text}
 
@@ -196,20 +156,19 @@ def _as_json(arguments: str) -> str:
     return arguments or "{}"
 
 
-def _with_instructions(messages: list[Message], instructions: str | None, style: Style) -> list[Message]:
-    """Instructions first, as one message: many templates take no second one, and gpt-oss's none further on."""
+def _with_instructions(messages: list[Message], instructions: str | None) -> list[Message]:
+    """Instructions first, as one message: many templates take no second one."""
     texts = [instructions] if instructions else []
     rest: list[Message] = []
-    role = "developer" if style == "harmony" else "system"
     for message in messages:
         is_told = message.get("role") in ("system", "developer") and isinstance(message.get("content"), str)
-        if is_told and (style == "harmony" or not rest):
+        if is_told and not rest:
             texts.append(message["content"])
         elif is_told:
-            rest.append({**message, "role": role})
+            rest.append({**message, "role": "system"})
         else:
             rest.append(message)
-    return [{"role": role, "content": "\n\n".join(texts)}, *rest] if texts else rest
+    return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest
 
 
 def cut_points(messages: Sequence[Message]) -> list[int]:

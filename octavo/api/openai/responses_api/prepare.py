@@ -13,7 +13,6 @@ from octavo.api.middleware import clean_request_id
 from octavo.api.openai.responses_api.hooks import Hook
 from octavo.api.openai.responses_api.items import Item, parse_items, short
 from octavo.api.openai.responses_api.mcp import McpServers
-from octavo.api.openai.responses_api.messages import Style
 from octavo.api.openai.responses_api.objects import Response
 from octavo.api.openai.responses_api.protocol import (
     ENCRYPTED_REASONING,
@@ -27,6 +26,7 @@ from octavo.api.openai.responses_api.store import MAX_RECALLED_BYTES, ResponseSt
 from octavo.api.openai.responses_api.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from octavo.records.structured import SERVER_FIELDS
 
 _SHARED_FIELDS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed"),
@@ -34,7 +34,6 @@ _SHARED_FIELDS = (
     *("include_stop_str_in_output", "logit_bias"),
 )
 _BARE_PROMPT_LIMIT = SamplingParams().max_tokens
-_HARMONY_MARK = "<|channel|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,6 @@ class Prepared:
     params: SamplingParams
     response_format: StructuredOutputsParams | None
     template_kwargs: dict[str, Any]
-    style: Style
     num_logprobs: int | None
 
     @property
@@ -130,7 +128,6 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> Prepared:
         params=params,
         response_format=response_format,
         template_kwargs=template_kwargs(body),
-        style=template_style(frontend),
         num_logprobs=num_logprobs,
     )
 
@@ -176,7 +173,7 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
         return StructuredOutputsParams(json=wanted.json_schema)
     if not body.structured_outputs:
         return None
-    known = set(StructuredOutputsParams.__struct_fields__) - {"start_after"}
+    known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
     for name in body.structured_outputs:
         if name not in known:
             raise InvalidRequestError(f"structured_outputs has no field {short(name)}.", "structured_outputs")
@@ -212,13 +209,6 @@ def template_kwargs(body: ResponsesRequest) -> dict[str, Any]:
         kwargs["reasoning_effort"] = effort
         kwargs["enable_thinking"] = kwargs["thinking"] = effort != "none"
     return {**kwargs, **(body.chat_template_kwargs or {})}
-
-
-def template_style(frontend: Frontend) -> Style:
-    """Whether the model's template is gpt-oss's."""
-    tokenizer = frontend.engine.tokenizer
-    template = (tokenizer.chat_template if tokenizer is not None else None) or ""
-    return "harmony" if _HARMONY_MARK in template and "<|call|>" in template else "common"
 
 
 def _fresh_response(

@@ -221,7 +221,6 @@ class Run:
             items,
             instructions=body.instructions,
             previous=body.previous_input_messages or (),
-            style=self._prepared.style,
             shown_name=self._toolset.shown_names(),
         )
         if index == 0:
@@ -414,7 +413,7 @@ class Run:
         usage.total_tokens = usage.input_tokens + usage.output_tokens
         if self._prepared.body.enable_response_messages:
             changes["input_messages"] = self._messages[: self._num_first_messages]
-            written = to_messages(as_input(self._builder.items), style=self._prepared.style)
+            written = to_messages(as_input(self._builder.items))
             changes["output_messages"] = written
         self._response = self._response.with_output(self._builder.items, usage=usage, **changes)
         if self._response.store:

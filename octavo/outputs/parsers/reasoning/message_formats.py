@@ -59,7 +59,7 @@ class MessageFormat:
 
     def start(self, prompt_end: PromptEnd) -> MessageReasoningParser:
         """A parser for one answer after this prompt."""
-        return MessageReasoningParser(self._machine(prompt_end.text))
+        return MessageReasoningParser(self._machine, prompt_end)
 
 
 _MUSE_ENDS = ("to=user<|message|>",)
