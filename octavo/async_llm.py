@@ -159,7 +159,12 @@ class AsyncLLM(RemoteControl):
         """Whether the engine is there and gets on; False while it is starting, also again."""
         if self._error is not None or self._client is None or not self._client.is_connected:
             return False
-        return not self.is_stuck
+        return self.fault is None and not self.is_stuck
+
+    @property
+    def fault(self) -> str | None:
+        """Why the engine does nothing until its owner acts, in a sentence; None if nothing of that kind is known."""
+        return self.stats.fault or None
 
     @property
     def is_stuck(self) -> bool:
@@ -464,9 +469,8 @@ class AsyncLLM(RemoteControl):
             stream.fail(error)
         _fail_all(self._vectors, error)
 
-    def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
-        self._info = info
-        self.stats = EngineStats()
+    def _handle_ready(self, info: EngineInfo, stats: EngineStats) -> list[EngineRequest]:
+        self._info, self.stats = info, stats
         self._last_progress = time.monotonic()
         self._started.set()
         requests, guilty = self._replays.resume(self._outputs.replays() + self._pooling.replays())

@@ -3,17 +3,14 @@
 import asyncio
 import os
 import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from running_llm import LONG, engine_processes, last, run, running, until
 from tiny_llama import SETTINGS, write_model
 
-from octavo import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams, StructuredOutputsParams
+from octavo import AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputsParams
 from octavo.errors import (
     ConfigError,
     EngineDeadError,
@@ -23,8 +20,6 @@ from octavo.errors import (
     RequestFailedError,
 )
 from octavo.records import PreparedRequest
-
-LONG = SamplingParams(max_tokens=240, ignore_eos=True, seed=1)
 
 
 @pytest.fixture(scope="session")
@@ -36,47 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _importable_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-@asynccontextmanager
-async def running(folder: Path, **settings: Any) -> AsyncIterator[AsyncLLM]:
-    llm = AsyncLLM.from_engine_args(model=str(folder), log_level="warning", **(SETTINGS | settings))
-    await llm.start()
-    try:
-        yield llm
-    finally:
-        await llm.shutdown()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
-async def last(
-    llm: AsyncLLM, request_id: str, params: SamplingParams = LONG, prompt: Any = "tea", **options: Any
-) -> RequestOutput:
-    outputs = [output async for output in llm.generate(prompt, params, request_id, **options)]
-    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
-    return outputs[-1]
-
-
-def engine_processes() -> list[psutil.Process]:
-    """Engines that this process started itself; other tests' servers have theirs."""
-    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in children if "octavo.engine.process" in child.cmdline()]
-
-
-def run(folder: Path, scenario: Callable[[AsyncLLM], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(120), running(folder, **settings) as llm:
-            await scenario(llm)
-            await until(lambda: llm.num_unfinished == 0)
-            await until(lambda: llm.stats.num_running == llm.stats.num_waiting == 0 and llm.stats.cache_usage == 0)
-
-    asyncio.run(main())
 
 
 def test_life_of_requests(folder: Path) -> None:

@@ -1,16 +1,18 @@
 """The engine's own process: a loop between a socket per frontend and the core.
 
 Started by the supervisor as ``python -m octavo.engine.process`` with its :class:`Launch` as one line of JSON on
-standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends.
+standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends. On
+standard output it reports its :class:`EngineState` as a line of JSON, each time that an owner has changed it.
 """
 
 import gc
 import logging
+import os
 import signal
 import sys
 import time
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import zmq
@@ -22,6 +24,7 @@ from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.launch import START_FAILED, Launch
 from octavo.engine.parent import end_with_parent
+from octavo.engine.state import AS_CONFIGURED
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.records import EngineRequest, StepOutputs
 from octavo.telemetry.logs import configure_logging
@@ -48,9 +51,13 @@ class _Frontend:
 
 
 class EngineServer:
-    """Serves frontends until told to stop."""
+    """Serves frontends until told to stop.
 
-    def __init__(self, launch: Launch) -> None:
+    Args:
+        reports: takes lines for the supervisor.
+    """
+
+    def __init__(self, launch: Launch, reports: BinaryIO) -> None:
         self._generation = launch.generation
         self._context = zmq.Context()
         self._frontends = [_Frontend(self._context, address, launch.generation) for address in launch.addresses]
@@ -58,6 +65,8 @@ class EngineServer:
         self._core: EngineCore | None = None
         self._control: Control | None = None
         self._settings = launch.settings
+        self._state = launch.state
+        self._reports = reports
         self._last_stats = 0.0
 
     def run(self) -> int:
@@ -65,8 +74,10 @@ class EngineServer:
         try:
             phases = PhaseTimer(logger)
             phases.add("imports", process_age())
-            self._core = EngineCore(self._settings, phases, tells_limit=True)
-            self._control = Control(self._core, self._settings, self._deliver, self._send_stats)
+            self._core = EngineCore(self._settings, phases, tells_limit=True, state=self._state)
+            self._control = Control(self._core, self._settings, self._deliver, self._send_stats, self._state)
+            if self._state != AS_CONFIGURED:
+                logger.warning("The engine goes on as it was: %s", self._state.in_words)
             # What exists by now stays; a garbage collection in service need not look at it again and again.
             gc.freeze()
         except OctavoError as error:
@@ -102,7 +113,7 @@ class EngineServer:
         if event == zmq.EVENT_DISCONNECTED:
             self._abort(list(frontend.request_ids))
         else:
-            self._send(frontend, messages.Ready(self._generation, self._core.info))
+            self._send(frontend, messages.Ready(self._generation, self._core.info, self._core.stats))
 
     def _receive(self, index: int, frontend: _Frontend) -> None:
         assert self._core is not None and self._control is not None
@@ -129,7 +140,16 @@ class EngineServer:
                     self._control.call(name, arguments, partial(self._reply, frontend, call_id))
 
     def _reply(self, frontend: _Frontend, call_id: int, value: Any, error: str | None) -> None:
+        self._report_state()  # before anybody relies on it
         self._send(frontend, messages.Reply(call_id, value, error))
+
+    def _report_state(self) -> None:
+        assert self._control is not None
+        state = self._control.state
+        if state != self._state:
+            self._state = state
+            self._reports.write(msgspec.json.encode(state) + b"\n")
+            self._reports.flush()
 
     def _add(self, request: EngineRequest, frontend: _Frontend) -> None:
         assert self._core is not None
@@ -222,8 +242,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     end_with_parent()
+    # Whatever else writes to standard output is not to be taken for a report.
+    reports = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
-    return EngineServer(launch).run()
+    return EngineServer(launch, reports).run()
 
 
 if __name__ == "__main__":

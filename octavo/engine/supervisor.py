@@ -11,6 +11,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.launch import START_FAILED, Launch
+from octavo.engine.state import AS_CONFIGURED, EngineState
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ _MAX_RESTARTS = 5
 
 
 class Supervisor:
-    """Starts the engine process, and starts it again when it dies.
+    """Starts the engine process, and starts it again when it dies, as its owners had set it.
 
     Gives up when the first one cannot start, or when the process dies more than five times within two minutes.
 
@@ -33,6 +34,7 @@ class Supervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._deaths: list[float] = []
         self._generation = 0
+        self._state = AS_CONFIGURED
         self._stopping = False
 
     @property
@@ -46,6 +48,7 @@ class Supervisor:
         try:
             while not self._stopping:
                 process = await self._start()
+                await self._follow(process)
                 status = await process.wait()
                 if self._stopping or status == START_FAILED:
                     return
@@ -77,15 +80,26 @@ class Supervisor:
 
     async def _start(self) -> asyncio.subprocess.Process:
         self._generation += 1
-        launch = Launch(self._settings, self._addresses, self._generation)
+        launch = Launch(self._settings, self._addresses, self._generation, self._state)
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "octavo.engine.process", stdin=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "octavo.engine.process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
         )
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
         with contextlib.suppress(ConnectionError):
             await self._process.stdin.drain()
         return self._process
+
+    async def _follow(self, process: asyncio.subprocess.Process) -> None:
+        """Note what the engine reports, until it ends; half a line, with which it died, does not count."""
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if line.endswith(b"\n"):
+                self._state = msgspec.json.decode(line, type=EngineState)
 
     def _may_restart(self) -> bool:
         now = time.monotonic()

@@ -153,6 +153,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
         is_paused: nothing runs until somebody says so.
         sleep_level: 0 is awake; 1: weights lie in host memory, the cache is gone; 2: weights are gone, too.
+        fault: why nothing runs until an owner acts, in a sentence; empty if nothing is wrong.
     """
 
     num_running: int = 0
@@ -172,6 +173,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     step_sizes: list[int] = []
     is_paused: bool = False
     sleep_level: int = 0
+    fault: str = ""
 
 
 class EngineInfo(msgspec.Struct):
