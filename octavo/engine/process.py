@@ -1,8 +1,7 @@
 """The engine's own process: a loop between a socket per frontend and the core.
 
 Started by the supervisor as ``python -m octavo.engine.process`` with its :class:`Launch` as one line of JSON on
-standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends. On
-standard output it reports its :class:`EngineState` as a line of JSON, each time that an owner has changed it.
+standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends.
 """
 
 import gc
@@ -12,7 +11,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import zmq
@@ -51,13 +50,9 @@ class _Frontend:
 
 
 class EngineServer:
-    """Serves frontends until told to stop.
+    """Serves frontends until told to stop."""
 
-    Args:
-        reports: takes lines for the supervisor.
-    """
-
-    def __init__(self, launch: Launch, reports: BinaryIO) -> None:
+    def __init__(self, launch: Launch) -> None:
         self._generation = launch.generation
         self._context = zmq.Context()
         self._frontends = [_Frontend(self._context, address, launch.generation) for address in launch.addresses]
@@ -66,7 +61,7 @@ class EngineServer:
         self._control: Control | None = None
         self._settings = launch.settings
         self._state = launch.state
-        self._reports = reports
+        self._reports = os.fdopen(launch.reports, "wb")
         self._last_stats = 0.0
 
     def run(self) -> int:
@@ -242,11 +237,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     end_with_parent()
-    # Whatever else writes to standard output is not to be taken for a report.
-    reports = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
     configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
-    return EngineServer(launch, reports).run()
+    return EngineServer(launch).run()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What the supervisor takes from one engine to the next; ``tests/test_engine_restarts.py`` has real ones."""
 
 import asyncio
-from types import SimpleNamespace
 
 import msgspec
 
@@ -16,7 +15,7 @@ def test_the_last_whole_report_counts() -> None:
         reader.feed_data(data)
         reader.feed_eof()
         supervisor = Supervisor(EngineConfig.from_kwargs(model="m"), [])
-        await supervisor._follow(SimpleNamespace(stdout=reader))  # type: ignore[arg-type]
+        await supervisor._follow(reader)
         return supervisor._state
 
     paused, asleep = EngineState(is_paused=True), EngineState(is_paused=True, sleep_level=2, num_blocks=9)
