@@ -486,7 +486,7 @@ class AsyncLLM(RemoteControl):
             logger.error("%s", failed.error)
 
     def _handle_batch(self, outputs: StepOutputs, stats: EngineStats) -> None:
-        if stats.num_steps != self.stats.num_steps or stats.is_paused:
+        if stats.num_steps != self.stats.num_steps or stats.is_paused or stats.only_awaits_grammars:
             self._last_progress = time.monotonic()
         self.stats = stats
         if self._metrics is not None and self._meter is not None:

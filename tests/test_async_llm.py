@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _importable_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    tests = Path(__file__).parent
+    # The second for what is imported before the interpreter looks into its folder.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(tests.parent)]), prepend=os.pathsep)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -206,6 +209,53 @@ def test_a_grammar_goes_on_in_the_next_engine(folder: Path) -> None:
         assert all(re.fullmatch("([ab]{2} ){80}", output.text) for output in outputs)
 
     run(folder, scenario)
+
+
+HOLD_GRAMMARS = """
+import sys, time
+from pathlib import Path
+
+if "octavo.engine.process" in sys.orig_argv:
+    from octavo.sampling.grammar.compiler import GrammarCompiler
+
+    compile_one = GrammarCompiler._work
+
+    def held(*arguments):
+        while Path(__file__).with_name("hold").exists():
+            time.sleep(0.01)
+        return compile_one(*arguments)
+
+    GrammarCompiler._work = held
+"""
+
+
+def test_waiting_for_a_grammar_is_no_standstill(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HOLD_GRAMMARS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    hold, block = tmp_path / "hold", tmp_path / "block"
+    hold.touch()
+    block.touch()
+    timeout = 1.0
+
+    async def scenario(llm: AsyncLLM) -> None:
+        choice = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["tea"]))
+        bound = asyncio.create_task(last(llm, "bound", choice))
+        await until(lambda: llm.stats.num_awaiting_grammar == 1)
+        waited_until = time.monotonic() + 2 * timeout
+        while time.monotonic() < waited_until:
+            assert llm.is_healthy
+            await asyncio.sleep(0.05)
+        # Beside one that stands still, it is no excuse.
+        blocked = SamplingParams(max_tokens=8, ignore_eos=True, extra_args={"block_while": str(block)})
+        standing = asyncio.create_task(last(llm, "standing", blocked))
+        await until(lambda: llm.is_stuck)
+        block.unlink()
+        await standing
+        await until(lambda: llm.is_healthy)
+        hold.unlink()
+        assert (await bound).outputs[0].text == "tea"
+
+    run(folder, scenario, step_timeout=timeout, logits_processors=["blocking_processor:Blocking"])
 
 
 def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

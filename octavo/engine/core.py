@@ -211,7 +211,8 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Figures as of now."""
         stats = self.scheduler.current_stats()
-        stats.num_waiting += len(self._constraints)
+        stats.num_awaiting_grammar = len(self._constraints)
+        stats.num_waiting += stats.num_awaiting_grammar
         stats.is_paused, stats.sleep_level, stats.fault = self.is_paused, self.sleep_level, self.fault
         return stats
 

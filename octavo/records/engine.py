@@ -141,6 +141,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         num_running, num_waiting: requests in each state.
+        num_awaiting_grammar: of those that wait, the ones that no step can take in before their grammars are there.
         cache_usage: share of blocks in use, 0 to 1.
         num_blocks, num_free_blocks: size of the cache and what is free of it, in blocks.
         prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
@@ -174,6 +175,12 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     is_paused: bool = False
     sleep_level: int = 0
     fault: str = ""
+    num_awaiting_grammar: int = 0
+
+    @property
+    def only_awaits_grammars(self) -> bool:
+        """Whether there are requests, and none of them that a step could take in."""
+        return self.num_running == 0 and self.num_waiting == self.num_awaiting_grammar > 0
 
 
 class EngineInfo(msgspec.Struct):
