@@ -180,11 +180,6 @@ class AsyncLLM(RemoteControl):
         return bool(self._outputs.num_unfinished or len(self._pooling))
 
     @property
-    def is_dead(self) -> bool:
-        """Whether the engine is gone for good."""
-        return self._error is not None
-
-    @property
     def num_unfinished(self) -> int:
         """Requests in flight."""
         return len(self._streams) + len(self._pooling)
@@ -370,13 +365,13 @@ class AsyncLLM(RemoteControl):
                 await self._client.abort(unfinished)
             self._send_soon(self._replays.forget(request_ids))
 
-    async def abort(self, request_id: str) -> None:
-        """End a request; its generator raises :class:`RequestFailedError`."""
-        stream = self._streams.get(request_id)
-        if stream is None:
-            return
-        stream.fail(RequestFailedError("The request was aborted."))
-        await self._abort_in_engine(request_id)
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests: the last output of each has what there is of it, with the finish reason ``abort``."""
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            last = self._outputs.abort_output(name)
+            if last is not None:
+                self._streams[name].put(last)
+                await self._abort_in_engine(name)
 
     async def call_engine(self, name: str, **arguments: Any) -> Any:
         """Run one of the engine's control functions; see :class:`RemoteControl`."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from running_llm import LONG, engine_processes, last, run, running, until
 from tiny_llama import SETTINGS, write_model
 
-from octavo import AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputsParams
+from octavo import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams, StructuredOutputsParams
 from octavo.errors import (
     ConfigError,
     EngineDeadError,
@@ -21,6 +22,8 @@ from octavo.errors import (
     RequestFailedError,
 )
 from octavo.records import PreparedRequest
+
+TWINS = SamplingParams(max_tokens=240, ignore_eos=True, seed=1, n=2)
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +41,10 @@ def _importable_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_life_of_requests(folder: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
-        assert llm.is_healthy and not llm.is_dead
+        assert llm.is_healthy
         await _kinds_of_output(llm)
         await _leaving(llm)
+        await _aborting(llm)
         await _wrong_requests(llm)
         await _prefix_cache(llm)
 
@@ -70,15 +74,6 @@ async def _leaving(llm: AsyncLLM) -> None:
     await anext(closed)
     await closed.aclose()
 
-    aborted = llm.generate("tea", LONG, "aborted")
-    await anext(aborted)
-    await llm.abort("aborted")
-    with pytest.raises(RequestFailedError, match="aborted"):
-        while True:
-            await anext(aborted)
-    await llm.abort("aborted")
-    await llm.abort("never seen")
-
     cancelled = asyncio.create_task(last(llm, "cancelled"))
     await until(lambda: llm.num_unfinished == 4)
     cancelled.cancel()
@@ -89,6 +84,37 @@ async def _leaving(llm: AsyncLLM) -> None:
     assert len(texts) == 1 and len(texts.pop()) > 100
     # An id may be used again when its request is over.
     await last(llm, "closed", SamplingParams(max_tokens=2))
+
+
+async def _aborting(llm: AsyncLLM) -> None:
+    """Whoever reads a request that is aborted gets what there is of it, and all of that."""
+    expected = [completion.token_ids for completion in (await last(llm, "whole", TWINS)).outputs]
+    for kind in RequestOutputKind:
+        params = TWINS.clone()
+        params.output_kind = kind
+        enough = llm.stats.generation_tokens + 12
+        name = f"aborted {kind}"
+        reading = asyncio.create_task(_read(llm, params, name))
+        await until(partial(_has_brought, llm, enough))
+        await llm.abort([name, "never seen"])
+        await llm.abort(name)
+        outputs = await reading
+        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+        assert {completion.finish_reason for completion in outputs[-1].outputs} == {"abort"}
+        found: list[list[int]] = [[], []]
+        for output in outputs if kind is RequestOutputKind.DELTA else outputs[-1:]:
+            for completion in output.outputs:
+                found[completion.index] += completion.token_ids
+        for some, whole in zip(found, expected, strict=True):
+            assert 4 < len(some) < len(whole) and some == list(whole[: len(some)])
+
+
+def _has_brought(llm: AsyncLLM, num_tokens: int) -> bool:
+    return llm.stats.generation_tokens > num_tokens
+
+
+async def _read(llm: AsyncLLM, params: SamplingParams, request_id: str) -> list[RequestOutput]:
+    return [output async for output in llm.generate("tea", params, request_id)]
 
 
 async def _wrong_requests(llm: AsyncLLM) -> None:
@@ -137,7 +163,6 @@ def test_engine_is_replaced(folder: Path) -> None:
         await until(lambda: llm.stats.num_running == 4)
         engine_processes()[0].kill()
         await until(lambda: not llm.is_healthy)
-        assert not llm.is_dead
         with pytest.raises(EngineDeadError, match="at the moment"):
             await llm.reset_prefix_cache()
         # One that comes while there is no engine waits for the next.
@@ -307,7 +332,7 @@ def test_request_that_kills_engines_dies_alone(folder: Path) -> None:
             with pytest.raises(EngineDeadError, match="does not come back"):
                 await last(llm, "more poison", deadly(0))
             await waiting
-            assert llm.is_dead and not llm.is_healthy
+            assert not llm.is_healthy
             with pytest.raises(EngineDeadError):
                 await last(llm, "too late")
 
