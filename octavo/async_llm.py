@@ -1,6 +1,7 @@
 """The asynchronous face: many requests in flight, the engine in a process of its own."""
 
 import asyncio
+import itertools
 import logging
 import shutil
 import tempfile
@@ -106,6 +107,7 @@ class AsyncLLM(RemoteControl):
         self._streams: dict[str, OutputStream] = {}
         self._pooling = PoolingOutputs()
         self._vectors: set[asyncio.Future[Pooled]] = set()
+        self._numbers = itertools.count(1)
         self._replays = Replays()
         self._started = asyncio.Event()
         self._error: EngineDeadError | ConfigError | None = None
@@ -280,6 +282,7 @@ class AsyncLLM(RemoteControl):
             is_delta=prepared.params.output_kind is RequestOutputKind.DELTA,
             take=None if self._request_log.is_on else take_text,
         )
+        self._number(prepared)
         begun = self._begin([prepared], stream.fail)
         self._outputs.add(prepared, None if take_text is None else stream.relay)
         self._streams[request_id] = stream
@@ -407,6 +410,14 @@ class AsyncLLM(RemoteControl):
         except QueueFullError as error:
             self.metrics.record_rejection(error.reason)
             raise
+
+    def _number(self, prepared: PreparedRequest) -> None:
+        """Tell a request from earlier ones of its name: what the engine said of an aborted one may be on its way."""
+        suffix = f"#{next(self._numbers)}"
+        for child in prepared.children:
+            child.request_id += suffix
+            if child.leader_id is not None:
+                child.leader_id += suffix
 
     def _begin(self, prepared: Sequence[PreparedRequest], fail: Callable[[Exception], None]) -> "_Begun":
         """Note requests that were taken in, and end them at their caller's deadline; :meth:`_end` comes after it.

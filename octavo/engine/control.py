@@ -21,7 +21,7 @@ Job = Generator[None, None, Any]
 
 PAUSE_MODES = ("abort", "wait", "keep")
 WAKE_TAGS = ("weights", "kv_cache", "scheduling")
-_ENGINE_ID = re.compile(r"(?:\d+_)?(?P<answer>.+)-\d+-[0-9a-f]{8}")
+_ENGINE_ID = re.compile(r"(?P<request>(?:\d+_)?(?P<answer>.+)-\d+-[0-9a-f]{8}|.+?)(?:#\d+)?", re.DOTALL)
 
 
 class Control:
@@ -192,9 +192,9 @@ class Control:
         found: dict[str, list[str]] = {}
         for request_id in self._core.request_ids:
             match = _ENGINE_ID.fullmatch(request_id)
-            for name in (request_id, match and match["answer"]):
+            for name in match.group("request", "answer") if match else ():
                 if name in wanted:
-                    found.setdefault(str(name), []).append(request_id)
+                    found.setdefault(name, []).append(request_id)
         ended = self._core.abort([request_id for ids in found.values() for request_id in ids])
         self._deliver(StepOutputs(others=ended))
         return list(found)

@@ -475,6 +475,11 @@ def test_answers_are_aborted_by_the_names_that_clients_know(engine: Engine) -> N
     engine.step()
     assert engine.call("abort", request_ids=["chatcmpl-1", "unknown"]) == ["chatcmpl-1"]
     assert {name for name, reason in engine.reasons.items() if reason == "abort"} == set(ids[:2])
+    for request_id in ("plain", "0_twins#8", "chatcmpl-2-0-0123abcd#9", "with\nlines#10", ""):
+        engine.add(request_id)
+    engine.step()
+    named = ["plain", "twins", "0_twins", "chatcmpl-2", "with\nlines"]
+    assert engine.call("abort", request_ids=named) == ["plain", "0_twins", "chatcmpl-2", "with\nlines"]
 
 
 def test_a_profile(engine: Engine) -> None:
