@@ -94,24 +94,6 @@ def test_new_weights_stay_and_requests_go_on_with_them(folder: Path, updates: Pa
     run(folder, updates, scenario)
 
 
-def test_a_pause_stays_until_it_is_ended(folder: Path, updates: Path) -> None:
-    async def scenario(llm: AsyncLLM) -> None:
-        expected = await text(llm)
-        kept = asyncio.create_task(last(llm, "kept"))
-        await until(lambda: llm.stats.num_running == 1)
-        await llm.pause_generation(mode="keep")
-        for _ in range(2):
-            await replace_engine(llm)
-            assert await llm.is_paused() and llm.is_healthy and not await llm.is_sleeping()
-        late = asyncio.create_task(last(llm, "late"))
-        await until(lambda: llm.stats.num_waiting == 2)
-        assert llm.stats.num_steps == 0
-        await llm.resume_generation()
-        assert [output.outputs[0].text for output in await asyncio.gather(kept, late)] == [expected] * 2
-
-    run(folder, updates, scenario)
-
-
 def test_who_slept_sleeps_on(folder: Path, updates: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         await update(llm, "one")
@@ -190,20 +172,22 @@ async def two_frontends(folder: Path, updates: Path, place: Path) -> AsyncIterat
         yield frontends
 
 
-def test_no_frontend_runs_anything_before_the_others_owner_allows(folder: Path, updates: Path, tmp_path: Path) -> None:
+def test_a_pause_holds_for_every_frontend_until_it_is_ended(folder: Path, updates: Path, tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(120), two_frontends(folder, updates, tmp_path) as (first, second):
             await update(first, "one")
             expected = await text(second)
+            kept = asyncio.create_task(last(second, "kept", LONG))
+            await until(lambda: second.stats.num_running == 1)
             await first.pause_generation(mode="keep")
-            waiting = asyncio.create_task(last(second, "waiting", LONG))
-            await until(lambda: second.stats.num_waiting == 1)
             await asyncio.gather(replace_engine(first), _until_replaced(second))
-            assert await first.is_paused() and await second.is_paused()
-            await until(lambda: first.stats.num_waiting == 1)
-            assert second.stats.num_steps == 0 and not waiting.done()
+            late = asyncio.create_task(last(first, "late", LONG))
+            for frontend in (first, second):
+                assert await frontend.is_paused() and frontend.is_healthy and not await frontend.is_sleeping()
+            await until(lambda: first.stats.num_waiting == second.stats.num_waiting == 2)
+            assert second.stats.num_steps == 0
             await second.resume_generation()
-            assert (await waiting).outputs[0].text == expected
+            assert [output.outputs[0].text for output in await asyncio.gather(kept, late)] == [expected] * 2
             assert await first.get_weight_version() == await second.get_weight_version() == "one"
 
     asyncio.run(main())

@@ -16,7 +16,11 @@ def test_the_last_whole_report_counts() -> None:
         reader.feed_eof()
         supervisor = Supervisor(EngineConfig.from_kwargs(model="m"), [])
         await supervisor._follow(reader)
-        return supervisor._state
+        state, nothing = supervisor._state, asyncio.StreamReader()
+        nothing.feed_eof()
+        await supervisor._follow(nothing)
+        assert supervisor._state == state, "one that reports nothing is as it was started"
+        return state
 
     paused, asleep = EngineState(is_paused=True), EngineState(is_paused=True, sleep_level=2, num_blocks=9)
     lines = [msgspec.json.encode(state) + b"\n" for state in (paused, asleep)]
