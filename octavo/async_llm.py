@@ -1,6 +1,7 @@
 """The asynchronous face: many requests in flight, the engine in a process of its own."""
 
 import asyncio
+import itertools
 import logging
 import shutil
 import tempfile
@@ -106,6 +107,7 @@ class AsyncLLM(RemoteControl):
         self._streams: dict[str, OutputStream] = {}
         self._pooling = PoolingOutputs()
         self._vectors: set[asyncio.Future[Pooled]] = set()
+        self._numbers = itertools.count(1)
         self._replays = Replays()
         self._started = asyncio.Event()
         self._error: EngineDeadError | ConfigError | None = None
@@ -159,7 +161,12 @@ class AsyncLLM(RemoteControl):
         """Whether the engine is there and gets on; False while it is starting, also again."""
         if self._error is not None or self._client is None or not self._client.is_connected:
             return False
-        return not self.is_stuck
+        return self.fault is None and not self.is_stuck
+
+    @property
+    def fault(self) -> str | None:
+        """Why the engine does nothing until its owner acts, in a sentence; None if nothing of that kind is known."""
+        return self.stats.fault or None
 
     @property
     def is_stuck(self) -> bool:
@@ -173,11 +180,6 @@ class AsyncLLM(RemoteControl):
     def _has_unfinished(self) -> bool:
         """Whether the engine owes this frontend anything; streams may be read for longer than that."""
         return bool(self._outputs.num_unfinished or len(self._pooling))
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the engine is gone for good."""
-        return self._error is not None
 
     @property
     def num_unfinished(self) -> int:
@@ -280,6 +282,7 @@ class AsyncLLM(RemoteControl):
             is_delta=prepared.params.output_kind is RequestOutputKind.DELTA,
             take=None if self._request_log.is_on else take_text,
         )
+        self._number(prepared)
         begun = self._begin([prepared], stream.fail)
         self._outputs.add(prepared, None if take_text is None else stream.relay)
         self._streams[request_id] = stream
@@ -365,13 +368,13 @@ class AsyncLLM(RemoteControl):
                 await self._client.abort(unfinished)
             self._send_soon(self._replays.forget(request_ids))
 
-    async def abort(self, request_id: str) -> None:
-        """End a request; its generator raises :class:`RequestFailedError`."""
-        stream = self._streams.get(request_id)
-        if stream is None:
-            return
-        stream.fail(RequestFailedError("The request was aborted."))
-        await self._abort_in_engine(request_id)
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests: the last output of each has what there is of it, with the finish reason ``abort``."""
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            last = self._outputs.abort_output(name)
+            if last is not None:
+                self._streams[name].put(last)
+                await self._abort_in_engine(name)
 
     async def call_engine(self, name: str, **arguments: Any) -> Any:
         """Run one of the engine's control functions; see :class:`RemoteControl`."""
@@ -407,6 +410,14 @@ class AsyncLLM(RemoteControl):
         except QueueFullError as error:
             self.metrics.record_rejection(error.reason)
             raise
+
+    def _number(self, prepared: PreparedRequest) -> None:
+        """Tell a request from earlier ones of its name: what the engine said of an aborted one may be on its way."""
+        suffix = f"#{next(self._numbers)}"
+        for child in prepared.children:
+            child.request_id += suffix
+            if child.leader_id is not None:
+                child.leader_id += suffix
 
     def _begin(self, prepared: Sequence[PreparedRequest], fail: Callable[[Exception], None]) -> "_Begun":
         """Note requests that were taken in, and end them at their caller's deadline; :meth:`_end` comes after it.
@@ -464,9 +475,8 @@ class AsyncLLM(RemoteControl):
             stream.fail(error)
         _fail_all(self._vectors, error)
 
-    def _handle_ready(self, info: EngineInfo) -> list[EngineRequest]:
-        self._info = info
-        self.stats = EngineStats()
+    def _handle_ready(self, info: EngineInfo, stats: EngineStats) -> list[EngineRequest]:
+        self._info, self.stats = info, stats
         self._last_progress = time.monotonic()
         self._started.set()
         requests, guilty = self._replays.resume(self._outputs.replays() + self._pooling.replays())
@@ -482,7 +492,7 @@ class AsyncLLM(RemoteControl):
             logger.error("%s", failed.error)
 
     def _handle_batch(self, outputs: StepOutputs, stats: EngineStats) -> None:
-        if stats.num_steps != self.stats.num_steps or stats.is_paused:
+        if stats.num_steps != self.stats.num_steps or stats.is_paused or stats.only_awaits_grammars:
             self._last_progress = time.monotonic()
         self.stats = stats
         if self._metrics is not None and self._meter is not None:

@@ -4,13 +4,12 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from running_llm import LONG, engine_processes, last, run, running, until
 from tiny_llama import SETTINGS, write_model
 
 from octavo import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -24,7 +23,7 @@ from octavo.errors import (
 )
 from octavo.records import PreparedRequest
 
-LONG = SamplingParams(max_tokens=240, ignore_eos=True, seed=1)
+TWINS = SamplingParams(max_tokens=240, ignore_eos=True, seed=1, n=2)
 
 
 @pytest.fixture(scope="session")
@@ -34,56 +33,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _importable_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    tests = Path(__file__).parent
+    # The second for what is imported before the interpreter looks into its folder.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(tests.parent)]), prepend=os.pathsep)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-@asynccontextmanager
-async def running(folder: Path, **settings: Any) -> AsyncIterator[AsyncLLM]:
-    llm = AsyncLLM.from_engine_args(model=str(folder), log_level="warning", **(SETTINGS | settings))
-    await llm.start()
-    try:
-        yield llm
-    finally:
-        await llm.shutdown()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
-async def last(
-    llm: AsyncLLM, request_id: str, params: SamplingParams = LONG, prompt: Any = "tea", **options: Any
-) -> RequestOutput:
-    outputs = [output async for output in llm.generate(prompt, params, request_id, **options)]
-    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
-    return outputs[-1]
-
-
-def engine_processes() -> list[psutil.Process]:
-    """Engines that this process started itself; other tests' servers have theirs."""
-    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in children if "octavo.engine.process" in child.cmdline()]
-
-
-def run(folder: Path, scenario: Callable[[AsyncLLM], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(120), running(folder, **settings) as llm:
-            await scenario(llm)
-            await until(lambda: llm.num_unfinished == 0)
-            await until(lambda: llm.stats.num_running == llm.stats.num_waiting == 0 and llm.stats.cache_usage == 0)
-
-    asyncio.run(main())
 
 
 def test_life_of_requests(folder: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
-        assert llm.is_healthy and not llm.is_dead
+        assert llm.is_healthy
         await _kinds_of_output(llm)
         await _leaving(llm)
+        await _aborting(llm)
         await _wrong_requests(llm)
         await _prefix_cache(llm)
 
@@ -113,15 +74,6 @@ async def _leaving(llm: AsyncLLM) -> None:
     await anext(closed)
     await closed.aclose()
 
-    aborted = llm.generate("tea", LONG, "aborted")
-    await anext(aborted)
-    await llm.abort("aborted")
-    with pytest.raises(RequestFailedError, match="aborted"):
-        while True:
-            await anext(aborted)
-    await llm.abort("aborted")
-    await llm.abort("never seen")
-
     cancelled = asyncio.create_task(last(llm, "cancelled"))
     await until(lambda: llm.num_unfinished == 4)
     cancelled.cancel()
@@ -132,6 +84,37 @@ async def _leaving(llm: AsyncLLM) -> None:
     assert len(texts) == 1 and len(texts.pop()) > 100
     # An id may be used again when its request is over.
     await last(llm, "closed", SamplingParams(max_tokens=2))
+
+
+async def _aborting(llm: AsyncLLM) -> None:
+    """Whoever reads a request that is aborted gets what there is of it, and all of that."""
+    expected = [completion.token_ids for completion in (await last(llm, "whole", TWINS)).outputs]
+    for kind in RequestOutputKind:
+        params = TWINS.clone()
+        params.output_kind = kind
+        enough = llm.stats.generation_tokens + 12
+        # The same name each time: what the engine says of the last one, before it knows, is not this one's.
+        reading = asyncio.create_task(_read(llm, params, "aborted"))
+        await until(partial(_has_brought, llm, enough))
+        await llm.abort(["aborted", "never seen"])
+        await llm.abort("aborted")
+        outputs = await reading
+        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+        assert {completion.finish_reason for completion in outputs[-1].outputs} == {"abort"}
+        found: list[list[int]] = [[], []]
+        for output in outputs if kind is RequestOutputKind.DELTA else outputs[-1:]:
+            for completion in output.outputs:
+                found[completion.index] += completion.token_ids
+        for some, whole in zip(found, expected, strict=True):
+            assert 4 < len(some) < len(whole) and some == list(whole[: len(some)])
+
+
+def _has_brought(llm: AsyncLLM, num_tokens: int) -> bool:
+    return llm.stats.generation_tokens > num_tokens
+
+
+async def _read(llm: AsyncLLM, params: SamplingParams, request_id: str) -> list[RequestOutput]:
+    return [output async for output in llm.generate("tea", params, request_id)]
 
 
 async def _wrong_requests(llm: AsyncLLM) -> None:
@@ -180,7 +163,6 @@ def test_engine_is_replaced(folder: Path) -> None:
         await until(lambda: llm.stats.num_running == 4)
         engine_processes()[0].kill()
         await until(lambda: not llm.is_healthy)
-        assert not llm.is_dead
         with pytest.raises(EngineDeadError, match="at the moment"):
             await llm.reset_prefix_cache()
         # One that comes while there is no engine waits for the next.
@@ -254,6 +236,53 @@ def test_a_grammar_goes_on_in_the_next_engine(folder: Path) -> None:
     run(folder, scenario)
 
 
+HOLD_GRAMMARS = """
+import sys, time
+from pathlib import Path
+
+if "octavo.engine.process" in sys.orig_argv:
+    from octavo.sampling.grammar.compiler import GrammarCompiler
+
+    compile_one = GrammarCompiler._work
+
+    def held(*arguments):
+        while Path(__file__).with_name("hold").exists():
+            time.sleep(0.01)
+        return compile_one(*arguments)
+
+    GrammarCompiler._work = held
+"""
+
+
+def test_waiting_for_a_grammar_is_no_standstill(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HOLD_GRAMMARS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    hold, block = tmp_path / "hold", tmp_path / "block"
+    hold.touch()
+    block.touch()
+    timeout = 1.0
+
+    async def scenario(llm: AsyncLLM) -> None:
+        choice = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["tea"]))
+        bound = asyncio.create_task(last(llm, "bound", choice))
+        await until(lambda: llm.stats.num_awaiting_grammar == 1)
+        waited_until = time.monotonic() + 2 * timeout
+        while time.monotonic() < waited_until:
+            assert llm.is_healthy
+            await asyncio.sleep(0.05)
+        # Beside one that stands still, it is no excuse.
+        blocked = SamplingParams(max_tokens=8, ignore_eos=True, extra_args={"block_while": str(block)})
+        standing = asyncio.create_task(last(llm, "standing", blocked))
+        await until(lambda: llm.is_stuck)
+        block.unlink()
+        await standing
+        await until(lambda: llm.is_healthy)
+        hold.unlink()
+        assert (await bound).outputs[0].text == "tea"
+
+    run(folder, scenario, step_timeout=timeout, logits_processors=["blocking_processor:Blocking"])
+
+
 def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         process = llm.input_processor.process
@@ -303,7 +332,7 @@ def test_request_that_kills_engines_dies_alone(folder: Path) -> None:
             with pytest.raises(EngineDeadError, match="does not come back"):
                 await last(llm, "more poison", deadly(0))
             await waiting
-            assert llm.is_dead and not llm.is_healthy
+            assert not llm.is_healthy
             with pytest.raises(EngineDeadError):
                 await last(llm, "too late")
 

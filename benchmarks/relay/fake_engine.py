@@ -23,7 +23,7 @@ def main() -> None:
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.connect(address)
     info = EngineInfo(max_model_len, max(text) + 1, 1000, 16, 1024, True)
-    socket.send(messages.encode(messages.Ready(1, info)))
+    socket.send(messages.encode(messages.Ready(1, info, EngineStats())))
     remaining: dict[str, int] = {}
     new: list[str] = []
     next_tick = time.perf_counter()

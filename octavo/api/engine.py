@@ -48,6 +48,10 @@ class ServingEngine(Protocol):
     def is_healthy(self) -> bool:
         """False while the engine is down."""
 
+    @property
+    def fault(self) -> str | None:
+        """Why it does nothing until its owner acts, in a sentence; None if that is not so."""
+
     async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
         """The answers of pooling requests, which run side by side; cancelling aborts them.
 

@@ -25,7 +25,7 @@ class EngineClient:
 
     Args:
         address: where to listen, a ZeroMQ address.
-        on_ready: called with the engine's description; returns the requests to (re)play.
+        on_ready: called with the engine's description and figures; returns the requests to (re)play.
         on_batch: called with outputs and the engine's figures.
         on_failed: called when the engine could not start.
         on_lost: called when something of what the engine said could not be understood: whoever waits for it would
@@ -36,7 +36,7 @@ class EngineClient:
         self,
         address: str,
         *,
-        on_ready: Callable[[EngineInfo], list[EngineRequest]],
+        on_ready: Callable[[EngineInfo, EngineStats], list[EngineRequest]],
         on_batch: Callable[[StepOutputs, EngineStats], None],
         on_failed: Callable[[messages.Failed], None],
         on_lost: Callable[[], None],
@@ -119,11 +119,11 @@ class EngineClient:
                 # A dead engine's last words may be read after its successor's first.
                 if generation == self._generation and self.is_connected:
                     self._on_batch(outputs, stats)
-            case messages.Ready(generation=generation, info=info):
+            case messages.Ready(generation=generation, info=info, stats=stats):
                 # Else the loss of this engine's predecessor, if it is noticed late, would count as this one's.
                 self._note_disconnections()
                 self._identity, self._generation = identity, generation
-                await self.add(self._on_ready(info))
+                await self.add(self._on_ready(info, stats))
             case messages.Failed():
                 self._on_failed(message)
             case messages.Reply(call_id=call_id, value=value, error=error):

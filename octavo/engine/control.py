@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.state import AS_CONFIGURED, EngineState
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.execution.profiling import StepProfiler
 from octavo.records import StepOutputs
@@ -20,7 +21,7 @@ Job = Generator[None, None, Any]
 
 PAUSE_MODES = ("abort", "wait", "keep")
 WAKE_TAGS = ("weights", "kv_cache", "scheduling")
-_ENGINE_ID = re.compile(r"(?:\d+_)?(?P<answer>.+)-\d+-[0-9a-f]{8}")
+_ENGINE_ID = re.compile(r"(?P<request>(?:\d+_)?(?P<answer>.+)-\d+-[0-9a-f]{8}|.+?)(?:#\d+)?", re.DOTALL)
 
 
 class Control:
@@ -32,6 +33,7 @@ class Control:
     Args:
         deliver: takes outputs of requests that a function ended.
         announce: lets frontends know the engine's figures, before something that takes long.
+        state: what the engine was started with.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -43,15 +45,29 @@ class Control:
         settings: EngineConfig,
         deliver: Callable[[StepOutputs], None],
         announce: Callable[[], None],
+        state: EngineState = AS_CONFIGURED,
     ) -> None:
         self._core = core
         self._deliver, self._announce = deliver, announce
         self._profiler = StepProfiler(settings.logging.profiler_config)
         folder = settings.load.weight_update_dir
         self._weights_folder = None if folder is None else Path(folder).resolve()
-        self._weight_version = "default"
-        self._is_updating = self._is_resumed = False
+        self._weight_version = state.weight_version
+        self._is_updating, self._is_paused = state.is_updating, state.is_paused
+        self._is_resumed = False
         self._jobs: deque[tuple[Job, Reply]] = deque()
+
+    @property
+    def state(self) -> EngineState:
+        """What is to be the same after a restart: what was asked for, not what a function under way does meanwhile."""
+        return EngineState(
+            self._core.weights,
+            self._weight_version,
+            self._is_updating,
+            self._is_paused,
+            self._core.sleep_level,
+            self._core.plan.num_blocks,
+        )
 
     def call(self, name: str, arguments: dict[str, Any], reply: Reply) -> None:
         """Run a function, or begin to."""
@@ -104,7 +120,7 @@ class Control:
             while not (core.scheduler.is_done_before_close or self._is_resumed):
                 yield
             core.scheduler.open()
-        core.is_paused = not self._is_resumed
+        core.is_paused = self._is_paused = not self._is_resumed
         if mode == "abort":
             self._deliver(StepOutputs(others=core.abort(core.request_ids)))
         while not (core.is_quiet or self._is_resumed):
@@ -119,8 +135,10 @@ class Control:
     def _resume(self) -> bool:
         if self._core.sleep_level:
             raise InvalidRequestError("The engine sleeps; wake it up first.")
+        if self._core.fault:
+            raise InvalidRequestError(self._core.fault)
         self._is_resumed = True
-        self._core.is_paused = False
+        self._core.is_paused = self._is_paused = False
         self._announce()
         return True
 
@@ -148,7 +166,7 @@ class Control:
         wanted = tags or WAKE_TAGS
         if "scheduling" in wanted and "kv_cache" not in wanted and self._core.sleep_level:
             raise InvalidRequestError("The cache sleeps; wake up 'kv_cache' before 'scheduling'.", "tags")
-        if self._core.sleep_level:
+        if self._core.sleep_level or self._core.fault:
             self._core.wake_up(weights="weights" in wanted, cache="kv_cache" in wanted)
             logger.info("Woke up: %s", ", ".join(wanted))
         if not self._core.sleep_level and (tags is None or "scheduling" in wanted):
@@ -161,12 +179,11 @@ class Control:
         core = self._core
         if not reset_running_requests:
             return core.reset_prefix_cache()
-        was_paused, self._is_resumed = core.is_paused, False
         while not core.is_quiet:
             core.is_paused = True
             yield
         core.scheduler.preempt_all(device_is_new=core.sleep_level > 0)
-        core.is_paused = was_paused and not self._is_resumed
+        core.is_paused = self._is_paused
         return True
 
     def _abort(self, request_ids: list[str]) -> list[str]:
@@ -175,9 +192,9 @@ class Control:
         found: dict[str, list[str]] = {}
         for request_id in self._core.request_ids:
             match = _ENGINE_ID.fullmatch(request_id)
-            for name in (request_id, match and match["answer"]):
+            for name in match.group("request", "answer") if match else ():
                 if name in wanted:
-                    found.setdefault(str(name), []).append(request_id)
+                    found.setdefault(name, []).append(request_id)
         ended = self._core.abort([request_id for ids in found.values() for request_id in ids])
         self._deliver(StepOutputs(others=ended))
         return list(found)

@@ -8,17 +8,20 @@ from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.engine.constraints import Constraints, refusal, thought_constraint
-from octavo.errors import InvalidRequestError
+from octavo.engine.state import AS_CONFIGURED, EngineState, UpdatedWeights
+from octavo.errors import InvalidRequestError, OctavoError, UnsupportedModelError, WeightsError
 from octavo.execution.executor import Executor, InProcessExecutor
 from octavo.execution.results import HeldStep, PendingStep
 from octavo.hub import find_model
-from octavo.planning import fit_cache, make_plan
+from octavo.planning import fit_cache, make_plan, resize_cache
 from octavo.platforms import select_platform
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, Step, StepOutputs
 from octavo.scheduling import Scheduler
 from octavo.telemetry.phases import PhaseTimer
 
 logger = logging.getLogger(__name__)
+
+WEIGHTS_ARE_LOST = "The weights of the last update are gone from their folder, or have changed; update them again."
 
 _GRAMMAR_POLL_SECONDS = 0.005
 
@@ -29,35 +32,54 @@ class EngineCore:
     Attributes:
         is_paused: no step is begun.
         sleep_level: what memory was given back: 0 none, 1 the cache's, weights lie in host memory, 2 the weights', too.
+        weights: where they came from in the last update; None for the model's own.
+        fault: why no step may be begun until an owner has acted, in a sentence; empty if nothing is wrong.
 
     Args:
         phases: times the start; may have timed phases before this one's.
         tells_limit: find out ``EngineInfo.decode_limit``, for which a CPU's memory has to be measured.
+        state: how to start; one that sleeps loads nothing, and one whose updated weights are lost has none.
 
     Raises:
         OctavoError: the model or a setting is wrong.
     """
 
-    def __init__(self, settings: EngineConfig, phases: PhaseTimer | None = None, *, tells_limit: bool = False) -> None:
+    def __init__(
+        self,
+        settings: EngineConfig,
+        phases: PhaseTimer | None = None,
+        *,
+        tells_limit: bool = False,
+        state: EngineState = AS_CONFIGURED,
+    ) -> None:
         phases = phases or PhaseTimer(logger)
         with phases.phase("configuration"):
             source, config = find_model(settings)
             platform = select_platform(settings.device.device)
-            plan = make_plan(settings, config, platform, platform.read_bandwidth() if tells_limit else 0.0)
+            bandwidth = platform.read_bandwidth() if tells_limit else 0.0
+            plan = make_plan(settings, config, platform, bandwidth, is_for_later=state.sleep_level > 0)
         for decision in plan.decisions:
             logger.debug("%s = %s: %s", decision.name, decision.value, decision.reason)
-        executor = InProcessExecutor(settings, source, config, plan, platform, phases)
+        self.weights = state.weights
+        self.sleep_level, self.fault = state.sleep_level, ""
+        folder = None if self.weights is None else Path(self.weights.folder)
+        executor = InProcessExecutor(settings, source, config, plan, platform, phases, folder)
         self.executor: Executor = executor
+        if not self.sleep_level:
+            self._wake_weights()
         with phases.phase("memory") as phase:
-            self.plan: Plan = fit_cache(plan, settings, platform)
+            self.plan: Plan
+            if executor.has_weights:
+                self.plan = fit_cache(plan, settings, platform)
+            else:
+                self.plan = resize_cache(plan, settings, state.num_blocks)
             phase.words = f"cache for {self.plan.cache_tokens} tokens"
         executor.start(self.plan)
         self.scheduler = Scheduler(self.plan)
         self._pending: deque[PendingStep] = deque()
         self._held: tuple[Step, HeldStep] | None = None
         self._is_interrupted = False
-        self.is_paused = False
-        self.sleep_level = 0
+        self.is_paused = state.is_paused or self.sleep_level > 0 or bool(self.fault)
         self._constraints = Constraints(settings, source, config.vocab_size)
         self._mask_width = -(-config.vocab_size // 32)
         self.info = EngineInfo(
@@ -189,8 +211,9 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Figures as of now."""
         stats = self.scheduler.current_stats()
-        stats.num_waiting += len(self._constraints)
-        stats.is_paused, stats.sleep_level = self.is_paused, self.sleep_level
+        stats.num_awaiting_grammar = len(self._constraints)
+        stats.num_waiting += stats.num_awaiting_grammar
+        stats.is_paused, stats.sleep_level, stats.fault = self.is_paused, self.sleep_level, self.fault
         return stats
 
     def reset_prefix_cache(self) -> bool:
@@ -209,21 +232,54 @@ class EngineCore:
         self.sleep_level = max(self.sleep_level, level)
 
     def wake_up(self, *, weights: bool = True, cache: bool = True) -> None:
-        """Take memory again: for the weights, and then for the cache."""
+        """Take memory again: for the weights, and then for the cache.
+
+        Raises:
+            OctavoError: the weights cannot be read again.
+        """
         if weights or cache:
-            self.executor.wake_weights()
+            self._wake_weights()
         if cache:
+            if not self.executor.has_weights:
+                raise InvalidRequestError(self.fault)
             self.executor.wake_cache()
             self.sleep_level = 0
 
+    def _wake_weights(self) -> None:
+        """Bring the weights back, if they are gone; updated ones only as they were, else that is a fault."""
+        try:
+            if not self.executor.has_weights and self.weights is not None and not self.weights.are_there:
+                raise WeightsError("their files are gone or have changed")
+            self.executor.wake_weights()
+        except (WeightsError, UnsupportedModelError) as error:
+            if self.weights is None:
+                raise
+            logger.error("The weights of %s are lost until they are updated again: %s", self.weights.folder, error)
+            self.fault = WEIGHTS_ARE_LOST
+        else:
+            self.fault = ""
+
     def load_weights(self, folder: Path | None) -> None:
-        """Replace the weights while paused and quiet; see :meth:`Executor.load_weights`."""
+        """Replace the weights while paused and quiet; what cannot be read leaves those that were there.
+
+        Args:
+            folder: where they lie; None reads the model's own again.
+
+        Raises:
+            OctavoError: they do not fit the model, or cannot be read.
+        """
+        # Looked at first: what is written while it is read is not what was read.
+        weights = None if folder is None else UpdatedWeights.found_in(folder)
         self.executor.check_weights(folder)
         self.scheduler.preempt_all(device_is_new=True)
         try:
             self.executor.load_weights(folder)
+            self.weights, self.fault = weights, ""
+        except OctavoError:
+            self._wake_weights()
+            raise
         finally:
-            if not self.sleep_level:
+            if not self.sleep_level and self.executor.has_weights:
                 self.executor.wake_cache()
 
     def shutdown(self) -> None:

@@ -3,6 +3,7 @@
 import msgspec
 
 from octavo.config import EngineConfig
+from octavo.engine.state import EngineState
 
 START_FAILED = 2
 """Exit status of an engine process that could not start and could not the next time either."""
@@ -15,8 +16,12 @@ class Launch(msgspec.Struct):
         settings: the engine's settings.
         addresses: where each frontend listens, by its index.
         generation: counts the engine processes of this server, from 1.
+        reports: file descriptor for its :class:`EngineState`, a line of JSON each time that an owner has changed it.
+        state: what the last one reported.
     """
 
     settings: EngineConfig
     addresses: list[str]
     generation: int
+    reports: int
+    state: EngineState

@@ -41,6 +41,7 @@ class Ready(msgspec.Struct, tag="ready"):
 
     generation: int
     info: EngineInfo
+    stats: EngineStats
 
 
 class Failed(msgspec.Struct, tag="failed"):

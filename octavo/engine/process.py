@@ -6,6 +6,7 @@ standard input. Standard input stays open for as long as the supervisor lives; w
 
 import gc
 import logging
+import os
 import signal
 import sys
 import time
@@ -22,6 +23,7 @@ from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.launch import START_FAILED, Launch
 from octavo.engine.parent import end_with_parent
+from octavo.engine.state import AS_CONFIGURED
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.records import EngineRequest, StepOutputs
 from octavo.telemetry.logs import configure_logging
@@ -58,6 +60,8 @@ class EngineServer:
         self._core: EngineCore | None = None
         self._control: Control | None = None
         self._settings = launch.settings
+        self._state = launch.state
+        self._reports = os.fdopen(launch.reports, "wb")
         self._last_stats = 0.0
 
     def run(self) -> int:
@@ -65,8 +69,10 @@ class EngineServer:
         try:
             phases = PhaseTimer(logger)
             phases.add("imports", process_age())
-            self._core = EngineCore(self._settings, phases, tells_limit=True)
-            self._control = Control(self._core, self._settings, self._deliver, self._send_stats)
+            self._core = EngineCore(self._settings, phases, tells_limit=True, state=self._state)
+            self._control = Control(self._core, self._settings, self._deliver, self._send_stats, self._state)
+            if self._state != AS_CONFIGURED:
+                logger.warning("The engine goes on as it was: %s", self._state.in_words)
             # What exists by now stays; a garbage collection in service need not look at it again and again.
             gc.freeze()
         except OctavoError as error:
@@ -102,7 +108,7 @@ class EngineServer:
         if event == zmq.EVENT_DISCONNECTED:
             self._abort(list(frontend.request_ids))
         else:
-            self._send(frontend, messages.Ready(self._generation, self._core.info))
+            self._send(frontend, messages.Ready(self._generation, self._core.info, self._core.stats))
 
     def _receive(self, index: int, frontend: _Frontend) -> None:
         assert self._core is not None and self._control is not None
@@ -129,7 +135,16 @@ class EngineServer:
                     self._control.call(name, arguments, partial(self._reply, frontend, call_id))
 
     def _reply(self, frontend: _Frontend, call_id: int, value: Any, error: str | None) -> None:
+        self._report_state()  # before anybody relies on it
         self._send(frontend, messages.Reply(call_id, value, error))
+
+    def _report_state(self) -> None:
+        assert self._control is not None
+        state = self._control.state
+        if state != self._state:
+            self._state = state
+            self._reports.write(msgspec.json.encode(state) + b"\n")
+            self._reports.flush()
 
     def _add(self, request: EngineRequest, frontend: _Frontend) -> None:
         assert self._core is not None

@@ -3,23 +3,27 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 import time
+from functools import partial
 
 import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.launch import START_FAILED, Launch
+from octavo.engine.state import AS_CONFIGURED, EngineState
 
 logger = logging.getLogger(__name__)
 
 _RESTART_WINDOW = 120.0
 _MAX_RESTARTS = 5
+_LAST_REPORT_SECONDS = 1.0
 
 
 class Supervisor:
-    """Starts the engine process, and starts it again when it dies.
+    """Starts the engine process, and starts it again when it dies, as its owners had set it.
 
     Gives up when the first one cannot start, or when the process dies more than five times within two minutes.
 
@@ -33,6 +37,7 @@ class Supervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._deaths: list[float] = []
         self._generation = 0
+        self._state = AS_CONFIGURED
         self._stopping = False
 
     @property
@@ -45,8 +50,7 @@ class Supervisor:
         """Keep the engine alive until :meth:`stop`; returns earlier only when giving up."""
         try:
             while not self._stopping:
-                process = await self._start()
-                status = await process.wait()
+                status = await self._run_engine()
                 if self._stopping or status == START_FAILED:
                     return
                 logger.error("the engine process ended %s; starting it again", _describe(status))
@@ -75,17 +79,49 @@ class Supervisor:
             process.kill()
             await process.wait()
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        self._generation += 1
-        launch = Launch(self._settings, self._addresses, self._generation)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "octavo.engine.process", stdin=asyncio.subprocess.PIPE
+    async def _run_engine(self) -> int:
+        """Start an engine and note what it reports until it ends; returns its status."""
+        # Not its standard output, to which libraries may write.
+        read_end, write_end = os.pipe()
+        reports = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            partial(asyncio.StreamReaderProtocol, reports), os.fdopen(read_end, "rb")
         )
+        following = asyncio.create_task(self._follow(reports))
+        try:
+            process = await self._start(write_end)
+            status = await process.wait()
+            # What it reported is in the pipe by now, but a child of its own may hold the pipe open.
+            await asyncio.wait({following}, timeout=_LAST_REPORT_SECONDS)
+            return status
+        finally:
+            following.cancel()
+            transport.close()
+
+    async def _start(self, reports: int) -> asyncio.subprocess.Process:
+        self._generation += 1
+        launch = Launch(self._settings, self._addresses, self._generation, reports, self._state)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "octavo.engine.process",
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=[reports],
+            )
+        finally:
+            os.close(reports)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
         with contextlib.suppress(ConnectionError):
             await self._process.stdin.drain()
         return self._process
+
+    async def _follow(self, reports: asyncio.StreamReader) -> None:
+        """Note what an engine reports; half a line, with which it died, does not count."""
+        async for line in reports:
+            if line.endswith(b"\n"):
+                self._state = msgspec.json.decode(line, type=EngineState)
 
     def _may_restart(self) -> bool:
         now = time.monotonic()

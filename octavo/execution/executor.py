@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from octavo.config import EngineConfig
-from octavo.errors import ConfigError, InvalidRequestError, OctavoError
+from octavo.errors import ConfigError, InvalidRequestError
 from octavo.execution.offload import HostWeights, checksums
 from octavo.execution.pooling_runner import PoolingRunner, pooling_runner
 from octavo.execution.results import HeldStep, PendingStep
@@ -19,7 +19,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.kernels import attention_backend, load_kernels
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
-from octavo.models.loading import LoadReport, check_weights, load_weights
+from octavo.models.loading import check_weights, load_weights
 from octavo.models.pooled import PooledModel
 from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform
@@ -31,6 +31,11 @@ from octavo.telemetry.phases import PhaseTimer
 
 class Executor(ABC):
     """Carries out steps, in the order in which they are submitted."""
+
+    @property
+    @abstractmethod
+    def has_weights(self) -> bool:
+        """Whether they are there, on the device or in host memory."""
 
     @abstractmethod
     def submit(self, step: Step) -> PendingStep | HeldStep:
@@ -46,7 +51,11 @@ class Executor(ABC):
 
     @abstractmethod
     def wake_weights(self) -> None:
-        """Bring the weights back, if they are gone."""
+        """Bring the weights back, if they are gone.
+
+        Raises:
+            OctavoError: they cannot be read.
+        """
 
     @abstractmethod
     def wake_cache(self) -> None:
@@ -68,7 +77,7 @@ class Executor(ABC):
             folder: where they lie, checked; None reads the model's own again.
 
         Raises:
-            OctavoError: they cannot be read. What was there before is there again.
+            OctavoError: they cannot be read. Then there are none; those of before can be woken.
         """
 
     @abstractmethod
@@ -81,10 +90,10 @@ class Executor(ABC):
 
 
 class InProcessExecutor(Executor):
-    """One device, in the caller's process: loads the model at once, runs steps after :meth:`start`.
+    """One device, in the caller's process: loads the model when its weights wake, runs steps after :meth:`start`.
 
-    Attributes:
-        load_report: bytes and seconds that loading took.
+    Args:
+        folder: where updated weights lie that it begins with.
     """
 
     def __init__(
@@ -95,11 +104,13 @@ class InProcessExecutor(Executor):
         plan: Plan,
         platform: Platform,
         phases: PhaseTimer,
+        folder: Path | None = None,
     ) -> None:
         # Twice: while layers rearrange their weights, a copy lies beside the original.
         platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"))
         self._settings = settings
-        self._source = self._first_source = source
+        self._first_source = source
+        self._source = self._source_in(folder)
         self._config = config
         self._load_plan = plan
         self._plan: Plan | None = None
@@ -108,11 +119,14 @@ class InProcessExecutor(Executor):
         self._runner: ModelRunner | PoolingRunner | None = None
         self._host_weights: HostWeights | None = None
         load_kernels(self._device)
-        self._loaded: CausalLM | PooledModel | None
-        self._loaded, self.load_report = self._load(source)
+        self._loaded: CausalLM | PooledModel | None = None
+
+    @property
+    def has_weights(self) -> bool:
+        return self._loaded is not None
 
     def start(self, plan: Plan) -> None:
-        """Make the cache and everything else that steps need, and run the largest step.
+        """Make the cache and everything else that steps need, and run the largest step; without weights, later.
 
         Args:
             plan: as at construction, but with the cache that fits beside the loaded model.
@@ -121,6 +135,8 @@ class InProcessExecutor(Executor):
             ConfigError: the device's memory does not do.
         """
         self._plan = plan
+        if not self.has_weights:
+            return
         with _out_of_memory_in_words("the engine made its cache and tried its largest step"):
             self._start(plan)
 
@@ -163,7 +179,7 @@ class InProcessExecutor(Executor):
             self._host_weights.restore()
             self._host_weights = None
         elif self._loaded is None:
-            self._loaded, self.load_report = self._load(self._source)
+            self._loaded = self._load(self._source)
 
     def wake_cache(self) -> None:
         if self._runner is None:
@@ -178,11 +194,7 @@ class InProcessExecutor(Executor):
         source = self._source_in(folder)
         self._runner = self._loaded = self._host_weights = None
         self._return_memory()
-        try:
-            self._loaded, self.load_report = self._load(source)
-        except OctavoError:
-            self._loaded, self.load_report = self._load(self._source)
-            raise
+        self._loaded = self._load(source)
         self._source = source
 
     def weight_checksums(self) -> dict[str, str]:
@@ -216,11 +228,11 @@ class InProcessExecutor(Executor):
         finally:
             torch.set_default_dtype(before)
 
-    def _load(self, source: ModelSource) -> tuple[CausalLM | PooledModel, LoadReport]:
+    def _load(self, source: ModelSource) -> CausalLM | PooledModel:
         load = self._settings.load
         with _out_of_memory_in_words("the weights were loaded"):
             model = self._build(self._device)
-            report = load_weights(
+            load_weights(
                 model,
                 source,
                 self._config,
@@ -230,7 +242,7 @@ class InProcessExecutor(Executor):
                 show_progress=load.use_tqdm_on_load,
                 phases=self._phases,
             )
-        return model, report
+        return model
 
 
 @contextmanager

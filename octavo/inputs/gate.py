@@ -48,11 +48,6 @@ class Gate:
         self._num_waiting_tokens = 0
         self._ends: deque[float] = deque(maxlen=_NUM_ENDS)
 
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Prompt tokens of requests without a first token."""
-        return self._num_waiting_tokens
-
     def check(self, client: str, num_tokens: int = 0) -> None:
         """Refuse a request if there is no room for it.
 

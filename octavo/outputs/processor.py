@@ -150,15 +150,7 @@ class OutputProcessor:
         Call :meth:`abort` afterwards. None if the request is not in flight.
         """
         request = self._requests.get(request_id)
-        return None if request is None else request.ended("abort")
-
-    def fail_all(self, error: str) -> list[RequestOutput]:
-        """End every request with ``error``, a sentence, and forget it."""
-        failed = [request.ended("error", error) for request in self._requests.values()]
-        self._requests.clear()
-        self._completions.clear()
-        self._quick.clear()
-        return failed
+        return None if request is None else request.aborted()
 
     def replays(self) -> list[EngineRequest]:
         """What to send to a new engine so that every unfinished completion goes on where it was."""
@@ -265,12 +257,11 @@ class _Request:
         self._count_tokens()
         return self._output(begun, self.is_finished)
 
-    def ended(self, reason: str, error: str | None = None) -> RequestOutput:
-        """The last output, with the completions that were running ended for ``reason``."""
-        self._error = error or self._error
+    def aborted(self) -> RequestOutput:
+        """The last output, with the completions that were running as far as they came."""
         running = [completion for completion in self.completions if not completion.is_finished]
         for completion in running:
-            completion.end(reason)
+            completion.end("abort")
         self.num_running = 0
         self._count_tokens()
         if self.kind is RequestOutputKind.DELTA:

@@ -84,6 +84,21 @@ def fit_cache(
     num_blocks = cache_blocks(
         num_bytes // bytes_per_block, plan.max_num_seqs, plan.groups, plan.max_model_len, plan.block_size
     )
+    context = held - sum(plan.memory_of(name) for name in loaded)
+    return _resized(plan, settings, num_blocks, {HELD: context})
+
+
+def resize_cache(plan: Plan, settings: EngineConfig, num_blocks: int) -> Plan:
+    """The plan with a cache whose size was found out before.
+
+    Raises:
+        ConfigError: it does not hold the ``max_model_len`` that was asked for.
+    """
+    return plan if num_blocks == plan.num_blocks else _resized(plan, settings, num_blocks, {})
+
+
+def _resized(plan: Plan, settings: EngineConfig, num_blocks: int, sizes: dict[str, int]) -> Plan:
+    bytes_per_block = plan.memory_of(CACHE) // plan.num_blocks
     max_len, _ = fit_length(
         plan.groups,
         num_blocks,
@@ -93,8 +108,7 @@ def fit_cache(
         settings.model.max_model_len is not None,
         bytes_per_block,
     )
-    context = held - sum(plan.memory_of(name) for name in loaded)
-    sizes = {HELD: context, CACHE: num_blocks * bytes_per_block}
+    sizes = sizes | {CACHE: num_blocks * bytes_per_block}
     return replace(
         plan,
         num_blocks=num_blocks,

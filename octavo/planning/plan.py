@@ -33,11 +33,11 @@ _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 class _Planner:
     """Resolves one setting after another, noting why."""
 
-    def __init__(self, settings: EngineConfig, config: ModelConfig, platform: Platform) -> None:
+    def __init__(self, settings: EngineConfig, config: ModelConfig, platform: Platform, memory: DeviceMemory) -> None:
         self.settings = settings
         self.config = config
         self.platform = platform
-        self.memory = platform.memory()
+        self.memory = memory
         self.is_large = platform.name != "cpu" and self.memory.total >= _LARGE_DEVICE
         self.decisions: list[Decision] = []
 
@@ -166,11 +166,19 @@ def _cpu_cache_bytes(memory: DeviceMemory, share: float, others: int) -> tuple[i
     return value, reason
 
 
-def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, bandwidth: float = 0.0) -> Plan:
+def make_plan(
+    settings: EngineConfig,
+    config: ModelConfig,
+    platform: Platform,
+    bandwidth: float = 0.0,
+    *,
+    is_for_later: bool = False,
+) -> Plan:
     """Decide everything before anything is loaded.
 
     Args:
         bandwidth: memory read bandwidth in bytes a second, for the speed limit; 0 leaves it out.
+        is_for_later: memory is taken later: what other processes use now does not count.
 
     Raises:
         ConfigError: settings that contradict each other, the model or the machine.
@@ -181,7 +189,10 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
         raise ConfigError("tensor_parallel_size must be 1: sharing a model over devices is not there yet.")
     if settings.model.trust_remote_code:
         raise ConfigError("trust_remote_code is refused: Octavo runs no code from a model's folder.")
-    planner = _Planner(settings, config, platform)
+    held, available = platform.used_by_process(), platform.memory()
+    if is_for_later:
+        available = DeviceMemory(available.total, available.total - held)
+    planner = _Planner(settings, config, platform, available)
     dtype = planner.dtype()
     itemsize = getattr(torch, dtype).itemsize
     block_size, max_num_seqs = planner.block_size(), planner.max_num_seqs()
@@ -189,7 +200,6 @@ def make_plan(settings: EngineConfig, config: ModelConfig, platform: Platform, b
     max_len, is_set = planner.max_model_len()
     groups = make_groups(config, max_len)
     limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups))
-    held = platform.used_by_process()
     parts = memory_parts(config, getattr(torch, dtype), limits, platform, has_graphs=not settings.model.enforce_eager)
     if not groups:
         memory = (*_held_part(held), *parts)

@@ -141,6 +141,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         num_running, num_waiting: requests in each state.
+        num_awaiting_grammar: of those that wait, the ones that no step can take in before their grammars are there.
         cache_usage: share of blocks in use, 0 to 1.
         num_blocks, num_free_blocks: size of the cache and what is free of it, in blocks.
         prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
@@ -153,6 +154,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
         is_paused: nothing runs until somebody says so.
         sleep_level: 0 is awake; 1: weights lie in host memory, the cache is gone; 2: weights are gone, too.
+        fault: why nothing runs until an owner acts, in a sentence; empty if nothing is wrong.
     """
 
     num_running: int = 0
@@ -172,6 +174,13 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     step_sizes: list[int] = []
     is_paused: bool = False
     sleep_level: int = 0
+    fault: str = ""
+    num_awaiting_grammar: int = 0
+
+    @property
+    def only_awaits_grammars(self) -> bool:
+        """Whether there are requests, and none of them that a step could take in."""
+        return self.num_running == 0 and self.num_waiting == self.num_awaiting_grammar > 0
 
 
 class EngineInfo(msgspec.Struct):

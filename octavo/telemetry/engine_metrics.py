@@ -25,7 +25,7 @@ class EngineMetrics:
         self._num_waiting = self._gauge("num_requests_waiting", "Requests that wait to be scheduled.")
         self._waiting_by_reason = self._gauges(
             "num_requests_waiting_by_reason",
-            "Those, by why: for room (capacity), or because the engine is paused (deferred).",
+            "Those, by why: for room (capacity), or for a grammar or the end of a pause (deferred).",
             "reason",
             WAITING_REASONS,
         )
@@ -56,8 +56,9 @@ class EngineMetrics:
         self._last = stats
         self._num_running.set(stats.num_running)
         self._num_waiting.set(stats.num_waiting)
-        self._waiting_by_reason["capacity"].set(0 if stats.is_paused else stats.num_waiting)
-        self._waiting_by_reason["deferred"].set(stats.num_waiting if stats.is_paused else 0)
+        num_deferred = stats.num_waiting if stats.is_paused else stats.num_awaiting_grammar
+        self._waiting_by_reason["capacity"].set(stats.num_waiting - num_deferred)
+        self._waiting_by_reason["deferred"].set(num_deferred)
         self._cache_usage.set(stats.cache_usage)
         for level, state in enumerate(SLEEP_STATES):
             self._sleep_state[state].set(stats.sleep_level == level)

@@ -71,6 +71,7 @@ class FakeEngine:
         self.pooling_processor = PoolingProcessor(self.info, self.tokenizer)
         self.chat_renderer: ChatRenderer | None = ChatRenderer(self.tokenizer)
         self.is_healthy = True
+        self.fault: str | None = None
         self.calls: list[dict[str, Any]] = []
         self.num_running = 0
         self.num_aborted = 0

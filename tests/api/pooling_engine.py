@@ -27,6 +27,7 @@ class PoolingEngine:
         self.pooling_processor = PoolingProcessor(self.info, self.tokenizer)
         self.chat_renderer = self.llm._frontend.chat_renderer
         self.is_healthy = True
+        self.fault: str | None = None
         self.calls: list[Any] = []
         self.batches: list[int] = []
         self._lock = asyncio.Lock()

@@ -16,6 +16,8 @@ def test_health_follows_the_engine(start_server: StartServer) -> None:
         response = server.client.request(method, path)
         assert response.status_code == 503
         assert "engine is down" in response.json()["error"]["message"]
+    server.engine.fault = "The weights are lost."
+    assert server.client.get("/health").json()["error"]["message"] == "The weights are lost."
 
 
 def test_version_and_metrics(server: RunningServer) -> None:

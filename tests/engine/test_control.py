@@ -13,7 +13,8 @@ from tiny_llama import SETTINGS, write_model
 
 from octavo.config import EngineConfig
 from octavo.engine.control import Control
-from octavo.engine.core import EngineCore
+from octavo.engine.core import WEIGHTS_ARE_LOST, EngineCore
+from octavo.engine.state import AS_CONFIGURED, EngineState, UpdatedWeights
 from octavo.errors import InvalidRequestError
 from octavo.records import EngineOutput, EngineRequest, SamplingParams, StepOutputs, StructuredOutputsParams
 from octavo.sampling.grammar.base import CompiledGrammar
@@ -44,10 +45,10 @@ def updates(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Engine:
     """An engine and its control, with what came out of both."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, state: EngineState = AS_CONFIGURED, **settings: Any) -> None:
         config = EngineConfig.from_kwargs(model=str(folder), **(SETTINGS | settings))
-        self.core = EngineCore(config)
-        self.control = Control(self.core, config, self._take, lambda: None)
+        self.core = EngineCore(config, state=state)
+        self.control = Control(self.core, config, self._take, lambda: None, state)
         self.token_ids: dict[str, list[int]] = {}
         self.reasons: dict[str, str] = {}
         self.replies: dict[str, tuple[Any, str | None]] = {}
@@ -354,6 +355,81 @@ def test_one_who_resumes_while_prefixes_are_forgotten_is_not_paused_again(ahead:
     assert ahead.reasons == {"a": "length"} and not ahead.core.is_paused
 
 
+def test_what_a_function_does_meanwhile_is_no_state(ahead: Engine) -> None:
+    ahead.add("a")
+    ahead.run_until("a", 3)
+    before = ahead.control.state
+    ahead.begin("reset_prefix_cache", reset_running_requests=True)
+    assert ahead.core.is_paused and ahead.control.state == before
+    ahead.run()
+    assert not ahead.core.is_paused and ahead.reasons == {"a": "length"}
+    ahead.call("pause")
+    assert ahead.control.state.is_paused
+    ahead.call("reset_prefix_cache", reset_running_requests=True)
+    assert ahead.core.is_paused
+    ahead.call("resume")
+    assert ahead.control.state == before
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_one_that_begins_asleep_holds_nothing_until_it_wakes(folder: Path, expected: list[int], level: int) -> None:
+    engine = Engine(folder, state=EngineState(is_paused=True, sleep_level=level, num_blocks=400))
+    assert not engine.core.executor.has_weights and engine.core.info.num_blocks == 399
+    assert engine.core.stats.is_paused and engine.core.stats.sleep_level == level
+    engine.add("a")
+    engine.step()
+    engine.call("wake_up", tags=["weights"])
+    assert engine.core.executor.has_weights and engine.core.stats.sleep_level == level
+    engine.call("wake_up")
+    engine.run()
+    assert engine.token_ids["a"] == expected
+    engine.core.shutdown()
+
+
+def test_one_that_begins_during_an_update_goes_on_with_it(folder: Path, updates: Path) -> None:
+    state = EngineState(UpdatedWeights.found_in(updates / "new"), "v2", True, True, num_blocks=513)
+    engine = Engine(folder, weight_update_dir=str(updates), state=state)
+    assert engine.control.state == state
+    engine.call("update_weights")
+    engine.call("finish_weight_update")
+    assert engine.control.state == EngineState(None, "v2", False, True, num_blocks=513)
+    engine.core.shutdown()
+
+
+@pytest.mark.parametrize("is_asleep", [False, True])
+def test_lost_weights_are_never_others(
+    folder: Path, updates: Path, expected: list[int], is_asleep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where an engine begins without them, nor where it wakes, nor where an update fails."""
+    lost = UpdatedWeights(str(updates / "new"), "of other files")
+    engine = Engine(
+        folder, weight_update_dir=str(updates), state=EngineState(lost, sleep_level=2 * is_asleep, num_blocks=513)
+    )
+    assert engine.core.stats.fault == ("" if is_asleep else WEIGHTS_ARE_LOST)
+    engine.add("a")
+    assert engine.refusal("wake_up") == WEIGHTS_ARE_LOST == engine.core.stats.fault
+    broken = updates / f"breaks {is_asleep}"
+    shutil.copytree(updates / "new", broken)
+    (file,) = broken.iterdir()
+    file.write_bytes(file.read_bytes()[:-100])
+    engine.call("start_weight_update")
+    engine.refusal("update_weights", path="none")
+    engine.refusal("update_weights", path=broken.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.core.executor, "check_weights", lambda folder: None)
+        engine.refusal("update_weights", path=broken.name)
+    engine.step()
+    assert not engine.core.executor.has_weights and not engine.token_ids["a"]
+    assert engine.core.stats.fault == WEIGHTS_ARE_LOST
+    engine.call("update_weights")
+    engine.call("finish_weight_update")
+    assert not engine.core.stats.fault and not engine.token_ids["a"]
+    engine.call("wake_up")
+    engine.run()
+    assert engine.token_ids["a"] == expected
+    engine.core.shutdown()
+
+
 def test_requests_that_wait_for_grammars_are_here(ahead: Engine) -> None:
     compiling = Compiling()
     ahead.core._constraints._compiler = compiling  # type: ignore[assignment]
@@ -399,6 +475,11 @@ def test_answers_are_aborted_by_the_names_that_clients_know(engine: Engine) -> N
     engine.step()
     assert engine.call("abort", request_ids=["chatcmpl-1", "unknown"]) == ["chatcmpl-1"]
     assert {name for name, reason in engine.reasons.items() if reason == "abort"} == set(ids[:2])
+    for request_id in ("plain", "0_twins#8", "chatcmpl-2-0-0123abcd#9", "with\nlines#10", ""):
+        engine.add(request_id)
+    engine.step()
+    named = ["plain", "twins", "0_twins", "chatcmpl-2", "with\nlines"]
+    assert engine.call("abort", request_ids=named) == ["plain", "0_twins", "chatcmpl-2", "with\nlines"]
 
 
 def test_a_profile(engine: Engine) -> None:

@@ -33,7 +33,7 @@ class Engine:
 
     async def ready(self) -> messages.ToEngine:
         """Report as loaded; returns what the frontend answers."""
-        await self.say(messages.Ready(self.generation, INFO))
+        await self.say(messages.Ready(self.generation, INFO, EngineStats()))
         return await self.hear()
 
     async def hear(self) -> messages.ToEngine:
@@ -58,7 +58,7 @@ class Frontend:
         self.num_lost = 0
         self.client = EngineClient(
             address,
-            on_ready=lambda info: self.unfinished,
+            on_ready=lambda info, stats: self.unfinished,
             on_batch=self._take,
             on_failed=lambda failed: self.failures.append((failed.error, failed.is_setting)),
             on_lost=self._lose,
@@ -138,7 +138,7 @@ def test_late_news_of_a_death_does_not_cost_the_successor(tmp_path: Path) -> Non
         # The event loop is held up while one engine dies and the next one comes.
         first.die()
         second = Engine(address, 2)
-        await second.say(messages.Ready(2, INFO))
+        await second.say(messages.Ready(2, INFO, EngineStats()))
         plain = zmq.Socket.shadow(second.socket)
         assert plain.poll(200) == 0
         assert await second.hear() == messages.Add([])

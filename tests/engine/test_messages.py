@@ -60,7 +60,7 @@ def test_other_messages_to_the_engine(message: messages.ToEngine) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Ready(3, EngineInfo(128, 1000, 50, 16, 8, True, [{"name": "x"}])),
+        messages.Ready(3, EngineInfo(128, 1000, 50, 16, 8, True, [{"name": "x"}]), EngineStats(is_paused=True)),
         messages.Failed(1, "A sentence.", True, False),
         messages.Batch(
             2,

@@ -38,8 +38,9 @@ def test_tokens_count_until_the_first_answer() -> None:
     gate.begin("a")
     gate.begin("a")
     gate.begin("unknown")
-    assert gate.num_waiting_tokens == 0
-    assert admits(gate, num_tokens=20)
+    assert admits(gate, num_tokens=10**9), "nothing waits any more"
+    gate.enter("b", "", 80)
+    assert admits(gate, num_tokens=20) and not admits(gate, num_tokens=21)
 
 
 def test_a_prompt_beyond_the_limit_is_let_in_when_nothing_waits() -> None:
@@ -101,10 +102,12 @@ def test_the_books_balance(actions: list[tuple[str, int, int]]) -> None:
         elif admits(gate, client, num_tokens):
             gate.enter(f"{number:03}", client, num_tokens)
             inside[f"{number:03}"] = (client, num_tokens)
-        assert gate.num_waiting_tokens == sum(tokens for _, tokens in inside.values())
         assert len(inside) <= 10
+        waiting = sum(tokens for _, tokens in inside.values())
+        if waiting:
+            with pytest.raises(QueueFullError, match=f"^{waiting} prompt tokens wait|requests are in flight"):
+                gate.check("a", 1000)
     for name in inside:
         gate.leave(name)
-    assert gate.num_waiting_tokens == 0
     assert not gate._num_requests and not gate._num_tokens, "clients that are gone are forgotten"
     assert admits(gate, "a", 10**9)

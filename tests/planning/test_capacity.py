@@ -8,7 +8,7 @@ from tiny_models import tiny_config
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
-from octavo.planning import fit_cache, make_plan
+from octavo.planning import fit_cache, make_plan, resize_cache
 from octavo.platforms import DeviceMemory, ImaginedGpu
 from octavo.records import Plan
 
@@ -22,9 +22,10 @@ class Gpu(ImaginedGpu):
     def __init__(self) -> None:
         super().__init__(4 * GIB)
         self.used = self.context_bytes
+        self.others = 0
 
     def memory(self) -> DeviceMemory:
-        return DeviceMemory(4 * GIB, 4 * GIB - self.used)
+        return DeviceMemory(4 * GIB, 4 * GIB - self.used - self.others)
 
     def used_by_process(self) -> int:
         return self.used
@@ -72,6 +73,22 @@ def test_a_length_that_was_not_set_follows_the_cache_and_one_that_was_set_is_hel
     gpu.used += plan.memory_of("weights") + plan.memory_of("rotary tables") + GIB
     with pytest.raises(ConfigError, match="does not fit the cache"):
         fit_cache(plan, engine, gpu)
+
+
+def test_memory_that_is_taken_later_need_not_be_free_now() -> None:
+    gpu = Gpu()
+    plan, engine = planned(gpu)
+    config = replace(tiny_config(num_layers=8, max_positions=1 << 20), num_kv_heads=4, head_dim=64)
+    gpu.others = 3 * GIB
+    with pytest.raises(ConfigError, match="other processes"):
+        make_plan(engine, config, gpu)
+    later = make_plan(engine, config, gpu, is_for_later=True)
+    assert later == plan
+    half = resize_cache(later, engine, plan.num_blocks // 2)
+    assert half.num_blocks == plan.num_blocks // 2
+    assert half.max_model_len == half.cache_tokens == (half.num_blocks - 1) * plan.block_size
+    assert block_bytes(half) == block_bytes(plan)
+    assert resize_cache(half, engine, half.num_blocks) is half
 
 
 def test_a_size_set_by_hand_stays() -> None:

@@ -111,6 +111,14 @@ def test_a_paused_engine_defers_and_a_sleeping_one_says_so() -> None:
     assert 'engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 0.0' in text
 
 
+def test_a_grammar_that_is_awaited_is_no_lack_of_room() -> None:
+    metrics = Metrics("m")
+    metrics.record_stats(EngineStats(num_waiting=3, num_awaiting_grammar=1))
+    text = metrics.render().decode()
+    assert 'num_requests_waiting_by_reason{engine="0",model_name="m",reason="deferred"} 1.0' in text
+    assert 'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 2.0' in text
+
+
 @given(st.integers(1, 10**7))
 def test_buckets_rise_and_stay_within_the_limit(limit: int) -> None:
     buckets = one_two_five_up_to(limit)

@@ -21,7 +21,7 @@ def health_router(frontend: Frontend) -> APIRouter:
         if frontend.drain.is_draining:
             return error_response(503, SHUTTING_DOWN, headers=RETRY_AFTER)
         if not frontend.engine.is_healthy:
-            return error_response(503, ENGINE_DOWN, headers=RETRY_AFTER)
+            return error_response(503, frontend.engine.fault or ENGINE_DOWN, headers=RETRY_AFTER)
         return Response()
 
     @router.get("/version", summary="Octavo's version.")

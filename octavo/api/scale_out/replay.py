@@ -147,6 +147,11 @@ class ReplayEngine:
         """See :class:`ServingEngine`."""
         return self.engine.is_healthy
 
+    @property
+    def fault(self) -> str | None:
+        """See :class:`ServingEngine`."""
+        return self.engine.fault
+
     async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
         """See :class:`ServingEngine`."""
         return await self.engine.pool(prepared)

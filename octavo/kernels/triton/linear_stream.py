@@ -49,11 +49,6 @@ class StreamTile:
         """Rows of ``x`` that a program makes room for."""
         return max(8 if self.weight_first else 16, 1 << (num_rows - 1).bit_length())
 
-    def shared_bytes(self, num_rows: int) -> int:
-        """Shared memory of a program, for values of 2 bytes."""
-        num_rows_in_rings = self.num_stages * self.num_weights + self.num_x_stages * self.block_m(num_rows)
-        return 2 * self.num_warps * self.num_columns * num_rows_in_rings
-
 
 def choose_tile(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int

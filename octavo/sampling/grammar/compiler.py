@@ -114,12 +114,6 @@ class GrammarCompiler:
         """Compile and wait; raises as :meth:`submit` and its future do."""
         return self.submit(params).result()
 
-    @property
-    def num_cached_bytes(self) -> int:
-        """About how much memory the kept grammars take."""
-        with self._lock:
-            return self._cache.num_bytes
-
     def close(self) -> None:
         """End threads and processes; grammars under way fail."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -92,13 +92,23 @@ def test_a_bad_grammar_ends_in_words(fields: dict[str, Any], what: str, compiler
 
 def test_kept_grammars_are_bounded(vocabulary_source: VocabularySource, compiler: GrammarCompiler) -> None:
     size = compiler.compile(params(regex="a+b")).num_bytes
-    small = GrammarCompiler(vocabulary_source, max_cache_bytes=3 * size, max_cache_entries=2)
-    small._threads.shutdown()
-    small._threads, small._own = compiler._threads, compiler._own
-    kept: list[CompiledGrammar] = [small.compile(params(regex=f"a+{letter}")) for letter in "bcdefgh"]
-    assert 0 < small.num_cached_bytes <= 3 * size
-    assert small.compile(params(regex="a+h")) is kept[-1]
-    assert small.compile(params(regex="a+b")) is not kept[0]
+    assert size > 0
+
+    def num_kept(**limits: int) -> int:
+        """How many of seven are compiled once."""
+        small = GrammarCompiler(vocabulary_source, **limits)
+        small._threads.shutdown()
+        small._threads, small._own = compiler._threads, compiler._own
+        forms = [params(regex=f"a+{letter}") for letter in "bcdefgh"]
+        grammars: list[CompiledGrammar] = [small.compile(form) for form in forms]
+        # The last first: whoever is not kept is compiled again and takes another one's place.
+        found = [small.compile(form) is grammar for form, grammar in zip(forms[::-1], grammars[::-1], strict=True)]
+        assert found == sorted(found, reverse=True)
+        return sum(found)
+
+    assert num_kept(max_cache_entries=2) == 2
+    assert 1 <= num_kept(max_cache_bytes=3 * size) <= 3
+    assert num_kept() == 7
 
 
 def test_a_trial_says_how_much_memory_it_takes(trial: TrialProcess) -> None:
