@@ -209,7 +209,7 @@ class AsyncLLM(RemoteControl):
         try:
             # The engine process loads weights meanwhile.
             self._frontend = await asyncio.to_thread(Frontend.load, self.settings, self._chat_template)
-            self._outputs = OutputProcessor(self._frontend.tokenizer)
+            self._outputs = OutputProcessor(self._frontend.tokenizer, has_late_logprobs=True)
             await self._started.wait()
             if self._error is not None:
                 raise self._error

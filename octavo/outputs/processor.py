@@ -7,7 +7,7 @@ from functools import partial
 
 from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
 from octavo.outputs.completion import Completion
-from octavo.outputs.logprobs import format_logprobs
+from octavo.outputs.logprobs import LatePromptLogprobs
 from octavo.outputs.stream import TextTaker
 from octavo.records import (
     CompletionOutput,
@@ -51,10 +51,13 @@ class OutputProcessor:
 
     Args:
         tokenizer: None if outputs are to have no text.
+        has_late_logprobs: leave the making of a prompt's log-probabilities to whoever looks at them: there may be
+            millions, and no output of any request would be processed meanwhile.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, *, has_late_logprobs: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._has_late_logprobs = has_late_logprobs
         self._requests: dict[str, _Request] = {}
         self._completions: dict[str, tuple[_Request, Completion]] = {}
         # What takes a token, where that can be all that is to do with it; it returns whether there is more.
@@ -77,7 +80,7 @@ class OutputProcessor:
                 be told; those that it takes are in no output.
         """
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
-        request = _Request(prepared, self._tokenizer)
+        request = _Request(prepared, self._tokenizer, has_late_logprobs=self._has_late_logprobs)
         self._requests[prepared.request_id] = request
         for completion in request.completions:
             engine_id = completion.request.request_id
@@ -184,6 +187,7 @@ class _Request:
     __slots__ = (
         "_cached_tokens",
         "_error",
+        "_has_late_logprobs",
         "_is_refused",
         "_metrics",
         "_prepared",
@@ -195,13 +199,14 @@ class _Request:
         "request_id",
     )
 
-    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer | None, *, has_late_logprobs: bool) -> None:
         self.request_id = prepared.request_id
         self.kind = prepared.params.output_kind
         self.completions = [Completion(index, child, tokenizer) for index, child in enumerate(prepared.children)]
         self.num_running = len(self.completions)
         self._prepared = prepared
         self._tokenizer = tokenizer
+        self._has_late_logprobs = has_late_logprobs
         has_one_token = prepared.params.prompt_logprobs is not None and len(prepared.prompt_token_ids) == 1
         # The first token has no log-probability; a prompt of one token is complete without the engine's help.
         self._prompt_logprobs: PromptLogprobs | None = [None] if has_one_token else None
@@ -235,8 +240,8 @@ class _Request:
     def _take_prompt_logprobs(self, output: EngineOutput, completion: Completion) -> None:
         completion.has_prompt_logprobs = True
         if self._prompt_logprobs is None:
-            self._prompt_logprobs = [None]
-            self._prompt_logprobs += [format_logprobs(row, self._tokenizer) for row in output.prompt_logprobs or []]
+            late = LatePromptLogprobs(output.prompt_logprobs or (), self._tokenizer)
+            self._prompt_logprobs = late if self._has_late_logprobs else list(late)
 
     def _take_times(self, times: RequestTimes) -> None:
         metrics = self._metrics

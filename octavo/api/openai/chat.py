@@ -10,14 +10,14 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 from starlette.types import Send
 
+from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
-from octavo.api.conversation import Answer, Conversation, Turn, Update, gather, render
+from octavo.api.conversation import Answer, Conversation, Gathered, Turn, Update, gather, render
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.logprobs import chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.responses import (
-    ENCODER,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -34,6 +34,7 @@ from octavo.api.openai.responses import (
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
 from octavo.api.openai.tools import allowed_tools, parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode, request_metrics
+from octavo.api.pieces import ListWriter
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
@@ -139,20 +140,34 @@ class ChatAnswer:
             length_penalty=beam_length_penalty(body),
         )
 
-    async def whole(self, turn: Turn) -> bytes:
-        """The answer as JSON."""
-        return ENCODER.encode(await self.completion(turn))
+    async def whole(self, turn: Turn) -> list[bytes]:
+        """The answer as JSON, in pieces."""
+        gathered = await gather(turn)
+        return await pieces.write(self.num_entries(gathered), partial(self.completion, turn, gathered))
 
-    async def completion(self, turn: Turn) -> ChatCompletion:
-        """The answer once it is whole."""
-        output, answers = await gather(turn)
+    def num_entries(self, gathered: Gathered) -> int:
+        """How long the lists of an answer are, in all."""
+        output, answers = gathered
+        completions = [update.completion for update, _ in answers.values()]
+        return pieces.num_entries(output.prompt_logprobs) + sum(
+            len(completion.token_ids) * bool(self._body.return_token_ids) + pieces.num_entries(completion.logprobs)
+            for completion in completions
+        )
+
+    def completion(self, turn: Turn, gathered: Gathered, write: ListWriter = list) -> ChatCompletion:
+        """The answer, once it is whole.
+
+        Args:
+            write: takes its long lists.
+        """
+        output, answers = gathered
         self._usage.add(0, output)
         self._count_thoughts(turn)
         choices = [
             ChatChoice(
                 index,
                 self._message(answer),
-                self._logprobs(update.completion),
+                self._logprobs(update.completion, write),
                 update.finish_reason,
                 update.completion.stop_reason,
                 list(update.completion.token_ids) if self._body.return_token_ids else UNSET,
@@ -161,7 +176,7 @@ class ChatAnswer:
         ]
         completion = self._new_completion(choices, self._usage.usage())
         if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            completion.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
+            completion.prompt_logprobs = write(finite_prompt_logprobs(output.prompt_logprobs))
         if self._body.return_token_ids:
             completion.prompt_token_ids = output.prompt_token_ids or []
         if self._body.return_prompt_text:
@@ -297,13 +312,14 @@ class ChatAnswer:
         content = last.get("content")
         return content if self._body.echo and last.get("role") == self._role and isinstance(content, str) else ""
 
-    def _logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
+    def _logprobs(self, completion: CompletionOutput, write: ListWriter = list) -> ChatLogprobs | None:
         if not self._body.logprobs or completion.logprobs is None:
             return None
-        return chat_logprobs(
+        positions = chat_logprobs(
             completion.token_ids,
             completion.logprobs,
             self._num_top,
             self._frontend.engine.tokenizer,
             bool(self._body.return_tokens_as_token_ids),
         )
+        return ChatLogprobs(write(positions))
