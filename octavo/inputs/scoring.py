@@ -237,7 +237,7 @@ def _prepared(
     limit = processor.limit(options.pooling)
     own = options.max_tokens_per_query if is_query else options.max_tokens_per_doc
     if own:
-        own += processor.tokenizer.backend.num_special_tokens_to_add(False)
+        own += processor.tokenizer.frame.num_own
         limit = own if limit is None else min(limit, own)
     token_ids = encode_text(processor.tokenizer, text, limit=limit, side=options.pooling.truncation_side)
     return processor.prepare(request_id, text, token_ids, request, params, options.pooling)

@@ -11,6 +11,7 @@ import tokenizers
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.tokenization.chat_template import render_chat
 from octavo.tokenization.decoding import DecodingScheme, decoding_scheme
+from octavo.tokenization.frame import Frame
 
 PARALLEL_ENCODE_LENGTH = 1 << 14
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -125,6 +126,16 @@ class Tokenizer:
     def max_token_length(self) -> int:
         """Length of the longest token, in characters: what ``n`` tokens can hold at most is ``n`` times this."""
         return max(map(len, self.get_vocab()), default=1)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What stands around a text that is encoded with special tokens."""
+        return Frame.of(self.backend, 1)
+
+    @cached_property
+    def pair_frame(self) -> Frame:
+        """The same for two texts that are encoded together."""
+        return Frame.of(self.backend, 2)
 
     def _special(self, name: str) -> str | None:
         return self.special_tokens.named.get(name)
