@@ -5,7 +5,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,7 @@ from octavo.tokenization import Tokenizer
 logger = logging.getLogger(__name__)
 
 _LONG_TEXT = 4096
+_LONG_LISTS = 512
 
 
 class AsyncLLM(RemoteControl):
@@ -269,7 +270,8 @@ class AsyncLLM(RemoteControl):
             clip_max_tokens=clip_max_tokens,
         )
         # Tokenising a long text takes long and lets go of the interpreter; a short one is not worth a thread.
-        prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
+        is_long = _is_long(prompt) or _has_long_lists(sampling_params)
+        prepared = await asyncio.to_thread(process) if is_long else process()
         check_sendable(prepared.params)
         # Much may have happened while a long text was tokenised.
         self._check_admission(len(prepared.prompt_token_ids))
@@ -523,6 +525,13 @@ _background: set[asyncio.Task[None]] = set()
 def _is_long(prompt: PromptType) -> bool:
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return isinstance(text, str) and len(text) > _LONG_TEXT
+
+
+def _has_long_lists(params: SamplingParams | None) -> bool:
+    if params is None:
+        return False
+    lists = (params.logit_bias, params.allowed_token_ids, params.stop_token_ids, params.bad_words)
+    return sum(len(entries) for entries in lists if isinstance(entries, Sized)) > _LONG_LISTS
 
 
 def _settle(future: "asyncio.Future[Pooled]", output: Pooled) -> None:

@@ -26,7 +26,7 @@ EVENT_STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),  # reverse proxies must pass each event on at once
 ]
 DONE = b"data: [DONE]\n\n"
-STARTED_AT_ONCE = 64
+STARTED_AT_ONCE = 8
 """Of the works of one request, so many begin before other requests have their turn."""
 SERVER_SEND = "octavo.send"
 """Where a request's scope has the server's own way to send, before any middleware wraps it."""

@@ -21,7 +21,7 @@ from octavo.records import (
 MAX_PAIRS = 4096
 MAX_PAIR_TOKENS = 1 << 22
 """Each pair holds its texts anew."""
-MAX_QUERY_BYTES = 32 << 20
+MAX_QUERY_BYTES = 8 << 20
 """Vectors of queries that travel with the documents of one portion."""
 
 Output = PoolingRequestOutput[PoolingOutput]

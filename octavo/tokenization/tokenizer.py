@@ -14,6 +14,7 @@ from octavo.tokenization.decoding import DecodingScheme, decoding_scheme
 from octavo.tokenization.frame import Frame
 
 PARALLEL_ENCODE_LENGTH = 1 << 14
+DECODE_AT_ONCE = 1 << 15
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -95,7 +96,10 @@ class Tokenizer:
         if self.scheme is None:
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         token_bytes = self.byte_table(skip_special_tokens)
-        text = str(b"".join(map(token_bytes.__getitem__, ids)), "utf-8", self.scheme.errors)
+        # Other threads can run between the pieces.
+        starts = range(0, len(ids), DECODE_AT_ONCE)
+        pieces = [b"".join(map(token_bytes.__getitem__, ids[start : start + DECODE_AT_ONCE])) for start in starts]
+        text = str(b"".join(pieces), "utf-8", self.scheme.errors)
         return strip_front(text, self.scheme.num_stripped)
 
     def byte_table(self, skip_special_tokens: bool) -> Mapping[int, bytes]:

@@ -1,7 +1,7 @@
 """``/v1/chat/completions``: a conversation goes on."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.conversation import Answer, Conversation, Gathered, Turn, Update, gather, render
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.logprobs import chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.responses import (
@@ -50,8 +50,9 @@ def chat_router(frontend: Frontend) -> APIRouter:
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
-        answer = ChatAnswer(frontend, body, answer_id("chatcmpl", request, body.request_id), model)
-        turn = await answer.start()
+        name = answer_id("chatcmpl", request, body.request_id)
+        answer = await apart_if_large(request, partial(ChatAnswer, frontend, body, name, model))
+        turn = await answer.start(partial(apart_if_large, request))
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -123,13 +124,18 @@ class ChatAnswer:
         self._new_chunk = partial(ChatChunk, answer, created, model, system_fingerprint=frontend.fingerprint)
         self._new_completion = partial(ChatCompletion, answer, created, model, system_fingerprint=frontend.fingerprint)
 
-    async def start(self) -> Turn:
-        """The rendered conversation; nothing runs before its updates are asked for."""
+    async def start(self, run: Callable[[Callable[[], Turn]], Awaitable[Turn]] | None = None) -> Turn:
+        """The rendered conversation; nothing runs before its updates are asked for.
+
+        Args:
+            run: does what may take long if the request is large; None does it at once.
+        """
         body = self._body
         prompt = await render(self._frontend, self._conversation)
         prompt["prompt_token_ids"] = truncate(self._frontend, body, prompt["prompt_token_ids"])
         check_prompt_entries(self._params, len(prompt["prompt_token_ids"]), self._frontend.engine.info.vocab_size)
-        return Turn(
+        begin = partial(
+            Turn,
             self._frontend,
             self._conversation,
             prompt,
@@ -139,6 +145,7 @@ class ChatAnswer:
             cache_salt=body.cache_salt,
             length_penalty=beam_length_penalty(body),
         )
+        return begin() if run is None else await run(begin)
 
     async def whole(self, turn: Turn) -> list[bytes]:
         """The answer as JSON, in pieces."""

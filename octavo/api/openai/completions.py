@@ -15,8 +15,8 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
 from octavo.api.conversation import PROMPT_END_CHARACTERS
-from octavo.api.frontend import Frontend, answer_id, engine_id
-from octavo.api.json_body import json_route
+from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.logprobs import completion_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import CompletionRequest
 from octavo.api.openai.responses import Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
@@ -58,7 +58,8 @@ def completions_router(frontend: Frontend) -> APIRouter:
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
-        answer = CompletionAnswer(frontend, body, answer_id("cmpl", request, body.request_id), model)
+        name = answer_id("cmpl", request, body.request_id)
+        answer = await apart_if_large(request, partial(CompletionAnswer, frontend, body, name, model))
         prompts = await answer.start()
 
         async def work(send: Send) -> None:
@@ -106,7 +107,7 @@ class CompletionAnswer:
             self._frontend, body, self._prompts, body.add_special_tokens, are_counted=tells_prompts
         )
         if tells_prompts:
-            num_tokens = sum(len(_token_ids(prompt)) for prompt in inputs)
+            num_tokens = sum(len(token_ids_of(prompt)) for prompt in inputs)
             check_prompt_entries(
                 self._params,
                 num_tokens,
@@ -115,7 +116,11 @@ class CompletionAnswer:
                 has_token_ids=bool(body.return_token_ids),
             )
         if body.echo:
-            self._echoes = [await self._text_of(prompt) for prompt in inputs]
+            num_tokens = sum(0 if isinstance(prompt, str) else len(token_ids_of(prompt)) for prompt in inputs)
+            if num_tokens < SHORT_TEXT:
+                self._echoes = list(map(self._text_of, inputs))
+            else:
+                self._echoes = await asyncio.to_thread(lambda: list(map(self._text_of, inputs)))
             check_repeated_text(sum(map(len, self._echoes)), self._params.n, "echo")
         return [*inputs]
 
@@ -164,14 +169,12 @@ class CompletionAnswer:
         tags = self._frontend.formats().thought_tags(end, tokenizer)
         return msgspec.structs.replace(self._params, thought_tags=tags)
 
-    async def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
+    def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
         if isinstance(prompt, str):
             return prompt
-        if isinstance(prompt, list):
-            return await self._frontend.decode(prompt, skip_special_tokens=False)
-        if self._body.truncate_prompt_tokens is None and "prompt" in prompt:
+        if isinstance(prompt, dict) and self._body.truncate_prompt_tokens is None and "prompt" in prompt:
             return prompt["prompt"]
-        return await self._frontend.decode(prompt["prompt_token_ids"], skip_special_tokens=False)
+        return self._frontend.text_of(token_ids_of(prompt))
 
     async def whole(self, outputs: Sequence[RequestOutput]) -> list[bytes]:
         """The answer as JSON, in pieces, from the final output of every prompt."""
@@ -286,7 +289,7 @@ class CompletionAnswer:
         return logprobs
 
 
-def _token_ids(prompt: str | list[int] | TokensPrompt) -> list[int]:
+def token_ids_of(prompt: str | list[int] | TokensPrompt) -> list[int]:
     """The tokens of a prompt that was tokenised."""
     assert not isinstance(prompt, str)
     return prompt if isinstance(prompt, list) else prompt["prompt_token_ids"]

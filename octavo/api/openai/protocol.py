@@ -4,6 +4,7 @@ Models check types and hard limits; ranges of sampling parameters are :class:`Sa
 Fields that are neither listed here nor in :data:`UNSUPPORTED` are ignored, as OpenAI's server does.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -38,6 +39,12 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     model: str | None = None
+
+
+def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Those of a body's unknown fields that have one of the names; of others there may be hundreds of thousands."""
+    given = body.model_extra or {}
+    return ((name, given[name]) for name in names if name in given)
 
 
 class StreamOptions(BaseModel):

@@ -13,7 +13,7 @@ from pydantic import (
     field_validator,
 )
 
-from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds
+from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds, extras
 from octavo.api.openai.responses import Usage
 from octavo.errors import InvalidRequestError
 from octavo.records import PoolingTask
@@ -53,10 +53,9 @@ class PoolingBody(RequestModel):
         """
         if self.padding == "max_length":
             raise InvalidRequestError("padding: inputs are never padded; leave it out.", "padding")
-        for name, value in (self.model_extra or {}).items():
-            reason = _UNSUPPORTED.get(name)
-            if reason is not None and value not in (None, False, "", [], {}):
-                raise InvalidRequestError(f"{name}: {reason}.", name)
+        for name, value in extras(self, _UNSUPPORTED):
+            if value not in (None, False, "", [], {}):
+                raise InvalidRequestError(f"{name}: {_UNSUPPORTED[name]}.", name)
 
 
 class InputBody(PoolingBody):

@@ -14,7 +14,7 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.middleware import clean_request_id
 from octavo.api.openai.logprobs import chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.openai.responses import ENCODER, ChatLogprobs
@@ -51,7 +51,8 @@ def generate_router(frontend: Frontend) -> APIRouter:
         refuse_unsupported_transfers(body)
         if body.stream_options is not None and not body.stream:
             raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
-        answer = TokensAnswer(frontend, body, request_name(request, body.request_id), model)
+        name = request_name(request, body.request_id)
+        answer = await apart_if_large(request, partial(TokensAnswer, frontend, body, name, model))
         source = answer.start()
 
         async def work(send: Send) -> None:
