@@ -57,7 +57,7 @@ from octavo.tokenization import Tokenizer
 logger = logging.getLogger(__name__)
 
 _LONG_TEXT = 4096
-_LONG_LISTS = 512
+_LONG_LISTS = 1 << 13
 
 
 class AsyncLLM(RemoteControl):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineInfo, EngineRequest, EngineStats, SamplingParams, StepOutputs
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams, StepOutputs
 
 
 class Add(msgspec.Struct, tag="add"):
@@ -85,6 +85,29 @@ class _Ids(msgspec.Struct, tag="add"):
 
 ToEngine = Add | Abort | Call
 FromEngine = Ready | Failed | Batch | Reply
+
+MAX_ENTRIES = 1 << 15
+"""Log-probabilities of a prompt that go into one message: reading millions in one go would take a second."""
+
+
+def in_parts(outputs: StepOutputs) -> list[StepOutputs]:
+    """What a step brought, in messages of which none takes long to read.
+
+    A long prompt's log-probabilities come in several outputs of the request; the last of them is the one that says
+    everything else.
+    """
+    parts: list[StepOutputs] = []
+    for place, output in enumerate(outputs.others):
+        rows = output.prompt_logprobs
+        if not rows:
+            continue
+        num_rows = max(1, MAX_ENTRIES // len(rows[0].token_ids))
+        while len(rows) > num_rows:
+            parts.append(StepOutputs(others=[EngineOutput(output.request_id, prompt_logprobs=rows[:num_rows])]))
+            rows = rows[num_rows:]
+        outputs.others[place] = msgspec.structs.replace(output, prompt_logprobs=rows)
+    return [*parts, outputs]
+
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

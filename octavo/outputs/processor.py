@@ -20,6 +20,7 @@ from octavo.records import (
     RequestStateStats,
     RequestTimes,
     StepOutputs,
+    TokenLogprobs,
 )
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -165,7 +166,7 @@ class OutputProcessor:
 
     def replays(self) -> list[EngineRequest]:
         """What to send to a new engine so that every unfinished completion goes on where it was."""
-        return [completion.replay(request.leader_id) for request, completion in self._completions.values()]
+        return [request.replay(completion) for request, completion in self._completions.values()]
 
     def _forget(self, completion: Completion) -> bool:
         """Expect nothing more for a completion; returns whether anything was expected."""
@@ -192,6 +193,7 @@ class _Request:
         "_metrics",
         "_prepared",
         "_prompt_logprobs",
+        "_prompt_rows",
         "_tokenizer",
         "completions",
         "kind",
@@ -210,6 +212,7 @@ class _Request:
         has_one_token = prepared.params.prompt_logprobs is not None and len(prepared.prompt_token_ids) == 1
         # The first token has no log-probability; a prompt of one token is complete without the engine's help.
         self._prompt_logprobs: PromptLogprobs | None = [None] if has_one_token else None
+        self._prompt_rows: list[TokenLogprobs] = []
         self._cached_tokens: int | None = None
         self._error: str | None = None
         self._is_refused = False
@@ -238,10 +241,22 @@ class _Request:
             self._is_refused = output.is_refused
 
     def _take_prompt_logprobs(self, output: EngineOutput, completion: Completion) -> None:
+        if completion.has_prompt_logprobs:
+            return
+        self._prompt_rows += output.prompt_logprobs or []
+        if len(self._prompt_rows) < len(self._prepared.prompt_token_ids) - 1:
+            return
         completion.has_prompt_logprobs = True
         if self._prompt_logprobs is None:
-            late = LatePromptLogprobs(output.prompt_logprobs or (), self._tokenizer)
+            late = LatePromptLogprobs(self._prompt_rows, self._tokenizer)
             self._prompt_logprobs = late if self._has_late_logprobs else list(late)
+        self._prompt_rows = []
+
+    def replay(self, completion: Completion) -> EngineRequest:
+        """What lets a new engine go on with a completion; what came of a prompt's log-probabilities comes again."""
+        if not completion.has_prompt_logprobs:
+            self._prompt_rows = []
+        return completion.replay(self.leader_id)
 
     def _take_times(self, times: RequestTimes) -> None:
         metrics = self._metrics

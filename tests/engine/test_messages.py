@@ -117,3 +117,22 @@ def test_requests_in_a_message_that_cannot_be_read_are_known() -> None:
     assert messages.ids_in_unreadable(data) == ["good", "bad"]
     for other in (b"", b"\x81", messages.encode(messages.Abort(["a"]))):
         assert messages.ids_in_unreadable(other) == []
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 6, 17])
+def test_log_probabilities_of_long_prompts_are_spread_over_messages(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MAX_ENTRIES", 10)
+    rows = [TokenLogprobs([place, 7], [-0.5, -1.0], 2) for place in range(num_rows)]
+    last = EngineOutput("a", [5], finish_reason="length", prompt_logprobs=rows)
+    others = [EngineOutput("b", [6]), last]
+    parts = messages.in_parts(StepOutputs(["c"], [8], others))
+    assert all(len(output.prompt_logprobs or ()) <= 5 for part in parts for output in part.others)
+    assert [row for part in parts for output in part.others for row in output.prompt_logprobs or ()] == rows
+    assert len(parts) == -(-num_rows // 5)
+    for part in parts[:-1]:
+        assert [(output.request_id, output.new_token_ids) for output in part] == [("a", [])]
+    whole = parts[-1]
+    assert (whole.request_ids, whole.token_ids) == (["c"], [8])
+    assert [(output.request_id, output.finish_reason) for output in whole.others] == [("b", None), ("a", "length")]

@@ -195,6 +195,24 @@ def test_late_prompt_logprobs_are_those_made_at_once():
         late[len(made)]
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_prompt_logprobs_come_in_parts(is_cut):
+    """And begin again, if the engine is lost between two of them."""
+    processor = OutputProcessor(TOKENIZER)
+    request = prepared(prompt="The end of the tale", prompt_logprobs=0)
+    rows = [TokenLogprobs([place], [-1.0], 1) for place in range(len(request.prompt_token_ids) - 1)]
+    processor.add(request)
+    if is_cut:
+        processor.process(step([EngineOutput("r", prompt_logprobs=rows[:3])]))
+        assert [again.params.prompt_logprobs for again in processor.replays()] == [0]
+    for part in (rows[:2], rows[2:]):
+        assert processor.process(step([EngineOutput("r", prompt_logprobs=part)])).outputs == []
+    assert [again.params.prompt_logprobs for again in processor.replays()] == [None]
+    outputs, _ = run(processor, [[6]])
+    found = outputs[-1].prompt_logprobs
+    assert [position and list(position) for position in found] == [None, *[row.token_ids for row in rows]]
+
+
 def test_the_first_prompt_token_has_no_logprobs_even_if_it_is_alone():
     processor = OutputProcessor(TOKENIZER)
     request = prepared(prompt="T", prompt_logprobs=0)
