@@ -24,6 +24,8 @@ LARGE_BODY = 1 << 17
 
 # Matches at every quote that opens a string, closed or not, so that no part of a body is read twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+# A part of a body with as many whole strings as are gone through at once: other threads wait meanwhile.
+_STRINGS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,4096}+', re.DOTALL)
 
 
 def decode_json(body: bytes) -> object:
@@ -36,7 +38,7 @@ def decode_json(body: bytes) -> object:
         raise InvalidRequestError("The request has no body; a JSON object is expected.")
     num_brackets = _count_brackets(body)
     # Strings may hold brackets, but few do.
-    if num_brackets > MAX_CONTAINERS and _count_brackets(_STRING.sub(b"", body)) > MAX_CONTAINERS:
+    if num_brackets > MAX_CONTAINERS and _has_too_many_containers(body):
         raise InvalidRequestError(f"The JSON holds more than {MAX_CONTAINERS} lists and objects.")
     try:
         value: object = msgspec.json.decode(body)
@@ -54,6 +56,17 @@ def decode_json(body: bytes) -> object:
 
 def _count_brackets(body: bytes) -> int:
     return body.count(b"[") + body.count(b"{")
+
+
+def _has_too_many_containers(body: bytes) -> bool:
+    """Whether there are more brackets outside of strings than there may be containers."""
+    num_brackets = end = 0
+    while (part := _STRINGS.match(body, end)) is not None:
+        end = part.end()
+        num_brackets += _count_brackets(_STRING.sub(b"", part[0]))
+        if num_brackets > MAX_CONTAINERS:
+            return True
+    return num_brackets + _count_brackets(_STRING.sub(b"", body[end:])) > MAX_CONTAINERS
 
 
 def _is_shallow(value: object) -> bool:

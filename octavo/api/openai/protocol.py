@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from octavo.api.limits import ExtraArgs, at_most
+from octavo.records.sampling_params import MAX_LISTED_TOKENS
 
 MAX_CACHE_SALT = 1024
 
@@ -22,6 +23,8 @@ Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 def _check_bias(value: object) -> object:
     if isinstance(value, dict):
+        if len(value) > MAX_LISTED_TOKENS:
+            raise ValueError(f"it takes at most {MAX_LISTED_TOKENS} entries")
         for key, bias in value.items():
             if isinstance(bias, bool) or not isinstance(bias, int | float):
                 raise ValueError(f"the bias of token {str(key)[:40]!r} must be a number")
