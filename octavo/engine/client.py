@@ -70,7 +70,7 @@ class EngineClient:
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Send requests, if an engine is there."""
-        await self._send(messages.Add(requests))
+        await self._send(messages.Add.of(requests))
 
     async def abort(self, request_ids: list[str]) -> None:
         """Ask to end requests, if an engine is there."""

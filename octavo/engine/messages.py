@@ -12,10 +12,55 @@ from octavo.errors import InvalidRequestError
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams, StepOutputs
 
 
+class Follower(msgspec.Struct, array_like=True):
+    """One more completion of a prompt: what differs from the first."""
+
+    request_id: str
+    seed: int
+
+
 class Add(msgspec.Struct, tag="add"):
-    """Queue requests, in order."""
+    """Queue requests, in order.
+
+    Attributes:
+        followers: further completions of the only request's prompt.
+    """
 
     requests: list[EngineRequest]
+    followers: list[Follower] = []
+
+    @classmethod
+    def of(cls, requests: list[EngineRequest]) -> "Add":
+        """The message for requests. A long prompt with a thousand completions travels once."""
+        if len(requests) > 1 and all(_follows(request, requests[0]) for request in requests[1:]):
+            return cls(requests[:1], [Follower(request.request_id, request.seed) for request in requests[1:]])
+        return cls(requests)
+
+    def all_requests(self) -> list[EngineRequest]:
+        """The requests that the message was made for."""
+        if not self.followers:
+            return self.requests
+        (leader,) = self.requests
+        params = leader.params
+        if params.prompt_logprobs is not None:
+            params = msgspec.structs.replace(params, prompt_logprobs=None)
+        return [
+            leader,
+            *(
+                msgspec.structs.replace(leader, request_id=follower.request_id, seed=follower.seed, params=params)
+                for follower in self.followers
+            ),
+        ]
+
+
+def _follows(request: EngineRequest, leader: EngineRequest) -> bool:
+    """Whether a request is one more completion of a prompt, and nothing has come of either yet."""
+    return (
+        leader.request_id == leader.leader_id == request.leader_id
+        and request.prompt_token_ids is leader.prompt_token_ids
+        and not leader.output_token_ids
+        and not request.output_token_ids
+    )
 
 
 class Abort(msgspec.Struct, tag="abort"):
@@ -81,6 +126,7 @@ class _Ids(msgspec.Struct, tag="add"):
     """As much of an :class:`Add` as nothing can be wrong with."""
 
     requests: list[_Id]
+    followers: list[Follower] = []
 
 
 ToEngine = Add | Abort | Call
@@ -118,7 +164,8 @@ decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 def ids_in_unreadable(data: bytes) -> list[str]:
     """Ids of the requests that a message adds, though something else in it cannot be read."""
     try:
-        return [request.request_id for request in _decode_ids(data).requests]
+        message = _decode_ids(data)
+        return [one.request_id for one in message.requests] + [one.request_id for one in message.followers]
     except msgspec.MsgspecError:
         return []
 

@@ -117,8 +117,8 @@ class EngineServer:
                 self._refuse_unreadable(data, error, frontend)
                 continue
             match message:
-                case messages.Add(requests=requests):
-                    for request in requests:
+                case messages.Add():
+                    for request in message.all_requests():
                         request.client_index = index
                         self._add(request, frontend)
                     if self._core.is_paused:
