@@ -125,8 +125,8 @@ def collect_garbage_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    # A collection of the second generation looks at what five of the first left: nothing else runs meanwhile.
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 5, 20)
+    # The second collection looks at what two of the first have left: nothing else runs meanwhile.
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 2, 20)
 
 
 async def _serve_with_children(settings: EngineConfig, server: ServerSettings) -> int:
