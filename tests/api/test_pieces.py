@@ -2,17 +2,21 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from conftest import RunningServer
+from conftest import RunningServer, StartServer
 from hypothesis import given
 from hypothesis import strategies as st
+from pooling_engine import PoolingEngine
+from tiny_bert import write_bert
 
 from octavo.api import pieces
 from octavo.api.openai import logprobs
 from octavo.api.openai.responses import CompletionLogprobs
+from octavo.api.pooling import vectors
 
 
 class Part(msgspec.Struct):
@@ -93,6 +97,25 @@ def test_large_answers_are_not_written_by_the_loop(
     assert {k: v for k, v in response.json().items() if k not in own} == {
         k: v for k, v in at_once.json().items() if k not in own
     }
+
+
+def test_vectors_of_many_tokens_are_written_in_a_thread(tmp_path: Path, start_server: StartServer) -> None:
+    server = start_server(PoolingEngine(write_bert(tmp_path, "colbert")))  # type: ignore[arg-type]
+    body = {"input": ["a cat purrs the dog barks"] * 100}
+    threads = set()
+
+    def written(*args: Any) -> Any:
+        threads.add(threading.get_ident())
+        return vectors_written(*args)
+
+    vectors_written = vectors._written
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectors, "_written", written)
+        apart = server.client.post("/pooling", json=body).json()["data"]
+        assert threads and server.thread.ident not in threads
+        patch.setattr(pieces, "MAX_AT_ONCE", 1 << 30)
+        assert server.client.post("/pooling", json=body).json()["data"] == apart
+    assert server.thread.ident in threads and len(apart) == 100 and len(apart[0]["data"]) > 5
 
 
 def test_small_answers_need_no_thread(server: RunningServer, threads_of_entries: set[int]) -> None:
