@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,7 @@ from octavo.tokenization import Tokenizer
 logger = logging.getLogger(__name__)
 
 _LONG_TEXT = 4096
+_LONG_LISTS = 1 << 13
 
 
 class AsyncLLM(RemoteControl):
@@ -211,7 +212,7 @@ class AsyncLLM(RemoteControl):
         try:
             # The engine process loads weights meanwhile.
             self._frontend = await asyncio.to_thread(Frontend.load, self.settings, self._chat_template)
-            self._outputs = OutputProcessor(self._frontend.tokenizer)
+            self._outputs = OutputProcessor(self._frontend.tokenizer, has_late_logprobs=True)
             await self._started.wait()
             if self._error is not None:
                 raise self._error
@@ -271,7 +272,8 @@ class AsyncLLM(RemoteControl):
             clip_max_tokens=clip_max_tokens,
         )
         # Tokenising a long text takes long and lets go of the interpreter; a short one is not worth a thread.
-        prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
+        is_long = _is_long(prompt) or _has_long_lists(sampling_params)
+        prepared = await asyncio.to_thread(process) if is_long else process()
         check_sendable(prepared.params)
         # Much may have happened while a long text was tokenised.
         self._check_admission(len(prepared.prompt_token_ids))
@@ -533,6 +535,13 @@ _background: set[asyncio.Task[None]] = set()
 def _is_long(prompt: PromptType) -> bool:
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return isinstance(text, str) and len(text) > _LONG_TEXT
+
+
+def _has_long_lists(params: SamplingParams | None) -> bool:
+    if params is None:
+        return False
+    lists = (params.logit_bias, params.allowed_token_ids, params.stop_token_ids, params.bad_words)
+    return sum(len(entries) for entries in lists if isinstance(entries, Sized)) > _LONG_LISTS
 
 
 def _settle(future: "asyncio.Future[Pooled]", output: Pooled) -> None:

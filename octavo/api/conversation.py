@@ -347,8 +347,12 @@ def tool_description(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-async def gather(turn: Turn) -> tuple[RequestOutput, dict[int, tuple[Update, Answer]]]:
-    """Run a turn to its end: the last output, and each completion's last update and whole answer, by index."""
+Gathered = tuple[RequestOutput, dict[int, tuple[Update, Answer]]]
+"""A turn's last output, and each completion's last update and whole answer, by index."""
+
+
+async def gather(turn: Turn) -> Gathered:
+    """Run a turn to its end."""
     answers: dict[int, tuple[Update, Answer]] = {}
     output: RequestOutput | None = None
     async with aclosing(turn.updates()) as updates:

@@ -76,8 +76,8 @@ class Frontend:
             return tokenizer.encode(text, add_special_tokens)
         return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
-    async def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Text of token ids; a long list does not hold up other requests.
+    def text_of(self, token_ids: list[int]) -> str:
+        """Text of token ids, special ones included.
 
         Raises:
             InvalidRequestError: an id is outside the vocabulary.
@@ -85,9 +85,7 @@ class Frontend:
         tokenizer = self.need_tokenizer()
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.engine.info.vocab_size:
             raise InvalidRequestError(f"Token ids must be between 0 and {self.engine.info.vocab_size - 1}.", "tokens")
-        if len(token_ids) < SHORT_TEXT:
-            return tokenizer.decode(token_ids, skip_special_tokens)
-        return await asyncio.to_thread(tokenizer.decode, token_ids, skip_special_tokens)
+        return tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
 def answer_id(prefix: str, request: Request, body_id: str | None) -> str:

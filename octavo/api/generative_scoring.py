@@ -1,5 +1,6 @@
 """``/generative_scoring``: how likely certain tokens are to come next, for a generating model as a judge."""
 
+import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.types import Send
 
-from octavo.api.frontend import Frontend, answer_id, engine_id
+from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.protocol import MAX_CACHE_SALT, RequestModel, Strings, TokenIds
 from octavo.api.openai.responses import ENCODER, Usage
@@ -107,12 +108,18 @@ class Scoring:
         Raises:
             InvalidRequestError: there is text, but no tokenizer.
         """
-        query = await self._ids(self._body.query, self._body.add_special_tokens)
-        items = [await self._ids(item, False) for item in self._body.items]
+        texts = [text for text in (self._body.query, *self._body.items) if isinstance(text, str)]
+        if sum(map(len, texts)) < SHORT_TEXT:
+            return self._prompts()
+        return await asyncio.to_thread(self._prompts)
+
+    def _prompts(self) -> list[list[int]]:
+        query = self._ids(self._body.query, self._body.add_special_tokens)
+        items = [self._ids(item, False) for item in self._body.items]
         return [item + query if self._body.item_first else query + item for item in items]
 
-    async def _ids(self, text: str | list[int], add_special_tokens: bool) -> list[int]:
-        return text if isinstance(text, list) else await self._frontend.encode(text, add_special_tokens)
+    def _ids(self, text: str | list[int], add_special_tokens: bool) -> list[int]:
+        return text if isinstance(text, list) else self._frontend.need_tokenizer().encode(text, add_special_tokens)
 
     async def answer(self, prompts: Sequence[list[int]], model: str) -> ScoringAnswer:
         """Score all items."""

@@ -1,8 +1,9 @@
 """The door for request bodies: size, type, encoding and nesting are checked before anything is built."""
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request, Response
@@ -12,12 +13,19 @@ from octavo.api.caller import note_user
 from octavo.api.errors import HttpError
 from octavo.errors import InvalidRequestError
 
+Result = TypeVar("Result")
+
 MAX_DEPTH = 128
 MAX_CONTAINERS = 1 << 17
 """Lists and objects in one body: two bytes of JSON become a hundred of Python's, and each is looked at many times."""
 
+LARGE_BODY = 1 << 17
+"""Bytes. What goes through the parts of a larger body one by one may take a tenth of a second."""
+
 # Matches at every quote that opens a string, closed or not, so that no part of a body is read twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+# A part of a body with as many whole strings as are gone through at once: other threads wait meanwhile.
+_STRINGS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,4096}+', re.DOTALL)
 
 
 def decode_json(body: bytes) -> object:
@@ -30,7 +38,7 @@ def decode_json(body: bytes) -> object:
         raise InvalidRequestError("The request has no body; a JSON object is expected.")
     num_brackets = _count_brackets(body)
     # Strings may hold brackets, but few do.
-    if num_brackets > MAX_CONTAINERS and _count_brackets(_STRING.sub(b"", body)) > MAX_CONTAINERS:
+    if num_brackets > MAX_CONTAINERS and _has_too_many_containers(body):
         raise InvalidRequestError(f"The JSON holds more than {MAX_CONTAINERS} lists and objects.")
     try:
         value: object = msgspec.json.decode(body)
@@ -50,18 +58,38 @@ def _count_brackets(body: bytes) -> int:
     return body.count(b"[") + body.count(b"{")
 
 
+def _has_too_many_containers(body: bytes) -> bool:
+    """Whether there are more brackets outside of strings than there may be containers."""
+    num_brackets = end = 0
+    while (part := _STRINGS.match(body, end)) is not None:
+        end = part.end()
+        num_brackets += _count_brackets(_STRING.sub(b"", part[0]))
+        if num_brackets > MAX_CONTAINERS:
+            return True
+    return num_brackets + _count_brackets(_STRING.sub(b"", body[end:])) > MAX_CONTAINERS
+
+
 def _is_shallow(value: object) -> bool:
-    level = [value]
+    level: list[Any] = [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_DEPTH):
-        level = [child for parent in level for child in _containers_in(parent)]
         if not level:
             return True
-    return False
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) in _CONTAINERS
+        ]
+    return not level
 
 
-def _containers_in(parent: object) -> list[object]:
-    children = parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ()
-    return [child for child in children if isinstance(child, dict | list)]
+_CONTAINERS = frozenset({dict, list})
+
+
+async def apart_if_large(request: Request, work: Callable[[], Result]) -> Result:
+    """What ``work`` comes to; it is done in a thread if the request's body is large, so that streams go on."""
+    is_large = isinstance(request, JsonRequest) and len(await request.body()) > LARGE_BODY
+    return await asyncio.to_thread(work) if is_large else work()
 
 
 class JsonRequest(Request):
@@ -91,7 +119,8 @@ class JsonRequest(Request):
     async def json(self) -> Any:
         """The parsed body."""
         if not hasattr(self, "_json"):
-            self._json = decode_json(await self.body())
+            body = await self.body()
+            self._json = await asyncio.to_thread(decode_json, body) if len(body) > LARGE_BODY else decode_json(body)
             note_user(self._json)
         return self._json
 

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 _EXTRA_SECONDS = 5.0
+_MAX_SECONDS_OF_OTHERS = 0.001
 
 
 class ApiLaunch(msgspec.Struct):
@@ -92,6 +93,7 @@ async def serve_engine(
         sockets = bind_sockets(server) if sockets is None else sockets
         await loading
         collect_garbage_rarely()
+        let_the_loop_run()
         serving = asyncio.create_task(serve(engine, server, sockets))
         dying = asyncio.create_task(engine.wait_until_dead())
         stats_log = None
@@ -111,6 +113,11 @@ async def serve_engine(
         await engine.shutdown()
 
 
+def let_the_loop_run() -> None:
+    """Let a thread that computes in Python give way to the streams after a millisecond, not five."""
+    sys.setswitchinterval(_MAX_SECONDS_OF_OTHERS)
+
+
 def collect_garbage_rarely() -> None:
     """Do not look through everything again every few hundred new objects: answers leave no circles behind.
 
@@ -118,7 +125,8 @@ def collect_garbage_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 20, 20)
+    # The second collection looks at what two of the first have left: nothing else runs meanwhile.
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 2, 20)
 
 
 async def _serve_with_children(settings: EngineConfig, server: ServerSettings) -> int:

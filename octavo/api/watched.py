@@ -26,7 +26,7 @@ EVENT_STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),  # reverse proxies must pass each event on at once
 ]
 DONE = b"data: [DONE]\n\n"
-STARTED_AT_ONCE = 64
+STARTED_AT_ONCE = 8
 """Of the works of one request, so many begin before other requests have their turn."""
 SERVER_SEND = "octavo.send"
 """Where a request's scope has the server's own way to send, before any middleware wraps it."""
@@ -93,11 +93,14 @@ async def _wait_until_gone(receive: Receive) -> None:
         pass
 
 
-async def send_json(send: Send, body: bytes) -> None:
-    """A whole answer with status 200."""
-    headers = [*JSON_HEADERS, (b"content-length", str(len(body)).encode())]
+async def send_json(send: Send, body: bytes | Sequence[bytes]) -> None:
+    """A whole answer with status 200; pieces of it go out as fast as the client reads."""
+    pieces = [body] if isinstance(body, bytes) else body
+    headers = [*JSON_HEADERS, (b"content-length", str(sum(map(len, pieces))).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    for piece in pieces[:-1]:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": pieces[-1]})
 
 
 def error_event(error: Exception) -> bytes:

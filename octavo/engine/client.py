@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.records import EngineInfo, EngineRequest, EngineStats, StepOutputs
 
 logger = logging.getLogger(__name__)
+
+_MAX_TURN_SECONDS = 0.01
 
 
 class EngineClient:
@@ -67,7 +70,7 @@ class EngineClient:
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Send requests, if an engine is there."""
-        await self._send(messages.Add(requests))
+        await self._send(messages.Add.of(requests))
 
     async def abort(self, request_ids: list[str]) -> None:
         """Ask to end requests, if an engine is there."""
@@ -103,7 +106,12 @@ class EngineClient:
                 await self._socket.send_multipart([self._identity, messages.encode(message)])
 
     async def _receive(self) -> None:
+        since_others_ran = time.monotonic()
         while True:
+            if time.monotonic() - since_others_ran > _MAX_TURN_SECONDS:
+                # While messages are there already, nothing below waits, and nobody else would have a turn.
+                await asyncio.sleep(0)
+                since_others_ran = time.monotonic()
             identity, data = await self._socket.recv_multipart()
             try:
                 await self._handle(identity, messages.decode_from_engine(data))

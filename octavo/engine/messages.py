@@ -9,13 +9,58 @@ from typing import Any
 import msgspec
 
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineInfo, EngineRequest, EngineStats, SamplingParams, StepOutputs
+from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams, StepOutputs
+
+
+class Follower(msgspec.Struct, array_like=True):
+    """One more completion of a prompt: what differs from the first."""
+
+    request_id: str
+    seed: int
 
 
 class Add(msgspec.Struct, tag="add"):
-    """Queue requests, in order."""
+    """Queue requests, in order.
+
+    Attributes:
+        followers: further completions of the only request's prompt.
+    """
 
     requests: list[EngineRequest]
+    followers: list[Follower] = []
+
+    @classmethod
+    def of(cls, requests: list[EngineRequest]) -> "Add":
+        """The message for requests. A long prompt with a thousand completions travels once."""
+        if len(requests) > 1 and all(_follows(request, requests[0]) for request in requests[1:]):
+            return cls(requests[:1], [Follower(request.request_id, request.seed) for request in requests[1:]])
+        return cls(requests)
+
+    def all_requests(self) -> list[EngineRequest]:
+        """The requests that the message was made for."""
+        if not self.followers:
+            return self.requests
+        (leader,) = self.requests
+        params = leader.params
+        if params.prompt_logprobs is not None:
+            params = msgspec.structs.replace(params, prompt_logprobs=None)
+        return [
+            leader,
+            *(
+                msgspec.structs.replace(leader, request_id=follower.request_id, seed=follower.seed, params=params)
+                for follower in self.followers
+            ),
+        ]
+
+
+def _follows(request: EngineRequest, leader: EngineRequest) -> bool:
+    """Whether a request is one more completion of a prompt, and nothing has come of either yet."""
+    return (
+        leader.request_id == leader.leader_id == request.leader_id
+        and request.prompt_token_ids is leader.prompt_token_ids
+        and not leader.output_token_ids
+        and not request.output_token_ids
+    )
 
 
 class Abort(msgspec.Struct, tag="abort"):
@@ -82,10 +127,34 @@ class _Ids(msgspec.Struct, tag="add"):
     """As much of an :class:`Add` as nothing can be wrong with."""
 
     requests: list[_Id]
+    followers: list[Follower] = []
 
 
 ToEngine = Add | Abort | Call
 FromEngine = Ready | Failed | Batch | Reply
+
+MAX_ENTRIES = 1 << 15
+"""Log-probabilities of a prompt that go into one message: reading millions in one go would take a second."""
+
+
+def in_parts(outputs: StepOutputs) -> list[StepOutputs]:
+    """What a step brought, in messages of which none takes long to read.
+
+    A long prompt's log-probabilities come in several outputs of the request; the last of them is the one that says
+    everything else.
+    """
+    parts: list[StepOutputs] = []
+    for place, output in enumerate(outputs.others):
+        rows = output.prompt_logprobs
+        if not rows:
+            continue
+        num_rows = max(1, MAX_ENTRIES // len(rows[0].token_ids))
+        while len(rows) > num_rows:
+            parts.append(StepOutputs(others=[EngineOutput(output.request_id, prompt_logprobs=rows[:num_rows])]))
+            rows = rows[num_rows:]
+        outputs.others[place] = msgspec.structs.replace(output, prompt_logprobs=rows)
+    return [*parts, outputs]
+
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
@@ -96,7 +165,8 @@ decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 def ids_in_unreadable(data: bytes) -> list[str]:
     """Ids of the requests that a message adds, though something else in it cannot be read."""
     try:
-        return [request.request_id for request in _decode_ids(data).requests]
+        message = _decode_ids(data)
+        return [one.request_id for one in message.requests] + [one.request_id for one in message.followers]
     except msgspec.MsgspecError:
         return []
 

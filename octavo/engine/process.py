@@ -123,8 +123,8 @@ class EngineServer:
                 self._refuse_unreadable(data, error, frontend)
                 continue
             match message:
-                case messages.Add(requests=requests):
-                    for request in requests:
+                case messages.Add():
+                    for request in message.all_requests():
                         request.client_index = index
                         self._add(request, frontend)
                     if self._core.is_paused:
@@ -189,7 +189,8 @@ class EngineServer:
         parts = [outputs] if len(self._frontends) == 1 else self._by_owner(outputs)
         for frontend, part in zip(self._frontends, parts, strict=True):
             if part:
-                self._send(frontend, messages.Batch(self._generation, part, stats))
+                for message in messages.in_parts(part):
+                    self._send(frontend, messages.Batch(self._generation, message, stats))
         for output in outputs.others:
             if output.finish_reason is not None:
                 self._forget(output.request_id)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import InvalidRequestError, PromptTooLongError
-from octavo.inputs.prompts import ParsedPrompt, check_token_ids, parse_prompt
+from octavo.inputs.prompts import ParsedPrompt, check_num_tokens, check_token_ids, parse_prompt
 from octavo.records import EngineInfo, EngineRequest, PreparedRequest, PromptType, SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -60,6 +60,7 @@ class InputProcessor:
         }
         self._max_logprobs = max_logprobs
         self._random = random.Random(seed)
+        self._last_bad_words: tuple[tuple[str, ...], list[list[int]]] = ((), [])
         self.default_sampling_params()
 
     @property
@@ -191,10 +192,7 @@ class InputProcessor:
 
     def _room_behind(self, prompt: ParsedPrompt) -> int:
         num_prompt, limit = len(prompt.token_ids), self._info.max_model_len
-        if num_prompt > limit:
-            raise PromptTooLongError(
-                f"The prompt has {num_prompt} tokens; the model's context holds {limit}.", "prompt"
-            )
+        check_num_tokens(num_prompt, limit)
         if num_prompt == limit:
             raise PromptTooLongError(
                 f"The prompt has {num_prompt} tokens, as many as the model's context holds: "
@@ -211,17 +209,26 @@ class InputProcessor:
 
     def _tokenised_bad_words(self, words: Iterable[str]) -> list[list[int]]:
         """Each word as it is spelled at the start of a line and behind a space."""
-        sequences: list[list[int]] = []
-        for word in words:
-            assert self._tokenizer is not None, "checked with the parameters"
-            for spelling in (word, " " + word.lstrip()):
-                token_ids = self._tokenizer.encode(spelling, add_special_tokens=False)
-                if not token_ids:
-                    raise InvalidRequestError(f"The bad word {word!r} comes to no tokens.", "bad_words")
-                check_token_ids(token_ids, self._info.vocab_size, "bad_words")
-                if token_ids not in sequences:
-                    sequences.append(token_ids)
+        wanted = tuple(words)
+        if not wanted:
+            return []
+        # Thousands of prompts of one request share their words.
+        known, sequences = self._last_bad_words
+        if known != wanted:
+            sequences = self._tokenise_bad_words(wanted)
+            self._last_bad_words = (wanted, sequences)
         return sequences
+
+    def _tokenise_bad_words(self, words: Sequence[str]) -> list[list[int]]:
+        assert self._tokenizer is not None, "checked with the parameters"
+        spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+        sequences: dict[tuple[int, ...], list[int]] = {}
+        for index, token_ids in enumerate(self._tokenizer.encode_batch(spellings, False)):
+            if not token_ids:
+                raise InvalidRequestError(f"The bad word {words[index // 2]!r} comes to no tokens.", "bad_words")
+            check_token_ids(token_ids, self._info.vocab_size, "bad_words")
+            sequences.setdefault(tuple(token_ids), token_ids)
+        return list(sequences.values())
 
 
 def _fork(template: EngineRequest, count: int) -> list[EngineRequest]:

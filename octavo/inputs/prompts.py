@@ -51,7 +51,7 @@ def parse_prompt(
             _check_text_length(text, tokenizer, max_model_len)
         token_ids = tokenizer.encode(text)
     else:
-        token_ids = plain_ints(token_ids, "prompt")
+        token_ids = plain_ints(_kept(token_ids, truncate_prompt_tokens, max_model_len), "prompt")
     if truncate_prompt_tokens is not None:
         token_ids = token_ids[-_num_kept(truncate_prompt_tokens, max_model_len) :]
     if not token_ids:
@@ -108,7 +108,7 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> No
         raise InvalidRequestError(f"{param} holds the token id {wrong}; ids go from 0 to {vocab_size - 1}.", param)
 
 
-def _parts(prompt: object) -> tuple[str | None, Iterable[object] | None, str | None]:
+def _parts(prompt: object) -> tuple[str | None, Sequence[object] | None, str | None]:
     """Text, token ids and cache salt; the text or the ids are there."""
     if isinstance(prompt, str):
         return prompt, None, None
@@ -140,6 +140,30 @@ def _check_text_length(text: str, tokenizer: Tokenizer, max_model_len: int) -> N
             f"The prompt has {len(text)} characters; the model's context holds {max_model_len} tokens, "
             f"which are {most} characters at the very most.",
             "prompt",
+        )
+
+
+def _kept(token_ids: Sequence[object], truncate_prompt_tokens: int | None, max_model_len: int) -> Sequence[object]:
+    """What is to be looked at of so many token ids: there may be millions.
+
+    Raises:
+        PromptTooLongError: they are too many.
+    """
+    if truncate_prompt_tokens is not None:
+        return token_ids[-_num_kept(truncate_prompt_tokens, max_model_len) :]
+    check_num_tokens(len(token_ids), max_model_len)
+    return token_ids
+
+
+def check_num_tokens(num_tokens: int, max_model_len: int) -> None:
+    """Refuse a prompt that is too long.
+
+    Raises:
+        PromptTooLongError: it is.
+    """
+    if num_tokens > max_model_len:
+        raise PromptTooLongError(
+            f"The prompt has {num_tokens} tokens; the model's context holds {max_model_len}.", "prompt"
         )
 
 

@@ -21,7 +21,7 @@ from octavo.records import (
 MAX_PAIRS = 4096
 MAX_PAIR_TOKENS = 1 << 22
 """Each pair holds its texts anew."""
-MAX_QUERY_BYTES = 32 << 20
+MAX_QUERY_BYTES = 8 << 20
 """Vectors of queries that travel with the documents of one portion."""
 
 Output = PoolingRequestOutput[PoolingOutput]
@@ -237,7 +237,7 @@ def _prepared(
     limit = processor.limit(options.pooling)
     own = options.max_tokens_per_query if is_query else options.max_tokens_per_doc
     if own:
-        own += processor.tokenizer.backend.num_special_tokens_to_add(False)
+        own += processor.tokenizer.frame.num_own
         limit = own if limit is None else min(limit, own)
     token_ids = encode_text(processor.tokenizer, text, limit=limit, side=options.pooling.truncation_side)
     return processor.prepare(request_id, text, token_ids, request, params, options.pooling)

@@ -1,9 +1,8 @@
 """Texts and pairs of texts to token ids, cut where they are too long without losing the tokens that frame them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import tokenizers
 
 from octavo.errors import InvalidRequestError
 from octavo.tokenization.tokenizer import Tokenizer
@@ -28,11 +27,11 @@ class BareText:
     """A text's tokens without a frame, to stand in several pairs.
 
     Attributes:
-        encoding: as much as can stay.
+        token_ids: as many as can stay.
         num_tokens: of the text, up to its own limit.
     """
 
-    encoding: tokenizers.Encoding
+    token_ids: list[int]
     num_tokens: int
 
 
@@ -51,13 +50,10 @@ def encode_text(
     token_ids = tokenizer.encode(text, add_special_tokens)
     if limit is None or len(token_ids) <= limit:
         return token_ids
-    room = limit - tokenizer.backend.num_special_tokens_to_add(False)
+    room = limit - tokenizer.frame.num_own
     if not add_special_tokens or room <= 0:
         return cut(token_ids, limit, side)
-    bare = _bare(tokenizer, text)
-    _truncate(bare, room, side)
-    ids: list[int] = tokenizer.backend.post_process(bare).ids
-    return ids
+    return tokenizer.frame.around(cut(tokenizer.frame.inside(token_ids), room, side))
 
 
 def bare_text(tokenizer: Tokenizer, text: str, *, limit: int | None, most: int = 0) -> BareText:
@@ -70,10 +66,9 @@ def bare_text(tokenizer: Tokenizer, text: str, *, limit: int | None, most: int =
     Raises:
         InvalidRequestError: the text is not Unicode.
     """
-    encoding = _bare(tokenizer, text)
-    num_tokens = min(len(encoding), most or len(encoding))
-    _truncate(encoding, num_tokens if limit is None else min(num_tokens, limit), "right")
-    return BareText(encoding, num_tokens)
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    num_tokens = min(len(token_ids), most or len(token_ids))
+    return BareText(token_ids[: num_tokens if limit is None else min(num_tokens, limit)], num_tokens)
 
 
 def encode_pair(
@@ -98,18 +93,14 @@ def encode_pair(
     two = bare_text(tokenizer, second, limit=limit, most=max_second)
     num_one, num_two = one.num_tokens, two.num_tokens
     if limit is not None:
-        room = limit - tokenizer.backend.num_special_tokens_to_add(True)
+        room = limit - tokenizer.pair_frame.num_own
         if room < 2:
             raise InvalidRequestError(
                 f"truncate_prompt_tokens is {limit}, which leaves no room for two texts.", "truncate_prompt_tokens"
             )
         num_one, num_two = _shares(num_one, num_two, room)
-    copy = tokenizers.Encoding.merge([one.encoding], growing_offsets=False)
-    _truncate(copy, num_one, "right")
-    _truncate(two.encoding, num_two, "right")
-    encoding = tokenizer.backend.post_process(copy, two.encoding)
-    types = encoding.type_ids
-    return EncodedPair(encoding.ids, types.index(1) if 1 in types else None)
+    texts = one.token_ids[:num_one], two.token_ids[:num_two]
+    return EncodedPair(tokenizer.pair_frame.around(*texts), tokenizer.pair_frame.segment_start(*texts))
 
 
 def _shares(num_one: int, num_two: int, room: int) -> tuple[int, int]:
@@ -120,20 +111,6 @@ def _shares(num_one: int, num_two: int, room: int) -> tuple[int, int]:
     return (shorter, room - shorter) if num_one <= num_two else (room - shorter, shorter)
 
 
-def _bare(tokenizer: Tokenizer, text: str) -> tokenizers.Encoding:
-    try:
-        return tokenizer.backend.encode(text, add_special_tokens=False)
-    except TypeError:
-        raise InvalidRequestError("A text holds lone surrogates (half characters), which are not Unicode.") from None
-
-
-def _truncate(encoding: tokenizers.Encoding, num_tokens: int, side: Side) -> None:
-    """Cut in halves down to the last cut: of what goes, the library makes pieces as long as what stays."""
-    while len(encoding) > 2 * num_tokens + 1:
-        encoding.truncate(len(encoding) // 2, direction=side)
-    encoding.truncate(num_tokens, direction=side)
-
-
-def cut(token_ids: list[int], limit: int, side: Side) -> list[int]:
+def cut(token_ids: Sequence[int], limit: int, side: Side) -> list[int]:
     """At most ``limit`` tokens; those that are too many go on that side."""
-    return token_ids[:limit] if side == "right" else token_ids[-limit:]
+    return list(token_ids[:limit] if side == "right" else token_ids[-limit:])

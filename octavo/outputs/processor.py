@@ -7,7 +7,7 @@ from functools import partial
 
 from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
 from octavo.outputs.completion import Completion
-from octavo.outputs.logprobs import format_logprobs
+from octavo.outputs.logprobs import LatePromptLogprobs
 from octavo.outputs.stream import TextTaker
 from octavo.records import (
     CompletionOutput,
@@ -20,6 +20,7 @@ from octavo.records import (
     RequestStateStats,
     RequestTimes,
     StepOutputs,
+    TokenLogprobs,
 )
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -51,10 +52,13 @@ class OutputProcessor:
 
     Args:
         tokenizer: None if outputs are to have no text.
+        has_late_logprobs: leave the making of a prompt's log-probabilities to whoever looks at them: there may be
+            millions, and no output of any request would be processed meanwhile.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, *, has_late_logprobs: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._has_late_logprobs = has_late_logprobs
         self._requests: dict[str, _Request] = {}
         self._completions: dict[str, tuple[_Request, Completion]] = {}
         # What takes a token, where that can be all that is to do with it; it returns whether there is more.
@@ -77,7 +81,7 @@ class OutputProcessor:
                 be told; those that it takes are in no output.
         """
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
-        request = _Request(prepared, self._tokenizer)
+        request = _Request(prepared, self._tokenizer, has_late_logprobs=self._has_late_logprobs)
         self._requests[prepared.request_id] = request
         for completion in request.completions:
             engine_id = completion.request.request_id
@@ -154,7 +158,7 @@ class OutputProcessor:
 
     def replays(self) -> list[EngineRequest]:
         """What to send to a new engine so that every unfinished completion goes on where it was."""
-        return [completion.replay(request.leader_id) for request, completion in self._completions.values()]
+        return [request.replay(completion) for request, completion in self._completions.values()]
 
     def _forget(self, completion: Completion) -> bool:
         """Expect nothing more for a completion; returns whether anything was expected."""
@@ -176,10 +180,12 @@ class _Request:
     __slots__ = (
         "_cached_tokens",
         "_error",
+        "_has_late_logprobs",
         "_is_refused",
         "_metrics",
         "_prepared",
         "_prompt_logprobs",
+        "_prompt_rows",
         "_tokenizer",
         "completions",
         "kind",
@@ -187,16 +193,18 @@ class _Request:
         "request_id",
     )
 
-    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer | None, *, has_late_logprobs: bool) -> None:
         self.request_id = prepared.request_id
         self.kind = prepared.params.output_kind
         self.completions = [Completion(index, child, tokenizer) for index, child in enumerate(prepared.children)]
         self.num_running = len(self.completions)
         self._prepared = prepared
         self._tokenizer = tokenizer
+        self._has_late_logprobs = has_late_logprobs
         has_one_token = prepared.params.prompt_logprobs is not None and len(prepared.prompt_token_ids) == 1
         # The first token has no log-probability; a prompt of one token is complete without the engine's help.
         self._prompt_logprobs: PromptLogprobs | None = [None] if has_one_token else None
+        self._prompt_rows: list[TokenLogprobs] = []
         self._cached_tokens: int | None = None
         self._error: str | None = None
         self._is_refused = False
@@ -225,10 +233,22 @@ class _Request:
             self._is_refused = output.is_refused
 
     def _take_prompt_logprobs(self, output: EngineOutput, completion: Completion) -> None:
+        if completion.has_prompt_logprobs:
+            return
+        self._prompt_rows += output.prompt_logprobs or []
+        if len(self._prompt_rows) < len(self._prepared.prompt_token_ids) - 1:
+            return
         completion.has_prompt_logprobs = True
         if self._prompt_logprobs is None:
-            self._prompt_logprobs = [None]
-            self._prompt_logprobs += [format_logprobs(row, self._tokenizer) for row in output.prompt_logprobs or []]
+            late = LatePromptLogprobs(self._prompt_rows, self._tokenizer)
+            self._prompt_logprobs = late if self._has_late_logprobs else list(late)
+        self._prompt_rows = []
+
+    def replay(self, completion: Completion) -> EngineRequest:
+        """What lets a new engine go on with a completion; what came of a prompt's log-probabilities comes again."""
+        if not completion.has_prompt_logprobs:
+            self._prompt_rows = []
+        return completion.replay(self.leader_id)
 
     def _take_times(self, times: RequestTimes) -> None:
         metrics = self._metrics

@@ -85,7 +85,8 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
         error: a sentence, with finish_reason ``error``.
         is_refused: whether the request is at fault, not the engine.
         logprobs: one per new token, if asked for.
-        prompt_logprobs: for prompt positions from 1 on, once, if asked for.
+        prompt_logprobs: for prompt positions from 1 on, once, if asked for; in several outputs, the first of which
+            may say nothing else, if there are many.
         num_cached_tokens: prompt tokens served from the prefix cache; sent with the first output.
         times: sent with the first token and at the end.
         pooled: the answer to a pooling request.

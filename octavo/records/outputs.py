@@ -19,7 +19,7 @@ class Logprob:
     decoded_token: str | None = None
 
 
-PromptLogprobs = list[dict[int, Logprob] | None]
+PromptLogprobs = Sequence[dict[int, Logprob] | None]
 SampleLogprobs = list[dict[int, Logprob]]
 
 

@@ -11,8 +11,10 @@ import tokenizers
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.tokenization.chat_template import render_chat
 from octavo.tokenization.decoding import DecodingScheme, decoding_scheme
+from octavo.tokenization.frame import Frame
 
 PARALLEL_ENCODE_LENGTH = 1 << 14
+DECODE_AT_ONCE = 1 << 15
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -94,7 +96,10 @@ class Tokenizer:
         if self.scheme is None:
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         token_bytes = self.byte_table(skip_special_tokens)
-        text = str(b"".join(map(token_bytes.__getitem__, ids)), "utf-8", self.scheme.errors)
+        # Other threads can run between the pieces.
+        starts = range(0, len(ids), DECODE_AT_ONCE)
+        pieces = [b"".join(map(token_bytes.__getitem__, ids[start : start + DECODE_AT_ONCE])) for start in starts]
+        text = str(b"".join(pieces), "utf-8", self.scheme.errors)
         return strip_front(text, self.scheme.num_stripped)
 
     def byte_table(self, skip_special_tokens: bool) -> Mapping[int, bytes]:
@@ -125,6 +130,16 @@ class Tokenizer:
     def max_token_length(self) -> int:
         """Length of the longest token, in characters: what ``n`` tokens can hold at most is ``n`` times this."""
         return max(map(len, self.get_vocab()), default=1)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What stands around a text that is encoded with special tokens."""
+        return Frame.of(self.backend, 1)
+
+    @cached_property
+    def pair_frame(self) -> Frame:
+        """The same for two texts that are encoded together."""
+        return Frame.of(self.backend, 2)
 
     def _special(self, name: str) -> str | None:
         return self.special_tokens.named.get(name)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.api import json_body
 from octavo.api.json_body import MAX_CONTAINERS, MAX_DEPTH, decode_json
 from octavo.errors import InvalidRequestError
 
@@ -67,3 +68,14 @@ def test_brackets_in_strings_are_text(text: str) -> None:
 def test_strings_without_an_end_are_looked_at_once(end: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be read as JSON"):
         decode_json(b'["' + b'\\"[' * (1 << 20) + end)
+
+
+@given(st.text('[{"\\,', max_size=30).map(str.encode), st.integers(1, 3000), st.integers(0, 5000))
+def test_brackets_are_counted_part_by_part(some: bytes, num_times: int, limit: int) -> None:
+    """The same as if all strings were taken out of the body at once."""
+    body = some * num_times
+    outside = json_body._STRING.sub(b"", body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_body, "MAX_CONTAINERS", limit)
+        found = json_body._has_too_many_containers(body)
+    assert found == (outside.count(b"[") + outside.count(b"{") > limit)

@@ -181,3 +181,16 @@ def test_an_id_of_the_clients_own(start_server: StartServer) -> None:
     odd = create(server, request_id="../../etc/passwd\n")["id"]
     assert odd == "resp_....etcpasswd"
     assert msgspec.json.decode(server.client.get(f"{PATH}/{odd}").content)["id"] == odd
+
+
+def test_log_probabilities_are_kept_with_the_answer_but_not_with_the_conversation(start_server: StartServer) -> None:
+    server = start_server(ScriptedEngine("one"))
+    answer = create(server, top_logprobs=2)
+    assert len(answer["output"][0]["content"][0]["logprobs"]) == 3
+    kept = server.client.get(f"{PATH}/{answer['id']}").json()
+    assert kept["output"] == answer["output"]
+    create(server, input="go on", previous_response_id=answer["id"])
+    reference = [{"type": "item_reference", "id": answer["output"][0]["id"]}]
+    referring = create(server, input=reference)
+    (item,) = server.client.get(f"{PATH}/{referring['id']}/input_items").json()["data"]
+    assert item["content"] == [{"type": "output_text", "text": "one", "annotations": [], "logprobs": []}]

@@ -8,7 +8,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from octavo.engine import messages
+from octavo.engine import client, messages
 from octavo.engine.client import EngineClient
 from octavo.errors import EngineDeadError
 from octavo.records import EngineInfo, EngineRequest, EngineStats, SamplingParams, StepOutputs
@@ -191,3 +191,30 @@ def test_one_bad_message_does_not_end_the_connection(tmp_path: Path) -> None:
         engine.die()
 
     play(tmp_path, scenario)
+
+
+def test_others_have_their_turns_while_messages_never_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that was held up finds many messages; requests must not wait until it has read the last."""
+    monkeypatch.setattr(client, "_MAX_TURN_SECONDS", 0.0)
+    num_messages, num_turns = 200, 0
+
+    async def scenario(frontend: Frontend, address: str) -> None:
+        nonlocal num_turns
+        engine = Engine(address, 1)
+        await engine.ready()
+        batch = messages.encode(messages.Batch(1, StepOutputs(["r"], [7]), EngineStats()))
+
+        async def at_once() -> list[bytes]:
+            if len(frontend.tokens) > num_messages:
+                await asyncio.Event().wait()
+            return [b"engine-1", batch]
+
+        await engine.bring(5)
+        monkeypatch.setattr(frontend.client._socket, "recv_multipart", at_once, raising=False)
+        while len(frontend.tokens) <= num_messages:
+            await asyncio.sleep(0)
+            num_turns += 1
+        engine.die()
+
+    play(tmp_path, scenario)
+    assert num_turns > num_messages // 4

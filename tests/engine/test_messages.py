@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from octavo.engine import messages
 from octavo.errors import InvalidRequestError
+from octavo.inputs.processor import InputProcessor
 from octavo.records import (
     EngineInfo,
     EngineOutput,
@@ -117,3 +118,62 @@ def test_requests_in_a_message_that_cannot_be_read_are_known() -> None:
     assert messages.ids_in_unreadable(data) == ["good", "bad"]
     for other in (b"", b"\x81", messages.encode(messages.Abort(["a"]))):
         assert messages.ids_in_unreadable(other) == []
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 6, 17])
+def test_log_probabilities_of_long_prompts_are_spread_over_messages(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MAX_ENTRIES", 10)
+    rows = [TokenLogprobs([place, 7], [-0.5, -1.0], 2) for place in range(num_rows)]
+    last = EngineOutput("a", [5], finish_reason="length", prompt_logprobs=rows)
+    others = [EngineOutput("b", [6]), last]
+    parts = messages.in_parts(StepOutputs(["c"], [8], others))
+    assert all(len(output.prompt_logprobs or ()) <= 5 for part in parts for output in part.others)
+    assert [row for part in parts for output in part.others for row in output.prompt_logprobs or ()] == rows
+    assert len(parts) == -(-num_rows // 5)
+    for part in parts[:-1]:
+        assert [(output.request_id, output.new_token_ids) for output in part] == [("a", [])]
+    whole = parts[-1]
+    assert (whole.request_ids, whole.token_ids) == (["c"], [8])
+    assert [(output.request_id, output.finish_reason) for output in whole.others] == [("b", None), ("a", "length")]
+
+
+@pytest.mark.parametrize("prompt_logprobs", [None, 2])
+def test_a_prompt_of_many_completions_travels_once(prompt_logprobs: int | None) -> None:
+    processor = InputProcessor(
+        EngineInfo(4096, 1000, 50, 16, 8, True), None, eos_token_ids=[2], default_params={}, max_logprobs=20, seed=0
+    )
+    params = SamplingParams(
+        n=100, logit_bias={5: 1.0}, prompt_logprobs=prompt_logprobs, seed=7, max_tokens=3, detokenize=False
+    )
+    children = processor.process("r", [1] * 2000, params, cache_salt="s", priority=3).children
+    for child in children:
+        child.client = "somebody"
+    data = messages.encode(messages.Add.of(children))
+    assert len(data) < 10_000
+    assert messages.ids_in_unreadable(data) == [child.request_id for child in children]
+    message = messages.decode_to_engine(data)
+    assert isinstance(message, messages.Add)
+    assert message.all_requests() == children
+
+
+def test_what_has_begun_travels_by_itself() -> None:
+    prompt = [1, 2]
+    leader = EngineRequest("0_r", prompt, SamplingParams(), leader_id="0_r")
+    follower = EngineRequest("1_r", prompt, SamplingParams(), leader_id="0_r")
+    alone = EngineRequest("x", [3], SamplingParams())
+    for requests in (
+        [],
+        [leader],
+        [leader, alone],
+        [alone, leader],
+        [leader, msgspec.structs.replace(follower, output_token_ids=[5])],
+        [msgspec.structs.replace(leader, output_token_ids=[5]), follower],
+        [leader, msgspec.structs.replace(follower, prompt_token_ids=[1, 3])],
+        [leader, msgspec.structs.replace(follower, leader_id="y")],
+        [msgspec.structs.replace(leader, leader_id=None), msgspec.structs.replace(follower, leader_id=None)],
+    ):
+        message = messages.Add.of(requests)
+        assert not message.followers and message.all_requests() == requests
+    assert messages.Add.of([leader, follower]).followers

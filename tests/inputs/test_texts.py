@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from octavo.errors import InvalidRequestError
 from octavo.inputs.texts import bare_text, encode_pair, encode_text
 from octavo.tokenization import Tokenizer, load_tokenizer
+from octavo.tokenization.tokenizer import PARALLEL_ENCODE_LENGTH
 
 texts = st.lists(st.sampled_from([*WORDS, "unknown", "é"]), max_size=12).map(" ".join)
 
@@ -73,8 +74,24 @@ def test_a_text_encoded_once_stands_in_many_pairs(first: str, seconds: list[str]
         assert encode_pair(ours, bare, second, limit=limit) == wanted
 
 
-def test_little_of_a_long_text_leaves_no_crowd_of_pieces() -> None:
+def test_of_a_long_text_only_what_can_stay_is_kept() -> None:
     ours, _ = _tokenizers()
     bare = bare_text(ours, "unknown " * 10_000, limit=5)
-    assert len(bare.encoding) == 5 and bare.num_tokens >= 10_000
-    assert len(bare.encoding.overflowing) < 5
+    assert len(bare.token_ids) == 5 and bare.num_tokens >= 10_000
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+def test_other_threads_run_while_a_long_text_is_tokenised(limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = _tokenizers()
+    _ = ours.frame, ours.pair_frame
+    # The library lets them only where it takes texts in batches.
+    monkeypatch.setattr(ours, "backend", _OnlyBatches(ours.backend))
+    long = "a cat " * PARALLEL_ENCODE_LENGTH
+    encode_text(ours, long, limit=limit)
+    bare_text(ours, long, limit=limit, most=3)
+    encode_pair(ours, long, long, limit=limit)
+
+
+class _OnlyBatches:
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self.encode_batch_fast = backend.encode_batch_fast

@@ -175,6 +175,44 @@ def test_logprobs_have_the_sampled_token_first_and_ranks():
     assert outputs[0].prompt_logprobs[1:] == [{b: Logprob(-2.0, 2, "b"), a: Logprob(-1.0, 1, "a")}] * len(prompt_rows)
 
 
+def test_late_prompt_logprobs_are_those_made_at_once():
+    request = prepared(prompt="The end of the tale", prompt_logprobs=1)
+    rows = [TokenLogprobs([i, 70], [-1.0, -2.0], 2) for i in range(len(request.prompt_token_ids) - 1)]
+    assert len(rows) > 2
+    found = []
+    for is_late in (True, False):
+        processor = OutputProcessor(TOKENIZER, has_late_logprobs=is_late)
+        processor.add(request)
+        processor.process(step([EngineOutput("r", prompt_logprobs=rows)]))
+        outputs, _ = run(processor, [[6]])
+        found.append(outputs[-1].prompt_logprobs)
+    late, made = found
+    assert isinstance(made, list) and not isinstance(late, list)
+    assert late == made and made == late and list(late) == made and len(late) == len(made)
+    assert late[0] is None and late[-1] == made[-1] and late[1:] == made[1:] and late[::-2] == made[::-2]
+    assert late != made[1:] and late != "x"
+    with pytest.raises(IndexError):
+        late[len(made)]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_prompt_logprobs_come_in_parts(is_cut):
+    """And begin again, if the engine is lost between two of them."""
+    processor = OutputProcessor(TOKENIZER)
+    request = prepared(prompt="The end of the tale", prompt_logprobs=0)
+    rows = [TokenLogprobs([place], [-1.0], 1) for place in range(len(request.prompt_token_ids) - 1)]
+    processor.add(request)
+    if is_cut:
+        processor.process(step([EngineOutput("r", prompt_logprobs=rows[:3])]))
+        assert [again.params.prompt_logprobs for again in processor.replays()] == [0]
+    for part in (rows[:2], rows[2:]):
+        assert processor.process(step([EngineOutput("r", prompt_logprobs=part)])).outputs == []
+    assert [again.params.prompt_logprobs for again in processor.replays()] == [None]
+    outputs, _ = run(processor, [[6]])
+    found = outputs[-1].prompt_logprobs
+    assert [position and list(position) for position in found] == [None, *[row.token_ids for row in rows]]
+
+
 def test_the_first_prompt_token_has_no_logprobs_even_if_it_is_alone():
     processor = OutputProcessor(TOKENIZER)
     request = prepared(prompt="T", prompt_logprobs=0)

@@ -1,14 +1,15 @@
 """``/tokenize`` and ``/detokenize``."""
 
 import asyncio
+from functools import partial
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 
 from octavo.api.conversation import render
 from octavo.api.frontend import SHORT_TEXT, Frontend
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.chat import conversation_of
 from octavo.api.openai.models import json_answer
 from octavo.api.openai.protocol import DetokenizeRequest, TokenizeRequest
@@ -35,10 +36,10 @@ def tokens_router(frontend: Frontend) -> APIRouter:
     router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
 
     @router.post("/tokenize", summary="Token ids of a text or a conversation.")
-    async def tokenize(body: TokenizeRequest) -> Response:
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         frontend.check_model(body.model)
         tokenizer = frontend.need_tokenizer()
-        token_ids = await _token_ids(frontend, body)
+        token_ids = await _token_ids(frontend, body, request)
         answer = TokenizeAnswer(len(token_ids), frontend.engine.info.max_model_len, token_ids)
 
         def encode() -> bytes:
@@ -50,18 +51,19 @@ def tokens_router(frontend: Frontend) -> APIRouter:
         return json_answer(await asyncio.to_thread(encode) if is_long else encode())
 
     @router.post("/detokenize", summary="The text of token ids.")
-    async def detokenize(body: DetokenizeRequest) -> Response:
+    async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         frontend.check_model(body.model)
-        text = await frontend.decode(body.tokens, skip_special_tokens=False)
+        text = await apart_if_large(request, partial(frontend.text_of, body.tokens))
         return json_answer(msgspec.json.encode(DetokenizeAnswer(text)))
 
     return router
 
 
-async def _token_ids(frontend: Frontend, body: TokenizeRequest) -> list[int]:
+async def _token_ids(frontend: Frontend, body: TokenizeRequest, request: Request) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("Give either prompt or messages.", "prompt")
     if body.messages is not None:
-        return (await render(frontend, conversation_of(body, body.messages)))["prompt_token_ids"]
+        conversation = await apart_if_large(request, partial(conversation_of, body, body.messages))
+        return (await render(frontend, conversation))["prompt_token_ids"]
     assert body.prompt is not None
     return await frontend.encode(body.prompt, body.add_special_tokens is not False)

@@ -8,6 +8,7 @@ from octavo.api.anthropic.protocol import UNSUPPORTED, CountTokensRequest, ToolC
 from octavo.api.anthropic.tools import offered_tools
 from octavo.api.conversation import Conversation
 from octavo.api.conversation import ToolChoice as Choice
+from octavo.api.openai.protocol import extras
 from octavo.errors import InvalidRequestError
 from octavo.records import StructuredOutputsParams
 
@@ -52,8 +53,8 @@ def refuse_unsupported(body: CountTokensRequest) -> None:
     Raises:
         InvalidRequestError: naming the field.
     """
-    for name, value in (body.model_extra or {}).items():
-        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
+    for name, value in extras(body, UNSUPPORTED):
+        if value not in (None, False, "", [], {}):
             raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
 
 

@@ -28,7 +28,7 @@ from octavo.api.anthropic.events import (
 from octavo.api.anthropic.protocol import CountTokensRequest, MessagesRequest
 from octavo.api.conversation import Conversation, Turn, Update, render
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.models import json_answer
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
@@ -44,7 +44,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
     async def create_message(body: MessagesRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         name = answer_id("msg", request, None)
-        conversation, turn = await start_message(frontend, body, name)
+        conversation, turn = await start_message(frontend, body, name, request)
         answer = MessageAnswer(frontend, body, conversation, turn, name, model)
 
         async def work(send: Send) -> None:
@@ -57,29 +57,34 @@ def messages_router(frontend: Frontend) -> APIRouter:
         return WatchedResponse(work, frontend.drain)
 
     @router.post("/count_tokens", summary="How many tokens a conversation's prompt has.")
-    async def count_tokens(body: CountTokensRequest) -> Response:
+    async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
         frontend.check_model(body.model)
-        conversation = conversation_of(body, frontend.settings.anthropic_disabled_thinking_effort)
+        effort = frontend.settings.anthropic_disabled_thinking_effort
+        conversation = await apart_if_large(request, partial(conversation_of, body, effort))
         prompt = await render(frontend, conversation)
         return json_answer(ENCODER.encode(TokenCount(len(prompt["prompt_token_ids"]))))
 
     return router
 
 
-async def start_message(frontend: Frontend, body: MessagesRequest, name: str) -> tuple[Conversation, Turn]:
+async def start_message(
+    frontend: Frontend, body: MessagesRequest, name: str, request: Request
+) -> tuple[Conversation, Turn]:
     """What is asked, and the turn that answers it; nothing runs before its updates are asked for.
 
     Raises:
         InvalidRequestError: something is wrong; the sentence says what.
     """
-    conversation = conversation_of(body, frontend.settings.anthropic_disabled_thinking_effort)
+    effort = frontend.settings.anthropic_disabled_thinking_effort
+    conversation = await apart_if_large(request, partial(conversation_of, body, effort))
     params = message_params(body, frontend.engine.input_processor.default_sampling_params())
     prompt = await render(frontend, conversation)
     # Clients ask for all that a model of Anthropic's might say; what the context holds must do.
     room = frontend.engine.info.max_model_len - len(prompt["prompt_token_ids"])
     if 0 < room < body.max_tokens:
         params.max_tokens = room
-    turn = Turn(frontend, conversation, prompt, params, name, priority=body.priority, cache_salt=body.cache_salt)
+    begin = partial(Turn, frontend, conversation, prompt, params, name)
+    turn = await apart_if_large(request, partial(begin, priority=body.priority, cache_salt=body.cache_salt))
     return conversation, turn
 
 

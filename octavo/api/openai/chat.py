@@ -1,7 +1,7 @@
 """``/v1/chat/completions``: a conversation goes on."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal
@@ -10,14 +10,14 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 from starlette.types import Send
 
+from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
-from octavo.api.conversation import Answer, Conversation, Turn, Update, gather, render
+from octavo.api.conversation import Answer, Conversation, Gathered, Turn, Update, gather, render
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.logprobs import chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.responses import (
-    ENCODER,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -34,6 +34,7 @@ from octavo.api.openai.responses import (
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
 from octavo.api.openai.tools import allowed_tools, parse_tool_choice, parse_tools
 from octavo.api.openai.usage import UsageCounter, UsageMode, request_metrics
+from octavo.api.pieces import ListWriter
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
@@ -49,8 +50,9 @@ def chat_router(frontend: Frontend) -> APIRouter:
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
-        answer = ChatAnswer(frontend, body, answer_id("chatcmpl", request, body.request_id), model)
-        turn = await answer.start()
+        name = answer_id("chatcmpl", request, body.request_id)
+        answer = await apart_if_large(request, partial(ChatAnswer, frontend, body, name, model))
+        turn = await answer.start(partial(apart_if_large, request))
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -122,13 +124,18 @@ class ChatAnswer:
         self._new_chunk = partial(ChatChunk, answer, created, model, system_fingerprint=frontend.fingerprint)
         self._new_completion = partial(ChatCompletion, answer, created, model, system_fingerprint=frontend.fingerprint)
 
-    async def start(self) -> Turn:
-        """The rendered conversation; nothing runs before its updates are asked for."""
+    async def start(self, run: Callable[[Callable[[], Turn]], Awaitable[Turn]] | None = None) -> Turn:
+        """The rendered conversation; nothing runs before its updates are asked for.
+
+        Args:
+            run: does what may take long if the request is large; None does it at once.
+        """
         body = self._body
         prompt = await render(self._frontend, self._conversation)
         prompt["prompt_token_ids"] = truncate(self._frontend, body, prompt["prompt_token_ids"])
         check_prompt_entries(self._params, len(prompt["prompt_token_ids"]), self._frontend.engine.info.vocab_size)
-        return Turn(
+        begin = partial(
+            Turn,
             self._frontend,
             self._conversation,
             prompt,
@@ -138,21 +145,36 @@ class ChatAnswer:
             cache_salt=body.cache_salt,
             length_penalty=beam_length_penalty(body),
         )
+        return begin() if run is None else await run(begin)
 
-    async def whole(self, turn: Turn) -> bytes:
-        """The answer as JSON."""
-        return ENCODER.encode(await self.completion(turn))
+    async def whole(self, turn: Turn) -> list[bytes]:
+        """The answer as JSON, in pieces."""
+        gathered = await gather(turn)
+        return await pieces.write(self.num_entries(gathered), partial(self.completion, turn, gathered))
 
-    async def completion(self, turn: Turn) -> ChatCompletion:
-        """The answer once it is whole."""
-        output, answers = await gather(turn)
+    def num_entries(self, gathered: Gathered) -> int:
+        """How long the lists of an answer are, in all."""
+        output, answers = gathered
+        completions = [update.completion for update, _ in answers.values()]
+        return pieces.num_entries(output.prompt_logprobs) + sum(
+            len(completion.token_ids) * bool(self._body.return_token_ids) + pieces.num_entries(completion.logprobs)
+            for completion in completions
+        )
+
+    def completion(self, turn: Turn, gathered: Gathered, write: ListWriter = list) -> ChatCompletion:
+        """The answer, once it is whole.
+
+        Args:
+            write: takes its long lists.
+        """
+        output, answers = gathered
         self._usage.add(0, output)
         self._count_thoughts(turn)
         choices = [
             ChatChoice(
                 index,
                 self._message(answer),
-                self._logprobs(update.completion),
+                self._logprobs(update.completion, write),
                 update.finish_reason,
                 update.completion.stop_reason,
                 list(update.completion.token_ids) if self._body.return_token_ids else UNSET,
@@ -161,7 +183,7 @@ class ChatAnswer:
         ]
         completion = self._new_completion(choices, self._usage.usage())
         if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            completion.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
+            completion.prompt_logprobs = write(finite_prompt_logprobs(output.prompt_logprobs))
         if self._body.return_token_ids:
             completion.prompt_token_ids = output.prompt_token_ids or []
         if self._body.return_prompt_text:
@@ -297,13 +319,14 @@ class ChatAnswer:
         content = last.get("content")
         return content if self._body.echo and last.get("role") == self._role and isinstance(content, str) else ""
 
-    def _logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
+    def _logprobs(self, completion: CompletionOutput, write: ListWriter = list) -> ChatLogprobs | None:
         if not self._body.logprobs or completion.logprobs is None:
             return None
-        return chat_logprobs(
+        positions = chat_logprobs(
             completion.token_ids,
             completion.logprobs,
             self._num_top,
             self._frontend.engine.tokenizer,
             bool(self._body.return_tokens_as_token_ids),
         )
+        return ChatLogprobs(write(positions))

@@ -10,14 +10,16 @@ from msgspec import UNSET
 from pydantic import Field, ValidationError
 from starlette.types import Send
 
+from octavo.api import pieces
 from octavo.api.answer_size import PromptBudget
-from octavo.api.conversation import Turn
+from octavo.api.conversation import Turn, gather
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.protocol import ChatCompletionRequest, Objects, RequestModel
-from octavo.api.openai.responses import ENCODER, ChatCompletion, PromptTokensDetails
+from octavo.api.openai.responses import ChatCompletion, PromptTokensDetails
 from octavo.api.openai.sampling import MAX_SEQUENCES, refuse_unsupported
+from octavo.api.pieces import ListWriter
 from octavo.api.watched import STARTED_AT_ONCE, WatchedResponse, send_json
 from octavo.errors import InvalidRequestError
 
@@ -52,8 +54,14 @@ def chat_batch_router(frontend: Frontend) -> APIRouter:
             started.append((answer, turn))
 
         async def work(send: Send) -> None:
-            works = [answer.completion(turn) for answer, turn in started]
-            await send_json(send, ENCODER.encode(joined(await side_by_side(works))))
+            gathered = await side_by_side([gather(turn) for _, turn in started])
+            answers = [(answer, turn, one) for (answer, turn), one in zip(started, gathered, strict=True)]
+            num_entries = len(answers) + sum(answer.num_entries(one) for answer, _, one in answers)
+
+            def build(write: ListWriter) -> ChatCompletion:
+                return joined([answer.completion(turn, one, write) for answer, turn, one in answers])
+
+            await send_json(send, await pieces.write(num_entries, build))
 
         return WatchedResponse(work, frontend.drain)
 

@@ -2,22 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
+from itertools import chain
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
+from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
 from octavo.api.conversation import PROMPT_END_CHARACTERS
-from octavo.api.frontend import Frontend, answer_id, engine_id
-from octavo.api.json_body import json_route
+from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.logprobs import completion_logprobs, finite_prompt_logprobs
 from octavo.api.openai.protocol import CompletionRequest
-from octavo.api.openai.responses import ENCODER, Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
+from octavo.api.openai.responses import Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
 from octavo.api.openai.sampling import (
     beam_length_penalty,
     completion_params,
@@ -28,11 +30,20 @@ from octavo.api.openai.sampling import (
     returns_prompt_only,
 )
 from octavo.api.openai.usage import UsageCounter, UsageMode, request_metrics
+from octavo.api.pieces import ListWriter
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
 from octavo.inputs.embeds import decode_embeds
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.stream import TextTaker
-from octavo.records import CompletionOutput, EmbedsPrompt, PromptLogprobs, RequestOutput, SamplingParams, TokensPrompt
+from octavo.records import (
+    CompletionOutput,
+    EmbedsPrompt,
+    Logprob,
+    PromptLogprobs,
+    RequestOutput,
+    SamplingParams,
+    TokensPrompt,
+)
 from octavo.tokenization.tokenizer import Tokenizer
 
 Prompt = str | list[int] | TokensPrompt | EmbedsPrompt
@@ -47,14 +58,15 @@ def completions_router(frontend: Frontend) -> APIRouter:
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
-        answer = CompletionAnswer(frontend, body, answer_id("cmpl", request, body.request_id), model)
+        name = answer_id("cmpl", request, body.request_id)
+        answer = await apart_if_large(request, partial(CompletionAnswer, frontend, body, name, model))
         prompts = await answer.start()
 
         async def work(send: Send) -> None:
             if body.stream:
                 await send_events(send, answer.events(prompts, send), frontend.drain)
             else:
-                await send_json(send, answer.whole(await last_items(answer.outputs(prompts))))
+                await send_json(send, await answer.whole(await last_items(answer.outputs(prompts))))
 
         return WatchedResponse(work, frontend.drain)
 
@@ -95,7 +107,7 @@ class CompletionAnswer:
             self._frontend, body, self._prompts, body.add_special_tokens, are_counted=tells_prompts
         )
         if tells_prompts:
-            num_tokens = sum(len(_token_ids(prompt)) for prompt in inputs)
+            num_tokens = sum(len(token_ids_of(prompt)) for prompt in inputs)
             check_prompt_entries(
                 self._params,
                 num_tokens,
@@ -104,7 +116,11 @@ class CompletionAnswer:
                 has_token_ids=bool(body.return_token_ids),
             )
         if body.echo:
-            self._echoes = [await self._text_of(prompt) for prompt in inputs]
+            num_tokens = sum(0 if isinstance(prompt, str) else len(token_ids_of(prompt)) for prompt in inputs)
+            if num_tokens < SHORT_TEXT:
+                self._echoes = list(map(self._text_of, inputs))
+            else:
+                self._echoes = await asyncio.to_thread(lambda: list(map(self._text_of, inputs)))
             check_repeated_text(sum(map(len, self._echoes)), self._params.n, "echo")
         return [*inputs]
 
@@ -153,29 +169,37 @@ class CompletionAnswer:
         tags = self._frontend.formats().thought_tags(end, tokenizer)
         return msgspec.structs.replace(self._params, thought_tags=tags)
 
-    async def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
+    def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
         if isinstance(prompt, str):
             return prompt
-        if isinstance(prompt, list):
-            return await self._frontend.decode(prompt, skip_special_tokens=False)
-        if self._body.truncate_prompt_tokens is None and "prompt" in prompt:
+        if isinstance(prompt, dict) and self._body.truncate_prompt_tokens is None and "prompt" in prompt:
             return prompt["prompt"]
-        return await self._frontend.decode(prompt["prompt_token_ids"], skip_special_tokens=False)
+        return self._frontend.text_of(token_ids_of(prompt))
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
-        """The answer as JSON, from the final output of every prompt."""
+    async def whole(self, outputs: Sequence[RequestOutput]) -> list[bytes]:
+        """The answer as JSON, in pieces, from the final output of every prompt."""
+        num_entries = 0
+        for output in outputs:
+            num_prompt = pieces.num_entries(output.prompt_logprobs)
+            if self._body.return_token_ids:
+                num_prompt += len(output.prompt_token_ids or ())
+            for completion in output.outputs:
+                num_entries += 1 + num_prompt + pieces.num_entries(completion.logprobs)
+        return await pieces.write(num_entries, partial(self._whole, outputs))
+
+    def _whole(self, outputs: Sequence[RequestOutput], write: ListWriter) -> Completion:
         choices = []
         for prompt_index, output in enumerate(outputs):
             self._account(prompt_index, output)
             for completion in output.outputs:
-                choice = self._choice(prompt_index, output, completion)
+                choice = self._choice(prompt_index, output, completion, write)
                 if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-                    choice.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
+                    choice.prompt_logprobs = write(finite_prompt_logprobs(output.prompt_logprobs))
                 choices.append(choice)
         answer = self._new_completion(choices, usage=self._usage.usage())
         if self._tells_metrics:
             answer.metrics = request_metrics(outputs[0], self._params.n)
-        return ENCODER.encode(answer)
+        return answer
 
     async def events(self, prompts: Sequence[Prompt], send: Send) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
@@ -225,14 +249,16 @@ class CompletionAnswer:
         if output.prompt_logprobs is not None:
             self._prompt_logprobs[prompt_index] = output.prompt_logprobs
 
-    def _choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
+    def _choice(
+        self, prompt_index: int, output: RequestOutput, completion: CompletionOutput, write: ListWriter = list
+    ) -> CompletionChoice:
         body = self._body
         choice = CompletionChoice(prompt_index * self._params.n + completion.index, completion.text)
         token_ids: Sequence[int] = completion.token_ids
-        positions: PromptLogprobs = [*(completion.logprobs or [])]
+        positions: Iterable[dict[int, Logprob] | None] = completion.logprobs or ()
         choice.finish_reason, choice.stop_reason = completion.finish_reason, completion.stop_reason
         if self._is_prompt_only:
-            choice.text, token_ids, positions = "", [], []
+            choice.text, token_ids, positions = "", [], ()
         if body.return_token_ids:
             choice.token_ids = list(token_ids)
         is_first = choice.index not in self._text_offsets
@@ -243,20 +269,27 @@ class CompletionAnswer:
             if body.echo:
                 choice.text = self._echoes[prompt_index] + choice.text
                 token_ids = [*(output.prompt_token_ids or []), *token_ids]
-                positions = [*self._prompt_logprobs.get(prompt_index, []), *positions]
+                positions = chain(self._prompt_logprobs.get(prompt_index, ()), positions)
         if body.logprobs is not None:
-            choice.logprobs = self._logprobs(choice.index, token_ids, positions)
+            choice.logprobs = self._logprobs(choice.index, token_ids, positions, write)
         return choice
 
-    def _logprobs(self, choice: int, token_ids: Sequence[int], positions: PromptLogprobs) -> CompletionLogprobs:
+    def _logprobs(
+        self,
+        choice: int,
+        token_ids: Sequence[int],
+        positions: Iterable[dict[int, Logprob] | None],
+        write: ListWriter,
+    ) -> CompletionLogprobs:
         as_ids = bool(self._body.return_tokens_as_token_ids)
         tokenizer = self._frontend.engine.tokenizer
-        logprobs = completion_logprobs(token_ids, positions, tokenizer, self._text_offsets[choice], as_ids)
-        self._text_offsets[choice] += sum(map(len, logprobs.tokens))
+        logprobs, self._text_offsets[choice] = completion_logprobs(
+            token_ids, positions, tokenizer, self._text_offsets[choice], as_ids, write
+        )
         return logprobs
 
 
-def _token_ids(prompt: str | list[int] | TokensPrompt) -> list[int]:
+def token_ids_of(prompt: str | list[int] | TokensPrompt) -> list[int]:
     """The tokens of a prompt that was tokenised."""
     assert not isinstance(prompt, str)
     return prompt if isinstance(prompt, list) else prompt["prompt_token_ids"]

@@ -1,9 +1,10 @@
 """Log-probabilities in the shapes of the two protocols."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from octavo.api.openai.responses import ChatLogprob, ChatLogprobs, ChatTokenLogprob, CompletionLogprobs
+from octavo.api.openai.responses import ChatLogprob, ChatTokenLogprob, CompletionLogprobs
+from octavo.api.pieces import ListWriter
 from octavo.records import Logprob, PromptLogprobs, SampleLogprobs
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -24,13 +25,14 @@ def token_text(token_id: int, entry: Logprob | None, as_id: bool) -> str:
 
 
 def completion_logprobs(
-    token_ids: Sequence[int],
-    positions: PromptLogprobs,
+    token_ids: Iterable[int],
+    positions: Iterable[dict[int, Logprob] | None],
     tokenizer: Tokenizer | None,
     first_offset: int = 0,
     as_ids: bool = False,
-) -> CompletionLogprobs:
-    """The completions protocol's four parallel lists.
+    write: ListWriter = list,
+) -> tuple[CompletionLogprobs, int]:
+    """The completions protocol's four parallel lists, and the character offset behind the last token.
 
     Args:
         token_ids: the tokens themselves, [T].
@@ -38,28 +40,33 @@ def completion_logprobs(
         tokenizer: spells tokens without log-probability.
         first_offset: character offset of the first token.
         as_ids: show tokens as ``token_id:ID``.
+        write: takes the lists.
     """
     offsets: list[int] = []
     logprobs: list[float | None] = []
     tokens: list[str] = []
-    top_logprobs: list[dict[str, float] | None] = []
     offset = first_offset
-    for token_id, candidates in zip(token_ids, positions, strict=False):
-        chosen = candidates.get(token_id) if candidates else None
-        if chosen is None and tokenizer is not None:
-            text = token_text(token_id, Logprob(0.0, None, tokenizer.token_text(token_id)), as_ids)
-        else:
-            text = token_text(token_id, chosen, as_ids)
-        offsets.append(offset)
-        tokens.append(text)
-        logprobs.append(finite(chosen.logprob) if chosen else None)
-        top_logprobs.append(
-            {token_text(other, entry, as_ids): finite(entry.logprob) for other, entry in candidates.items()}
-            if candidates
-            else None
-        )
-        offset += len(text)
-    return CompletionLogprobs(offsets, logprobs, tokens, top_logprobs)
+
+    def top_logprobs() -> Iterator[dict[str, float] | None]:
+        nonlocal offset
+        for token_id, candidates in zip(token_ids, positions, strict=False):
+            chosen = candidates.get(token_id) if candidates else None
+            if chosen is None and tokenizer is not None:
+                text = token_text(token_id, Logprob(0.0, None, tokenizer.token_text(token_id)), as_ids)
+            else:
+                text = token_text(token_id, chosen, as_ids)
+            offsets.append(offset)
+            tokens.append(text)
+            logprobs.append(finite(chosen.logprob) if chosen else None)
+            offset += len(text)
+            yield (
+                {token_text(other, entry, as_ids): finite(entry.logprob) for other, entry in candidates.items()}
+                if candidates
+                else None
+            )
+
+    top = write(top_logprobs())
+    return CompletionLogprobs(write(offsets), write(logprobs), write(tokens), top), offset
 
 
 def chat_logprobs(
@@ -68,8 +75,8 @@ def chat_logprobs(
     num_top: int,
     tokenizer: Tokenizer | None,
     as_ids: bool = False,
-) -> ChatLogprobs:
-    """The chat protocol's list of objects.
+) -> Iterator[ChatTokenLogprob]:
+    """The chat protocol's objects, one a token.
 
     Args:
         token_ids: the tokens themselves, [T].
@@ -84,22 +91,17 @@ def chat_logprobs(
         own_bytes = text.encode("utf-8", "replace") if tokenizer is None else tokenizer.token_bytes(token_id)
         return ChatLogprob(text, finite(entry.logprob), list(own_bytes))
 
-    content = []
     for token_id, candidates in zip(token_ids, positions, strict=False):
         chosen = shown(token_id, candidates.get(token_id) or Logprob(LEAST_LOGPROB))
         ranked = sorted(candidates.items(), key=lambda item: -item[1].logprob)
         top = [shown(other, entry) for other, entry in ranked[: None if num_top < 0 else num_top]]
-        content.append(ChatTokenLogprob(chosen.token, chosen.logprob, chosen.bytes, top))
-    return ChatLogprobs(content)
+        yield ChatTokenLogprob(chosen.token, chosen.logprob, chosen.bytes, top)
 
 
-def finite_prompt_logprobs(positions: PromptLogprobs) -> PromptLogprobs:
-    """Prompt log-probabilities that JSON can hold."""
-    return [
-        candidates
-        and {
+def finite_prompt_logprobs(positions: PromptLogprobs) -> Iterator[dict[int, Logprob] | None]:
+    """Prompt log-probabilities that JSON can hold, position by position."""
+    for candidates in positions:
+        yield candidates and {
             token_id: Logprob(finite(entry.logprob), entry.rank, entry.decoded_token)
             for token_id, entry in candidates.items()
         }
-        for candidates in positions
-    ]

@@ -4,11 +4,13 @@ Models check types and hard limits; ranges of sampling parameters are :class:`Sa
 Fields that are neither listed here nor in :data:`UNSUPPORTED` are ignored, as OpenAI's server does.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from octavo.api.limits import ExtraArgs, at_most
+from octavo.records.sampling_params import MAX_LISTED_TOKENS
 
 MAX_CACHE_SALT = 1024
 
@@ -21,6 +23,8 @@ Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 def _check_bias(value: object) -> object:
     if isinstance(value, dict):
+        if len(value) > MAX_LISTED_TOKENS:
+            raise ValueError(f"it takes at most {MAX_LISTED_TOKENS} entries")
         for key, bias in value.items():
             if isinstance(bias, bool) or not isinstance(bias, int | float):
                 raise ValueError(f"the bias of token {str(key)[:40]!r} must be a number")
@@ -38,6 +42,12 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     model: str | None = None
+
+
+def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Those of a body's unknown fields that have one of the names; of others there may be hundreds of thousands."""
+    given = body.model_extra or {}
+    return ((name, given[name]) for name in names if name in given)
 
 
 class StreamOptions(BaseModel):

@@ -1,7 +1,7 @@
 """What clients get back. Plain structs that msgspec writes in one go: some are built once a token."""
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from octavo.records import Logprob
 
@@ -51,13 +51,13 @@ class RequestMetrics(msgspec.Struct):
 class CompletionLogprobs(msgspec.Struct):
     """Parallel lists, one entry a token; ``text_offset`` counts characters."""
 
-    text_offset: list[int] = []
-    token_logprobs: list[float | None] = []
-    tokens: list[str] = []
-    top_logprobs: list[dict[str, float] | None] = []
+    text_offset: list[int] | Raw = []
+    token_logprobs: list[float | None] | Raw = []
+    tokens: list[str] | Raw = []
+    top_logprobs: list[dict[str, float] | None] | Raw = []
 
 
-PromptLogprobs = list[dict[int, Logprob] | None]
+PromptLogprobs = list[dict[int, Logprob] | None] | Raw
 
 
 class CompletionChoice(msgspec.Struct):
@@ -105,7 +105,7 @@ class ChatTokenLogprob(msgspec.Struct):
 class ChatLogprobs(msgspec.Struct):
     """One entry a token."""
 
-    content: list[ChatTokenLogprob]
+    content: list[ChatTokenLogprob] | Raw
 
 
 class FunctionCall(msgspec.Struct, omit_defaults=True):

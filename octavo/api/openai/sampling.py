@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
-from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
+from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest, extras
 from octavo.api.openai.structured import parse_format
 from octavo.errors import InvalidRequestError
 from octavo.records import (
@@ -44,11 +44,10 @@ def refuse_unsupported(body: GenerationRequest) -> None:
     Raises:
         InvalidRequestError: naming the field.
     """
-    for name, value in (body.model_extra or {}).items():
-        reason = UNSUPPORTED.get(name)
+    for name, value in extras(body, UNSUPPORTED):
         says_nothing = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
-        if reason is not None and not says_nothing:
-            raise InvalidRequestError(f"{name}: {reason}.", name)
+        if not says_nothing:
+            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
     if body.use_beam_search:
         _check_beam_search(body)
     if body.stream_options is not None and not body.stream:
@@ -154,7 +153,7 @@ def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
     if not prompt:
         raise InvalidRequestError("prompt must be there, and not be empty.", "prompt")
     if isinstance(prompt[0], int):
-        return [[token_id for token_id in prompt if isinstance(token_id, int)]]
+        return [prompt]
     _check_num_sequences(body, len(prompt), "prompt")
     return [item for item in prompt if not isinstance(item, int)]
 

@@ -126,7 +126,7 @@ def _is_deeper(value: object, limit: int) -> bool:
         level = [
             child
             for item in level
-            for child in (item.values() if isinstance(item, Mapping) else item if isinstance(item, list) else ())
+            for child in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
         ]
         if not level:
             return False

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
+from octavo.api import pieces
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
-from octavo.api.openai.responses import ENCODER
+from octavo.api.pieces import ListWriter
 from octavo.api.pooling.encoding import pack_bits, to_base64
 from octavo.api.pooling.inputs import pool_prompts, processor_of
 from octavo.api.pooling.protocol import ByType, CohereEmbedAnswer, CohereEmbedRequest, CohereMeta, CohereUnits
@@ -49,19 +50,24 @@ def cohere_router(frontend: Frontend) -> APIRouter:
             outputs = await pool_prompts(frontend, prompts, answer, params, "embed", options)
             num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
             meta = CohereMeta(CohereUnits(num_tokens))
-            embeddings = _by_type(outputs, body.embedding_types or ["float"])
-            await send_json(send, ENCODER.encode(CohereEmbedAnswer(answer, embeddings, texts, meta)))
+
+            def build(write: ListWriter) -> CohereEmbedAnswer:
+                embeddings = _by_type(outputs, body.embedding_types or ["float"], write)
+                return CohereEmbedAnswer(answer, embeddings, texts, meta)
+
+            num_numbers = sum(output.outputs.array.size for output in outputs)
+            await send_json(send, await pieces.write(num_numbers, build))
 
         return WatchedResponse(work, frontend.drain)
 
     return router
 
 
-def _by_type(outputs: Sequence[Pooled], kinds: Sequence[str]) -> ByType:
+def _by_type(outputs: Sequence[Pooled], kinds: Sequence[str], write: ListWriter) -> ByType:
     arrays = [output.outputs.array for output in outputs]
     answer = ByType()
     if "float" in kinds:
-        answer.floats = [array.tolist() for array in arrays]
+        answer.floats = write(array.tolist() for array in arrays)
     if "base64" in kinds:
         answer.base64 = [to_base64(array, "float32", "little") for array in arrays]
     if "binary" in kinds:

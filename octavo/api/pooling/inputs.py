@@ -80,7 +80,7 @@ async def pool_prompts(
             for index, prompt in enumerate(prompts)
         ]
 
-    is_long = sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) > LONG_TEXT
+    is_long = sum(len(prompt) for prompt in prompts if isinstance(prompt, str | list)) > LONG_TEXT
     prepared = await asyncio.to_thread(prepare) if is_long else prepare()
     _check_size(processor.spec, prepared)
     return await frontend.engine.pool(prepared)

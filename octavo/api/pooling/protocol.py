@@ -13,7 +13,7 @@ from pydantic import (
     field_validator,
 )
 
-from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds
+from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds, extras
 from octavo.api.openai.responses import Usage
 from octavo.errors import InvalidRequestError
 from octavo.records import PoolingTask
@@ -53,10 +53,9 @@ class PoolingBody(RequestModel):
         """
         if self.padding == "max_length":
             raise InvalidRequestError("padding: inputs are never padded; leave it out.", "padding")
-        for name, value in (self.model_extra or {}).items():
-            reason = _UNSUPPORTED.get(name)
-            if reason is not None and value not in (None, False, "", [], {}):
-                raise InvalidRequestError(f"{name}: {reason}.", name)
+        for name, value in extras(self, _UNSUPPORTED):
+            if value not in (None, False, "", [], {}):
+                raise InvalidRequestError(f"{name}: {_UNSUPPORTED[name]}.", name)
 
 
 class InputBody(PoolingBody):
@@ -167,16 +166,16 @@ class EmbeddingData(msgspec.Struct, tag_field="object", tag="embedding"):
     """One input's embedding: numbers, or their bytes in base64."""
 
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | msgspec.Raw | str
 
 
 class EmbeddingAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/v1/embeddings``; ``data`` holds :class:`EmbeddingData`, encoded one by one."""
+    """Answer of ``/v1/embeddings``."""
 
     id: str
     created: int
     model: str
-    data: list[msgspec.Raw]
+    data: list[EmbeddingData]
     usage: Usage
 
 
@@ -184,16 +183,16 @@ class PooledAnswerData(msgspec.Struct, tag_field="object", tag="pooling"):
     """One input's vector or vectors."""
 
     index: int
-    data: list[float] | list[list[float]] | str
+    data: list[float] | list[list[float]] | msgspec.Raw | str
 
 
 class PoolingAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/pooling``; ``data`` holds :class:`PooledAnswerData`, encoded one by one."""
+    """Answer of ``/pooling``."""
 
     id: str
     created: int
     model: str
-    data: list[msgspec.Raw]
+    data: list[PooledAnswerData]
     usage: Usage
 
 
@@ -266,7 +265,7 @@ class RerankAnswer(msgspec.Struct):
 class ByType(msgspec.Struct, rename={"floats": "float"}, omit_defaults=True):
     """Embeddings in the forms that were asked for."""
 
-    floats: list[list[float]] | None = None
+    floats: list[list[float]] | msgspec.Raw | None = None
     binary: list[list[int]] | None = None
     ubinary: list[list[int]] | None = None
     base64: list[str] | None = None

@@ -1,15 +1,17 @@
 """``/v1/embeddings``, ``/pooling`` and ``/classify``."""
 
-import asyncio
 import time
+from itertools import count
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
+from octavo.api import pieces
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.responses import ENCODER
+from octavo.api.pieces import ListWriter
 from octavo.api.pooling.answers import check_binary, send_binary
 from octavo.api.pooling.encoding import to_base64
 from octavo.api.pooling.inputs import pool_inputs, processor_of, usage_of
@@ -73,7 +75,6 @@ def vectors_router(frontend: Frontend) -> APIRouter:
     return router
 
 
-_MANY_NUMBERS = 1 << 14
 _OTHER_ROUTE: dict[PoolingTask, str] = {
     "classify": "This model gives classes, not embeddings; use /classify, /score or /rerank.",
     "token_embed": "This model gives a vector for each token; use /pooling, /score or /rerank.",
@@ -95,24 +96,24 @@ def _vectors(
         if body.encoding_format in ("bytes", "bytes_only"):
             await send_binary(send, body, answer, model, outputs, usage)
             return
-        created = int(time.time())
-        data: list[msgspec.Raw] = []
-        make_item = EmbeddingData if is_embedding else PooledAnswerData
-        for index, output in enumerate(outputs):
-            data.append(msgspec.Raw(ENCODER.encode(make_item(index, _written(body, output)))))
-            if output.outputs.array.size > _MANY_NUMBERS or index % 64 == 0:
-                # Writing millions of numbers takes seconds; other clients' events go out in between.
-                await asyncio.sleep(0)
-        make_answer = EmbeddingAnswer if is_embedding else PoolingAnswer
-        await send_json(send, ENCODER.encode(make_answer(answer, created, model, data, usage)))
+
+        def build(write: ListWriter) -> EmbeddingAnswer | PoolingAnswer:
+            written = [_written(body, output, write) for output in outputs]
+            created = int(time.time())
+            if is_embedding:
+                return EmbeddingAnswer(answer, created, model, list(map(EmbeddingData, count(), written)), usage)
+            return PoolingAnswer(answer, created, model, list(map(PooledAnswerData, count(), written)), usage)
+
+        # Writing millions of numbers takes seconds.
+        num_numbers = sum(output.outputs.array.size for output in outputs)
+        await send_json(send, await pieces.write(num_numbers, build))
 
     return WatchedResponse(work, frontend.drain)
 
 
-def _written(body: EncodingBody, output: Pooled) -> list[float] | str:
+def _written(body: EncodingBody, output: Pooled, write: ListWriter) -> list[float] | msgspec.Raw | str:
     """A vector as JSON holds it: numbers (a list of lists for one vector a token), or base64."""
     array = output.outputs.array
     if body.encoding_format == "base64":
         return to_base64(array, body.embed_dtype, body.endianness)
-    numbers: list[float] = array.tolist()
-    return numbers
+    return write(array.tolist() if array.ndim == 1 else (row.tolist() for row in array))

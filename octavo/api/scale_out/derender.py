@@ -68,7 +68,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
         name = clean_request_id(given.request_id) or "chatcmpl"
         other = replace(frontend, engine=engine, settings=settings, _formats=[])
         answer = ChatAnswer(other, request, name, model)
-        return json_answer(await answer.whole(await answer.start()))
+        return json_answer(b"".join(await answer.whole(await answer.start())))
 
     @router.post("/v1/completions/derender", summary="Completions from their tokens.")
     async def derender_completion(body: DerenderCompletionRequest) -> Response:
@@ -91,7 +91,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
         name = clean_request_id(responses[0].request_id) or "cmpl"
         answer = CompletionAnswer(replace(frontend, engine=engine), request, name, model)
         sources = answer.outputs(await answer.start())
-        return json_answer(answer.whole(await last_items(sources)))
+        return json_answer(b"".join(await answer.whole(await last_items(sources))))
 
     return router
 

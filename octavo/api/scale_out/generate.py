@@ -2,21 +2,24 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Send
 
+from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.middleware import clean_request_id
 from octavo.api.openai.logprobs import chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.openai.responses import ENCODER, ChatLogprobs
 from octavo.api.openai.usage import UsageCounter
+from octavo.api.pieces import ListWriter
 from octavo.api.scale_out.protocol import (
     GenerateAnswer,
     GenerateChoice,
@@ -48,14 +51,15 @@ def generate_router(frontend: Frontend) -> APIRouter:
         refuse_unsupported_transfers(body)
         if body.stream_options is not None and not body.stream:
             raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
-        answer = TokensAnswer(frontend, body, request_name(request, body.request_id), model)
+        name = request_name(request, body.request_id)
+        answer = await apart_if_large(request, partial(TokensAnswer, frontend, body, name, model))
         source = answer.start()
 
         async def work(send: Send) -> None:
             if body.stream:
                 await send_events(send, answer.events(source), frontend.drain)
             else:
-                await send_json(send, answer.whole((await last_items([source]))[0]))
+                await send_json(send, await answer.whole((await last_items([source]))[0]))
 
         return WatchedResponse(work, frontend.drain)
 
@@ -125,22 +129,28 @@ class TokensAnswer:
             clip_max_tokens=False,
         )
 
-    def whole(self, output: RequestOutput) -> bytes:
-        """The answer as JSON, from the final output."""
+    async def whole(self, output: RequestOutput) -> list[bytes]:
+        """The answer as JSON, in pieces, from the final output."""
         self._usage.add(0, output)
+        num_entries = pieces.num_entries(output.prompt_logprobs)
+        for completion in output.outputs:
+            num_entries += len(completion.token_ids) + pieces.num_entries(completion.logprobs)
+        return await pieces.write(num_entries, partial(self._whole, output))
+
+    def _whole(self, output: RequestOutput, write: ListWriter) -> GenerateAnswer:
         answer = GenerateAnswer(
             request_id=self._name,
             output_mode=self._body.output_mode,
             model=self._model,
             created=int(time.time()),
-            choices=[self._choice(completion) for completion in output.outputs],
+            choices=[self._choice(completion, write) for completion in output.outputs],
             usage=self._usage.usage(),
         )
         if self._body.return_token_ids:
             answer.prompt_token_ids = self._body.token_ids
         if output.prompt_logprobs is not None:
-            answer.prompt_logprobs = finite_prompt_logprobs(output.prompt_logprobs)
-        return ENCODER.encode(answer)
+            answer.prompt_logprobs = write(finite_prompt_logprobs(output.prompt_logprobs))
+        return answer
 
     async def events(self, source: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events, as outputs come."""
@@ -164,37 +174,36 @@ class TokensAnswer:
     def _chunk(self, choices: list[GenerateChoice]) -> GenerateChunk:
         return GenerateChunk(request_id=self._name, output_mode=self._body.output_mode, choices=choices)
 
-    def _choice(self, completion: CompletionOutput) -> GenerateChoice:
+    def _choice(self, completion: CompletionOutput, write: ListWriter = list) -> GenerateChoice:
         choice = GenerateChoice(
             completion.index,
             list(completion.token_ids),
             completion.finish_reason,
             completion.stop_reason,
-            self._logprobs(completion),
+            self._logprobs(completion, write),
         )
         if self._is_text:
             choice.text = completion.text
         return choice
 
-    def _logprobs(self, completion: CompletionOutput) -> TokensLogprobs | ChatLogprobs | None:
+    def _logprobs(self, completion: CompletionOutput, write: ListWriter) -> TokensLogprobs | ChatLogprobs | None:
         if completion.logprobs is None or self._params.logprobs is None:
             return None
         if self._is_text:
             tokenizer = self._frontend.engine.tokenizer
-            return chat_logprobs(completion.token_ids, completion.logprobs, self._params.logprobs, tokenizer)
-        return tokens_logprobs(completion.token_ids, completion.logprobs)
+            positions = chat_logprobs(completion.token_ids, completion.logprobs, self._params.logprobs, tokenizer)
+            return ChatLogprobs(write(positions))
+        return TokensLogprobs(write(tokens_logprobs(completion.token_ids, completion.logprobs)))
 
 
-def tokens_logprobs(token_ids: Sequence[int], positions: SampleLogprobs) -> TokensLogprobs:
+def tokens_logprobs(token_ids: Sequence[int], positions: SampleLogprobs) -> Iterator[PositionLogprobs]:
     """Log-probabilities by token id: per position the chosen token, then the candidates by rank."""
-    content = []
     for token_id, candidates in zip(token_ids, positions, strict=False):
         entries = [TokenLogprob(other, finite(entry.logprob), entry.rank) for other, entry in candidates.items()]
         entries.sort(key=lambda entry: (entry.token_id != token_id, -entry.logprob))
         chosen = candidates.get(token_id)
         logprob, rank = (finite(chosen.logprob), chosen.rank) if chosen else (finite(float("-inf")), None)
-        content.append(PositionLogprobs(token_id, logprob, rank, entries))
-    return TokensLogprobs(content)
+        yield PositionLogprobs(token_id, logprob, rank, entries)
 
 
 def _event(chunk: GenerateChunk) -> bytes:

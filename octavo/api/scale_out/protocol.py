@@ -59,7 +59,7 @@ class PositionLogprobs(msgspec.Struct):
 class TokensLogprobs(msgspec.Struct):
     """One entry a token."""
 
-    content: list[PositionLogprobs]
+    content: list[PositionLogprobs] | msgspec.Raw
 
 
 class GenerateChoice(msgspec.Struct):

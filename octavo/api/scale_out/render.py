@@ -1,6 +1,7 @@
 """Requests to tokens: what ``/inference/v1/generate`` needs, without generating anything."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,13 +11,14 @@ from octavo.api.anthropic.messages import start_message
 from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.conversation import Turn
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.chat import ChatAnswer
+from octavo.api.openai.completions import token_ids_of
 from octavo.api.openai.models import json_answer
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from octavo.api.openai.responses import ENCODER
 from octavo.api.openai.responses_api.protocol import ResponsesRequest
-from octavo.api.openai.sampling import completion_params, completion_prompts, engine_prompt, refuse_unsupported
+from octavo.api.openai.sampling import completion_params, completion_prompts, engine_prompts, refuse_unsupported
 from octavo.api.scale_out.protocol import RenderedRequest
 from octavo.records import RequestOutputKind, SamplingParams
 
@@ -30,14 +32,15 @@ def render_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
         name = answer_id("chatcmpl", request, body.request_id)
-        turn = await ChatAnswer(frontend, body, name, model).start()
+        answer = await apart_if_large(request, partial(ChatAnswer, frontend, body, name, model))
+        turn = await answer.start(partial(apart_if_large, request))
         return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body)))
 
     @router.post("/v1/messages/render", summary="The tokens of a conversation in Anthropic's protocol.")
     async def render_message(body: MessagesRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         name = answer_id("msg", request, None)
-        _, turn = await start_message(frontend, body, name)
+        _, turn = await start_message(frontend, body, name, request)
         return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body)))
 
     @router.post("/v1/completions/render", summary="The tokens of one or several prompts.")
@@ -46,15 +49,17 @@ def render_router(frontend: Frontend) -> APIRouter:
         refuse_unsupported(body)
         name = answer_id("cmpl", request, body.request_id)
         params = completion_params(body, frontend.engine.input_processor.default_sampling_params())
-        rendered = []
-        for index, prompt in enumerate(completion_prompts(body)):
-            made = await engine_prompt(frontend, body, prompt, body.add_special_tokens)
-            if isinstance(made, str):
-                token_ids = await frontend.encode(made)
-            else:
-                token_ids = made if isinstance(made, list) else made["prompt_token_ids"]
-            rendered.append(rendered_request(token_ids, params, f"{name}-{index}", model, body))
-        return json_answer(ENCODER.encode(rendered))
+        prompts = completion_prompts(body)
+        made = await engine_prompts(frontend, body, prompts, body.add_special_tokens, are_counted=True)
+
+        def render() -> bytes:
+            rendered = [
+                rendered_request(token_ids_of(prompt), params, f"{name}-{index}", model, body)
+                for index, prompt in enumerate(made)
+            ]
+            return ENCODER.encode(rendered)
+
+        return json_answer(await apart_if_large(request, render))
 
     return router
 

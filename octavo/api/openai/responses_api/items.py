@@ -388,5 +388,12 @@ def shown(item: OutputItem) -> ShownItem:
 
 
 def as_input(items: Iterable[OutputItem]) -> list[Item]:
-    """Items of an answer as items of the next conversation."""
-    return [msgspec.to_builtins(shown(item)) for item in items]
+    """Items of an answer as items of the next conversation, in which log-probabilities mean nothing."""
+    return [msgspec.to_builtins(shown(_without_logprobs(item))) for item in items]
+
+
+def _without_logprobs(item: OutputItem) -> OutputItem:
+    if not isinstance(item, MessageItem) or not any(part.logprobs for part in item.content):
+        return item
+    content = [msgspec.structs.replace(part, logprobs=[]) for part in item.content]
+    return msgspec.structs.replace(item, content=content)

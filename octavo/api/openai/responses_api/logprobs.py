@@ -34,7 +34,8 @@ class ContentLogprobs:
         if taken is None:  # the parser has changed the text
             taken, self._tokens = self._tokens, []
         ids = [token_id for token_id, _, _ in taken]
-        return chat_logprobs(ids, [candidates for _, candidates, _ in taken], self._num_top, self._tokenizer).content
+        positions = [candidates for _, candidates, _ in taken]
+        return list(chat_logprobs(ids, positions, self._num_top, self._tokenizer))
 
     def skip(self, text: str) -> None:
         """Drop the tokens that spell this piece of something else."""

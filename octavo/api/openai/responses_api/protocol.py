@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from octavo.api.limits import at_most
-from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, LogitBias, Objects, RequestModel, Strings, TokenIds
+from octavo.api.openai.protocol import (
+    MAX_CACHE_SALT,
+    Int64,
+    LogitBias,
+    Objects,
+    RequestModel,
+    Strings,
+    TokenIds,
+    extras,
+)
 from octavo.errors import InvalidRequestError
 
 MAX_TOOLS = 1024
@@ -196,10 +205,9 @@ def refuse_unsupported(body: ResponsesRequest) -> None:
     Raises:
         InvalidRequestError: naming the field.
     """
-    for name, value in (body.model_extra or {}).items():
-        reason = UNSUPPORTED.get(name)
-        if reason is not None and value not in (None, False, "", [], {}) and not (name == "n" and value == 1):
-            raise InvalidRequestError(f"{name}: {reason}.", name)
+    for name, value in extras(body, UNSUPPORTED):
+        if value not in (None, False, "", [], {}) and not (name == "n" and value == 1):
+            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
     if body.background and body.store is False:
         raise InvalidRequestError("background: an answer made in the background must be stored.", "background")
     text_format = body.text.format if body.text else None

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ from starlette.types import Send
 
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
-from octavo.api.json_body import json_route
+from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.middleware import KEY_INDEX
 from octavo.api.openai.responses import ENCODER
 from octavo.api.openai.responses_api.background import MAX_RUNNING, Background, EventLog
@@ -52,7 +53,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("", summary="Answer, with the tools of the client and of the server.")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request))
+        prepared = await prepare_apart(services, body, request)
         if body.background:
             entry = await _start_in_background(services, prepared)
             assert entry.background is not None
@@ -72,14 +73,14 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("/render", summary="The tokens that a request would have the model read first.")
     async def render_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request))
+        prepared = await prepare_apart(services, body, request)
         turn = await Run(services, prepared, _drop).first_turn()
         rendered = rendered_turn(turn, prepared.response.id, prepared.response.model, body)
         return Response(ENCODER.encode(rendered), media_type=JSON)
 
     @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
-        prepared = prepare(services, body, owner_of(request))
+        prepared = await prepare_apart(services, body, request)
         num_tokens = await Run(services, prepared, _drop).count_input()
         return Response(
             ENCODER.encode({"object": "response.input_tokens", "input_tokens": num_tokens}), media_type=JSON
@@ -133,6 +134,15 @@ def responses_router(frontend: Frontend) -> APIRouter:
         return Response(_page(items, after, limit, order), media_type=JSON)
 
     return router
+
+
+async def prepare_apart(services: Services, body: ResponsesRequest, request: Request) -> Prepared:
+    """:func:`prepare`, in a thread if it may take long."""
+    work = partial(prepare, services, body, owner_of(request))
+    # What is kept of a conversation may be much more than comes with the request. It is only read there.
+    if body.previous_response_id is not None:
+        return await asyncio.to_thread(work)
+    return await apart_if_large(request, work)
 
 
 async def _start_in_background(services: Services, prepared: Prepared) -> StoredResponse:

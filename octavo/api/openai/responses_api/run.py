@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 MAX_ROUNDS = 32
 MAX_CALLS_AT_ONCE = 8
+MANY_ITEMS = 1000
+"""A conversation of more is written as messages in a thread."""
 Emit = Callable[[Sequence[Event]], Awaitable[None]]
 _NEWS_OF_BUILTINS = {
     "web_search_call": "searching",
@@ -90,7 +93,7 @@ class Run:
             OctavoError: the conversation cannot be rendered, or is too long.
         """
         if not self._toolset.sources:
-            prompt = await self._prompt(self._conversation(0))
+            prompt = await self._prompt(await self._conversation(0))
             params = self._params_behind(prompt)
             self._frontend.engine.input_processor.process(self._response.id, prompt, params, clip_max_tokens=False)
 
@@ -101,7 +104,7 @@ class Run:
             OctavoError: the conversation cannot be rendered.
         """
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
-        prompt = await self._prompt(self._conversation(0))
+        prompt = await self._prompt(await self._conversation(0))
         return len(prompt["prompt_token_ids"])
 
     async def first_turn(self) -> Turn:
@@ -111,7 +114,7 @@ class Run:
             OctavoError: the conversation cannot be rendered.
         """
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
-        conversation = self._conversation(0)
+        conversation = await self._conversation(0)
         return self._turn(conversation, await self._prompt(conversation), self._prepared.params)
 
     async def execute(self) -> Response:
@@ -164,7 +167,7 @@ class Run:
     async def _round(self, index: int) -> str | None:
         """Ask the model once and carry out its calls; why it ended, or ``tools`` if it must be asked again."""
         builder = self._builder
-        conversation = self._conversation(index)
+        conversation = await self._conversation(index)
         prompt = await self._prompt(conversation)
         params = self._params_behind(prompt)
         if params is None:
@@ -213,16 +216,18 @@ class Run:
             news += self._builder.feed(part, logprobs)
         return news
 
-    def _conversation(self, index: int) -> Conversation:
+    async def _conversation(self, index: int) -> Conversation:
         body = self._prepared.body
         tools, choice, named = self._toolset.offered(is_first=index == 0, has_budget=self._has_budget(index))
         items: list[Item] = [*self._prepared.history, *self._prepared.items, *as_input(self._builder.items)]
-        self._messages = to_messages(
+        write = partial(
+            to_messages,
             items,
             instructions=body.instructions,
             previous=body.previous_input_messages or (),
             shown_name=self._toolset.shown_names(),
         )
+        self._messages = await asyncio.to_thread(write) if len(items) > MANY_ITEMS else write()
         if index == 0:
             self._num_first_messages = len(self._messages)
         return Conversation(
