@@ -125,6 +125,15 @@ def interrupt_after_two_answers(files: SimpleNamespace, number: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+@pytest.fixture
+def _hears_ctrl_c() -> Iterator[None]:
+    """Shells start jobs in the background deaf to SIGINT, test runs among them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_hears_ctrl_c")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_batch_goes_on(
     files: SimpleNamespace,
