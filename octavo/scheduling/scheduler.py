@@ -32,6 +32,7 @@ from octavo.records import (
     StepResult,
 )
 from octavo.sampling.grammar.constraint import Constraint
+from octavo.sampling.grammar.fill import fill_masks
 from octavo.scheduling.admission import Admission
 from octavo.scheduling.batch import Batch
 from octavo.scheduling.queue import WaitingQueue
@@ -167,10 +168,13 @@ class Scheduler:
         assert step.masked_rows is not None and len(self._under_way) == 1, "tokens that masks follow from are missing"
         masks = np.full((len(step.masked_rows), width), -1, np.int32)
         requests = self._under_way[-1].requests
+        constraints, bound = [], []
         for mask, row in zip(masks, step.masked_rows.tolist(), strict=True):
             request = requests[row]
             if request.status is not Status.FINISHED and request.constraint is not None:
-                request.constraint.fill(mask)
+                constraints.append(request.constraint)
+                bound.append(mask)
+        fill_masks(constraints, bound)
         return masks
 
     def update(self, result: StepResult) -> StepOutputs:

@@ -1,0 +1,56 @@
+"""Masks are filled side by side, each by its own constraint."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from octavo.sampling.grammar import fill
+from octavo.sampling.grammar.constraint import Constraint
+from octavo.sampling.grammar.fill import fill_masks
+
+
+class Numbered:
+    """A grammar whose mask is its number, and which notes who asks."""
+
+    is_finished = False
+
+    def __init__(self, number: int, threads: set[int], together: threading.Barrier | None = None) -> None:
+        self._number, self._threads, self._together = number, threads, together
+
+    def accept(self, token_id: int) -> bool:
+        return True
+
+    def fill(self, mask: np.ndarray) -> None:
+        if self._together is not None:
+            self._together.wait(30)
+        self._threads.add(threading.get_ident())
+        mask.fill(self._number)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 33])
+def test_each_constraint_writes_its_own_mask(count: int) -> None:
+    masks = np.full((count, 3), -1, np.int32)
+    fill_masks([Constraint(Numbered(number, set())) for number in range(count)], list(masks))
+    assert masks.tolist() == [[number] * 3 for number in range(count)]
+
+
+def test_many_masks_are_filled_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill, "_num_threads", lambda: 2)
+    threads: set[int] = set()
+    together = threading.Barrier(2)
+    masks = np.full((8, 1), -1, np.int32)
+    fill_masks([Constraint(Numbered(number, threads, together)) for number in range(8)], list(masks))
+    assert len(threads) == 2 and masks[:, 0].tolist() == list(range(8))
+
+
+def test_a_grammar_that_fails_ends_its_own_request_only() -> None:
+    class Failing(Numbered):
+        def fill(self, mask: np.ndarray) -> None:
+            raise RuntimeError("broken")
+
+    constraints = [Constraint(Failing(0, set()) if number == 5 else Numbered(number, set())) for number in range(9)]
+    masks = np.zeros((9, 1), np.int32)
+    fill_masks(constraints, list(masks))
+    assert [number for number, constraint in enumerate(constraints) if constraint.error] == [5]
+    assert masks[:, 0].tolist() == [0, 1, 2, 3, 4, -1, 6, 7, 8]
