@@ -18,7 +18,7 @@ PART_UNIT = 128
 
 MAX_PARTS = 16
 
-_PREFETCH_OF_FEW, _PREFETCH = 16384, 65536
+_PREFETCH = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,7 @@ def choose_plan(
     num_tiles = -(-num_channels // 64)
     few = 2 * num_sms // 3
     if num_rows <= 32 or (num_rows <= SMALL_ROWS and num_tiles < few and num_features > 1024):
-        block_m, block_k = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64, 64 if is_gated else 128
-        return Plan(
-            block_m, 64, block_k, num_parts, "split", 4, 4, use_descriptors=False, prefetch_bytes=_PREFETCH_OF_FEW
-        )
+        return _plan_of_few_rows(num_rows, num_parts, is_gated=is_gated)
     tiles_m = -(-num_rows // 64)
     if num_tiles * tiles_m < few // 2 or (num_rows <= 128 and num_features > 8192):
         block = 128 if num_features > 8192 else 64
@@ -101,11 +98,18 @@ def choose_plan(
     )
 
 
+def _plan_of_few_rows(num_rows: int, num_parts: int, *, is_gated: bool) -> Plan:
+    """The plan for rows that fit one small tile; parts of the sum, if there are several, have programs of their own."""
+    block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
+    mode: Literal["one", "split"] = "split" if num_parts > 1 else "one"
+    block_k = 64 if is_gated else 128
+    return Plan(block_m, 64, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=16384)
+
+
 def _plan_of_one_part(num_rows: int, *, is_gated: bool) -> Plan:
     """The plan for a product with tiles enough for every multiprocessor."""
     if num_rows <= SMALL_ROWS:
-        block_m, block_k = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64, 64 if is_gated else 128
-        return Plan(block_m, 64, block_k, 1, "one", 4, 4, use_descriptors=False, prefetch_bytes=_PREFETCH_OF_FEW)
+        return _plan_of_few_rows(num_rows, 1, is_gated=is_gated)
     if num_rows <= 128:
         block_n, num_stages, num_warps = (64, 3, 4) if is_gated else (128, 4, 8)
         return Plan(128, block_n, 64, 1, "one", num_stages, num_warps, use_descriptors=True, prefetch_bytes=_PREFETCH)
