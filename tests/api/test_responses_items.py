@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from conftest import StartServer
+from harmony_template import CONVERSATION
 from hypothesis import given
 from hypothesis import strategies as st
 from responses_engine import ScriptedEngine
@@ -15,32 +16,14 @@ from octavo.config import ServerSettings
 from octavo.errors import ConfigError
 
 # It has gpt-oss's rules: one call a message, no thought beside a preamble, instructions in front only.
-HARMONY = """
+HARMONY = (
+    """
 {%- set first = messages[0] %}
 {%- set told = first.role in ("developer", "system") %}
 {{- "<|start|>system<|message|>Current date: " + strftime_now("%Y-%m-%d") + "<|end|>" }}
-{%- if told %}{{ "<|start|>developer<|message|>" + first.content + "<|end|>" }}{% endif %}
-{%- set last = namespace(name=none) %}
-{%- for message in (messages[1:] if told else messages) %}
-{%- if message.role == "user" %}{{ "<|start|>user<|message|>" + message.content + "<|end|>" }}
-{%- elif message.role == "tool" %}
-{%- if last.name is none %}{{ raise_exception("no call") }}{% endif %}
-{{- "<|start|>functions." + last.name + " to=assistant<|channel|>commentary<|message|>" + message.content + "<|end|>" }}
-{%- elif message.role == "assistant" and "tool_calls" in message %}
-{%- if message.tool_calls | length > 1 %}{{ raise_exception("one call a message") }}{% endif %}
-{%- if message.content and message.thinking %}{{ raise_exception("both") }}{% endif %}
-{%- set thought = message.content or message.thinking %}
-{%- if thought %}{{ "<|start|>assistant<|channel|>analysis<|message|>" + thought + "<|end|>" }}{% endif %}
-{%- set last.name = message.tool_calls[0].function.name %}
-{{- "<|start|>assistant to=functions." + last.name + "<|channel|>commentary json<|message|>" }}
-{{- message.tool_calls[0].function.arguments | tojson + "<|call|>" }}
-{%- elif message.role == "assistant" %}
-{{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
-{%- else %}{{ raise_exception("who is " + message.role) }}
-{%- endif %}
-{%- endfor %}
-{{- "<|start|>assistant" }}
-"""
+{%- if told %}{{ "<|start|>developer<|message|>" + first.content + "<|end|>" }}{% endif %}"""
+    + CONVERSATION
+)
 REPLY = (
     "<|channel|>analysis<|message|>I need the weather.<|end|>"
     "<|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>"

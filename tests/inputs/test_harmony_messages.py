@@ -1,6 +1,7 @@
 """Conversations reach gpt-oss's chat template in the form that it takes."""
 
 import pytest
+from harmony_template import CONVERSATION
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenization.tiny import byte_level_tokenizer
@@ -9,31 +10,14 @@ from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.harmony import harmony_effort, harmony_messages, harmony_tools, is_harmony_template
 
 # It has gpt-oss's rules, and its ways to fail.
-TEMPLATE = """
+TEMPLATE = (
+    """
 {%- set told = messages[0].role in ("developer", "system") %}
 {{- "<|start|>system<|message|>" + (reasoning_effort or "medium") + "<|end|>" }}
 {%- if told %}{{ "<|start|>developer<|message|>" + messages[0].content + "<|end|>" }}{% endif %}
-{%- for tool in tools or [] %}{{ "// " + tool.function.description + "/" + tool.function.name }}{% endfor %}
-{%- set last = namespace(name=none) %}
-{%- for message in (messages[1:] if told else messages) %}
-{%- if message.role == "user" %}{{ "<|start|>user<|message|>" + message.content + "<|end|>" }}
-{%- elif message.role == "tool" %}
-{%- if last.name is none %}{{ raise_exception("no call") }}{% endif %}
-{{- "<|start|>functions." + last.name + " to=assistant<|channel|>commentary<|message|>" + message.content + "<|end|>" }}
-{%- elif message.role == "assistant" and "tool_calls" in message %}
-{%- if message.content and message.thinking %}{{ raise_exception("both") }}{% endif %}
-{%- set thought = message.content or message.thinking %}
-{%- if thought %}{{ "<|start|>assistant<|channel|>analysis<|message|>" + thought + "<|end|>" }}{% endif %}
-{%- set last.name = message.tool_calls[0].function.name %}
-{{- "<|start|>assistant to=functions." + last.name + "<|channel|>commentary json<|message|>" }}
-{{- message.tool_calls[0].function.arguments | tojson + "<|call|>" }}
-{%- elif message.role == "assistant" %}
-{%- if "thinking" in message and "<|channel|>" in message.thinking %}{{ raise_exception("tags") }}{% endif %}
-{{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
-{%- endif %}
-{%- endfor %}
-{{- "<|start|>assistant" }}
-"""
+{%- for tool in tools or [] %}{{ "// " + tool.function.description + "/" + tool.function.name }}{% endfor %}"""
+    + CONVERSATION
+)
 TOKENIZER = byte_level_tokenizer()
 USER = {"role": "user", "content": "hi"}
 NOBODY_ELSE = "<|start|>system<|message|>medium<|end|><|start|>user<|message|>hi<|end|>"
