@@ -86,7 +86,7 @@ def _make_inputs(setting: Setting, tables: torch.Tensor, block_size: int) -> Att
         num_kv_heads=setting.config.num_kv_heads,
         window=None,
         rows=DeviceRows(
-            counts=setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, 0]),
+            counts=setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, context if is_decode else 0]),
             query_starts=setting.indices(list(range(0, num_tokens + 1, query_len))),
             seq_lens=setting.indices([context] * num_rows),
         ),

@@ -1,12 +1,13 @@
 """The runner on a GPU: state, inputs and sampling stay on the device, and the host only queues work."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
-from octavo.execution.graphs import CapturedStep, StepGraphs, ladder
+from octavo.execution.graphs import CapturedStep, StepGraphs, decode_sizes, ladder
 from octavo.execution.inputs import InputBuffers, shape_of
 from octavo.execution.results import SampledStep
 from octavo.execution.runner import ModelRunner, TokenMasks
@@ -22,6 +23,8 @@ from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.sampler import Samples
 
 _MEDIUM_STEP = 2048
+_TOKEN_UNIT = 128
+"""Tokens by which steps that are not captured grow: products take tiles of as many."""
 
 
 class DeviceRunner(ModelRunner):
@@ -44,6 +47,7 @@ class DeviceRunner(ModelRunner):
         self.device_sampler = DeviceSampler(self.sampler.parameters, self.inputs.sampled)
         self._graphs = StepGraphs()
         self._shapes = ladder(plan.max_num_seqs, plan.max_num_batched_tokens)
+        self._row_sizes = decode_sizes(plan.max_num_seqs)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -89,8 +93,21 @@ class DeviceRunner(ModelRunner):
             hidden, logits = captured.hidden, captured.logits
         else:
             with self.prompt_vectors.put_in_place(step):
-                hidden, logits = self._forward_shape(shape)
+                hidden, logits = self._forward_shape(self._common_shape(shape))
         return partial(self._draw_from, step, shape.num_rows, captured, hidden, logits)
+
+    def _common_shape(self, shape: StepShape) -> StepShape:
+        """A size that many steps share, and that holds this one.
+
+        The vendor's library has a kernel for nearly every number of rows, and the device comes to rest when one is used
+        for the first time.
+        """
+        num_rows = next(size for size in self._row_sizes if size >= shape.num_rows)
+        if not shape.has_chunks:
+            return replace(shape, num_rows=num_rows, num_tokens=num_rows)
+        num_tokens = -(-shape.num_tokens // _TOKEN_UNIT) * _TOKEN_UNIT
+        num_tokens = max(shape.num_tokens, min(num_tokens, self.plan.max_num_batched_tokens))
+        return replace(shape, num_rows=num_rows, num_tokens=max(num_tokens, num_rows))
 
     def _draw_from(
         self,

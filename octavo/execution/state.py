@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from octavo.platforms.transfer import to_device
 from octavo.records import BlockUpdate, NewRow, Plan, Step
 
+_SHORT_ROW = 512
+"""Tokens below which attention treats rows alike, however many there are."""
+
 Changes = tuple[list[NDArray[np.int64]], list[NDArray[np.int32]]]
 
 
@@ -24,7 +27,8 @@ class BatchState:
         token_ids: ``[S, L]`` int32, prompt and generated tokens; entries past a request's length are arbitrary.
         num_computed: ``[S]`` int32, tokens in the cache.
         block_tables: ``[G, S, M]`` int32, per cache group.
-        header: ``[4]`` int32: the step's number of rows, of those with one token (the first ones), of tokens; unused.
+        header: ``[4]`` int32: the step's number of rows, of those with one token (the first ones), of tokens; about how
+            many tokens such a row has in the mean.
         row_slots, row_num_new, row_samples: ``[S]`` int32, the rows of the step: slot, number of tokens to process,
             whether a token is sampled.
     """
@@ -56,6 +60,7 @@ class BatchState:
         self.header = views["header"]
         self._slots = slots
         self._last_rows: tuple[NDArray[np.generic], ...] = ()
+        self._last_mean = 0
 
     def apply(self, step: Step) -> None:
         """Bring the device up to date with a step: one copy, one scatter."""
@@ -65,12 +70,18 @@ class BatchState:
         if step.block_updates:
             self._add_blocks(changes, step.block_updates)
         rows = (step.slots, step.num_new, step.samples)
-        if not _are_equal(rows, self._last_rows):
+        is_new = not _are_equal(rows, self._last_rows)
+        if is_new:
             self._put(changes, "row_slots", 0, step.slots)
             self._put(changes, "row_num_new", 0, step.num_new)
             self._put(changes, "row_samples", 0, step.samples.astype(np.int32))
-            self._put(changes, "header", 0, np.array([len(step.slots), step.num_decodes, step.num_tokens], np.int32))
             self._last_rows = rows
+        mean = int(step.num_computed[: step.num_decodes].mean()) if step.num_decodes else 0
+        # It grows with every step; whoever reads it makes nothing of a difference like this.
+        if is_new or 8 * abs(mean - self._last_mean) > max(self._last_mean, _SHORT_ROW):
+            header = [len(step.slots), step.num_decodes, step.num_tokens, mean]
+            self._put(changes, "header", 0, np.array(header, np.int32))
+            self._last_mean = mean
         if changes[0]:
             record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
             on_device = to_device(record, self.arena.device)

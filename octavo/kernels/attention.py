@@ -36,7 +36,7 @@ class DeviceRows:
     """The rows of a step as kernels read them, all on the device.
 
     Attributes:
-        counts: int32: number of rows, of those that decode (the first ones), of tokens.
+        counts: int32: number of rows, of those that decode (the first ones), of tokens; these rows' mean length.
         query_starts: ``[R + 1]`` int32, each row's first token among T.
         seq_lens: ``[R]`` int32, tokens of each request after this step.
     """

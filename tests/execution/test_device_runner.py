@@ -14,6 +14,7 @@ from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tok
 from octavo.execution.device_runner import DeviceRunner
 from octavo.execution.graphs import decode_sizes, ladder
 from octavo.hub.model_config import LayerType, ModelConfig
+from octavo.kernels import StepShape
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.models.base import CausalLM
 from octavo.records import EngineRequest, SamplingParams
@@ -33,7 +34,7 @@ class DeviceEngine(TinyEngine):
     def __init__(self, config: ModelConfig, model: CausalLM, **settings: Any) -> None:
         super().__init__(config, model, **settings)
         backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
-        self.runner = DeviceRunner(model, config, self.plan, torch.float32, DEVICE, backend)
+        self.runner: DeviceRunner = DeviceRunner(model, config, self.plan, torch.float32, DEVICE, backend)
 
 
 def make_requests() -> list[EngineRequest]:
@@ -151,6 +152,23 @@ def test_a_runner_that_nobody_holds_is_gone_at_once() -> None:
         assert cache() is None
     finally:
         gc.enable()
+
+
+def test_steps_that_are_not_captured_come_in_few_sizes() -> None:
+    config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
+    engine = DeviceEngine(config, tiny_model(config))
+    common = engine.runner._common_shape
+    most_rows, most_tokens = engine.plan.max_num_seqs, engine.plan.max_num_batched_tokens
+    sizes = set()
+    for num_rows in range(1, most_rows + 1):
+        for num_tokens in range(num_rows + 1, most_tokens + 1):
+            shape = common(StepShape(num_rows, num_tokens, num_tokens, True, True, False))
+            assert num_rows <= shape.num_rows <= most_rows
+            assert max(num_tokens, shape.num_rows) <= shape.num_tokens <= most_tokens
+            sizes.add((shape.num_rows, shape.num_tokens))
+        decode = common(StepShape(num_rows, num_rows, 1, True, False, False))
+        assert decode.num_tokens == decode.num_rows
+    assert len(sizes) <= len(decode_sizes(most_rows)) * (1 + most_tokens // 128)
 
 
 def test_captured_sizes_cover_every_batch_with_little_padding() -> None:

@@ -99,11 +99,10 @@ class TritonAttention(AttentionBackend):
         rows, shape = plan.rows, plan.shape
         assert rows is not None and shape is not None
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        k, v = (qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]) if shape.is_fresh else (None, None)
         prefill_attention(
             qkv[:, :heads],
-            k,
-            v,
+            qkv[:, heads : heads + kv_heads],
+            qkv[:, heads + kv_heads :],
             kv_cache,
             plan.block_tables,
             plan.slots,
@@ -114,6 +113,7 @@ class TritonAttention(AttentionBackend):
             num_tokens=shape.num_tokens,
             num_rows=shape.num_rows,
             max_query_len=shape.max_query_len,
+            is_fresh=shape.is_fresh,
             scale=spec.scale,
             window=plan.window,
             softcap=spec.softcap,
@@ -134,11 +134,11 @@ class TritonAttention(AttentionBackend):
         return choose_tile(spec.head_dim, dtype, num_programs)
 
     def _workspace(self, spec: AttentionSpec) -> DecodeWorkspace:
-        """Room for as many chunks as fill the device; rows beyond that have one each."""
+        """Room for as many chunks as fill the device, and for two a row."""
         key = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         if key not in self._workspaces:
             wanted = max(MAX_CHUNKS, 4 * self._num_sms // spec.num_kv_heads)
-            splits = _DETERMINISTIC_CUT.max_chunks if self._deterministic else -(-wanted // self._max_rows)
+            splits = _DETERMINISTIC_CUT.max_chunks if self._deterministic else max(-(-wanted // self._max_rows), 2)
             self._workspaces[key] = DecodeWorkspace.allocate(
                 self._max_rows, spec.num_heads, spec.head_dim, splits, self._device
             )

@@ -26,6 +26,9 @@ MIN_CHUNK_OF_FEW = 64
 MIN_CHUNK_OF_MANY = 1024
 """The same where rows fill the device, and only a row much longer than the others needs more than one program."""
 
+MAX_EVEN_CHUNKS = 4
+"""Most chunks of such a row: programs with nothing to do cost a little, too."""
+
 MANY_PROGRAMS = 320
 """Rows times key/value heads beyond which small programs balance better than large ones are quick."""
 
@@ -90,12 +93,15 @@ class Cut(NamedTuple):
 
     Attributes:
         max_chunks, min_tokens: most chunks of a row, fewest tokens of a chunk; on these a row's bits depend.
+        is_even: nor are chunks shorter than the rows in the mean, so that only much longer ones are cut; bits then
+            depend on the other rows.
         num_programs: programs that share out a row's chunks; None is one each.
     """
 
     max_chunks: int
     min_tokens: int
     num_programs: int | None = None
+    is_even: bool = False
 
 
 def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
@@ -125,16 +131,18 @@ def choose_cut(
     num_programs = num_rows * num_kv_heads
     # More than fit the device at once would wait for a place, also those that have nothing to do.
     max_chunks = min(num_multiprocessors // num_programs, MAX_CHUNKS)
-    min_tokens = MIN_CHUNK
+    min_tokens, is_even = MIN_CHUNK, False
     if max_chunks >= 4:
         min_tokens = MIN_CHUNK_OF_FEW if head_dim >= 128 else MIN_CHUNK // 2
     elif num_programs <= 2 * num_multiprocessors:
         min_tokens = MIN_CHUNK if max_chunks > 1 else MIN_CHUNK_OF_MANY
         max_chunks = max(max_chunks, 2)
+    else:
+        max_chunks, is_even = MAX_EVEN_CHUNKS, True
     max_chunks = min(max_chunks, triton.cdiv(max_len, min_tokens))
     if max_places is not None:
         max_chunks = min(max_chunks, max_places // num_rows)
-    return Cut(max(max_chunks, 1), min_tokens)
+    return Cut(max(max_chunks, 1), min_tokens, is_even=is_even)
 
 
 def decode_attention(
@@ -163,7 +171,8 @@ def decode_attention(
         block_tables: ``[S, M]`` int32, by slot; entries outside a row's length and window are not used.
         slots: ``[R]`` integers, each row's slot.
         seq_lens: ``[R]`` int32, tokens of each row, the new one included.
-        counts: int32 on the device; ``counts[1]`` is how many rows, the first ones, decode. Others are not touched.
+        counts: int32 on the device; ``counts[1]`` is how many rows, the first ones, decode; others are not touched.
+            ``counts[3]`` is their mean length, for an even cut.
         out: ``[≥ R, H, D]``, like ``q``.
         num_rows: ``R`` of the launch.
         window: tokens that a query sees, itself included; None is all.
@@ -221,7 +230,7 @@ def launch(
     # Each warp holds sums of its own where registers have room for them.
     has_walkers = kv_cache.dtype != torch.float32 and group <= 16
     assert not preparation["FUSED"] or cut.num_programs is None
-    paged_decode_kernel[num_kv_heads, cut.num_programs or cut.max_chunks, num_rows](
+    paged_decode_kernel[num_kv_heads, num_rows, cut.num_programs or cut.max_chunks](
         qkv,
         qkv.stride(0),
         **preparation,
@@ -241,6 +250,7 @@ def launch(
         arrivals=workspace.arrivals,
         max_chunks=cut.max_chunks,
         min_tiles=max(cut.min_tokens // tile.num_tokens, 1),
+        is_even=int(cut.is_even),
         scale=scale,
         window=0 if window is None else window,
         softcap=0.0 if softcap is None else softcap,

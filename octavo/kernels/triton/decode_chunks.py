@@ -17,7 +17,7 @@ COPIES = tl.constexpr(4)
 """How often a chunk's weight is kept: as many values as a thread reads at once."""
 
 
-@triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "window"])
+@triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "is_even", "window"])
 def paged_decode_kernel(
     qkv: tl.tensor,
     qkv_stride: tl.tensor,
@@ -44,6 +44,7 @@ def paged_decode_kernel(
     arrivals: tl.tensor,
     max_chunks: tl.tensor,
     min_tiles: tl.tensor,
+    is_even: tl.tensor,
     scale: tl.tensor,
     window: tl.tensor,
     softcap: tl.tensor,
@@ -62,9 +63,10 @@ def paged_decode_kernel(
     HAS_SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
+    """Chunks of one row and key/value head; grid (key/value heads, rows, programs of a row).
 
-    If ``FUSED``, each chunk has a program of its own; else a program may take several, one after the other.
+    If ``FUSED``, each chunk has a program of its own; else a program may take several, one after the other. Programs
+    for chunks that few rows have come last, when those with nothing to do are in nobody's way.
 
     Args:
         qkv: rows of queries; if ``FUSED``, of queries, keys and values that are not yet normed, rotated and stored.
@@ -72,11 +74,13 @@ def paged_decode_kernel(
         kv_cache: ``[2, blocks, Hkv, BLOCK_SIZE, HEAD_DIM]``.
         logsums, partials, arrivals: see ``DecodeWorkspace``.
         max_chunks, min_tiles: most chunks of a row, fewest tiles of ``TOKENS`` tokens that are worth one of their own.
+        is_even: whether a chunk has about as many as the rows have in the mean, or more; 0 or 1.
         WALKERS: how many parts of a tile have a softmax of their own: one a warp, or one in all.
     """
     BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP), 16)
-    head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     num_decoding = tl.load(counts + 1)
+    mean_tiles = tl.load(counts + 3, is_even != 0, other=0) // TOKENS
     slot = tl.load(slots + row).to(tl.int64)
     seq_len = tl.load(seq_lens + row)
     if row >= num_decoding:
@@ -90,7 +94,11 @@ def paged_decode_kernel(
     first = tl.maximum(seq_len - window, 0) if HAS_WINDOW else 0
     first_tile = first // TOKENS
     num_tiles = tl.maximum(tl.cdiv(end, TOKENS) - first_tile, 1)
-    chunk_tiles = tl.maximum(tl.cdiv(num_tiles, max_chunks), min_tiles)
+    chunk_tiles = min_tiles
+    if is_even:
+        even_tiles = tl.maximum(mean_tiles, min_tiles)
+        chunk_tiles = tl.cdiv(num_tiles, tl.maximum((num_tiles + even_tiles // 2) // even_tiles, 1))
+    chunk_tiles = tl.maximum(tl.cdiv(num_tiles, max_chunks), chunk_tiles)
     num_chunks = tl.cdiv(num_tiles, chunk_tiles)
     if split >= num_chunks:
         return
@@ -115,7 +123,7 @@ def paged_decode_kernel(
             tl.extra.cuda.gdc_launch_dependents()
         group = qkv + row * qkv_stride + head * GROUP * HEAD_DIM
         queries = load_queries(group, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS)
-        for chunk in range(split, num_chunks, tl.num_programs(1)):
+        for chunk in range(split, num_chunks, tl.num_programs(2)):
             _attend_chunk(
                 chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries,
                 qkv, cos, sin, q_norm, k_norm, eps,

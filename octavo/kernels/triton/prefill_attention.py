@@ -10,8 +10,8 @@ from octavo.kernels.triton.prefill_portable import TileConfig, portable_prefill
 
 def prefill_attention(
     q: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
+    k: torch.Tensor,
+    v: torch.Tensor,
     kv_cache: torch.Tensor,
     block_tables: torch.Tensor,
     slots: torch.Tensor,
@@ -23,6 +23,7 @@ def prefill_attention(
     num_tokens: int,
     num_rows: int,
     max_query_len: int,
+    is_fresh: bool,
     scale: float,
     window: int | None,
     softcap: float | None,
@@ -33,8 +34,7 @@ def prefill_attention(
 
     Args:
         q: ``[≥ T, H, D]``, the last two dimensions contiguous.
-        k, v: ``[≥ T, Hkv, D]``, the last two dimensions contiguous: the step's own keys and values, if no row has
-            anything before its chunk; None reads the cache.
+        k, v: ``[≥ T, Hkv, D]``, the last two dimensions contiguous: the step's own keys and values.
         kv_cache: ``[2, blocks, Hkv, block_size, D]``, which holds the step's tokens already.
         block_tables: ``[S, M]`` int32, rows by slot; only entries of tokens that a query sees are read.
         slots: ``[R]`` integers, each row's slot.
@@ -43,16 +43,17 @@ def prefill_attention(
         counts: ``[≥ 2]`` int32: the step's rows, and how many of them, the first ones, decode one token.
         out: ``[≥ T, H, D]``, the last two dimensions contiguous; tokens of no chunk are left as they are.
         num_tokens, num_rows, max_query_len: upper bounds known to the host.
+        is_fresh: no row has anything before its chunk, so that the cache need not be read.
         window: tokens that a query sees, itself included; None is all.
         softcap: scores become ``c · tanh(scores / c)``.
         sinks: ``[H]``, a logit that each softmax has in its denominator (arXiv:2309.17453).
         deterministic: take the same kernel and tiles for every mix of chunks, so that a row's bits are its own.
     """
-    keys, values = (kv_cache[0], kv_cache[1]) if k is None or v is None else (k, v)
-    num_heads, num_kv_heads = q.shape[1], keys.shape[1]
-    if (deterministic or max_query_len > _SHORT_CHUNK) and can_hopper_prefill(q, keys):
+    cache = None if is_fresh else kv_cache
+    num_heads, num_kv_heads = q.shape[1], k.shape[1]
+    if (deterministic or max_query_len > _SHORT_CHUNK) and can_hopper_prefill(q, k, cache):
         hopper_prefill(
-            q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
+            q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
             num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
             config=hopper_config(q.shape[2]),
         )  # fmt: skip
@@ -62,6 +63,7 @@ def prefill_attention(
     pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE and is_short else 1
     num_programs = (num_tokens // 128 + num_rows) * num_heads
     is_small = is_short or deterministic or num_programs < num_multiprocessors(q.device)
+    keys, values = (k, v) if cache is None else (cache[0], cache[1])
     portable_prefill(
         q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
         num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,

@@ -1,7 +1,8 @@
 """Prefill attention on Hopper: warps that load, warps that compute (arXiv:2407.08608).
 
 A tile of 128 queries is computed by two groups of four warps, 64 queries each, while one more warp finds tiles and
-keeps the tensor memory accelerator busy with keys and values. Each group has a product under way while it takes
+keeps the tensor memory accelerator busy with keys and values: those of a row that begins in this step lie together, a
+longer row's come page by page. Each group has a product under way while it takes
 exponentials, and the two groups take turns at issuing products, so that one multiplies while the other does not.
 Programs stay for tile after tile, so that the next one's keys arrive while the last one's results leave.
 """
@@ -41,23 +42,24 @@ def hopper_config(head_dim: int) -> HopperConfig:
     return HopperConfig(64 if head_dim > 128 else 128, 2, True)
 
 
-def can_hopper_prefill(q: torch.Tensor, keys: torch.Tensor) -> bool:
-    """Whether the kernel can serve these queries, over contiguous or paged keys (4 dimensions)."""
+def can_hopper_prefill(q: torch.Tensor, k: torch.Tensor, kv_cache: torch.Tensor | None) -> bool:
+    """Whether the kernel can serve these queries, over the step's keys and, if it is given, the cache."""
     head_dim = q.shape[2]
     if IS_INTERPRETED or q.dtype not in _ELEMENTS or head_dim not in {64, 128, 256} or not _is_hopper(q.device):
         return False
-    if not all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 for x in (q, keys)):
+    if not all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 for x in (q, k)):
         return False
-    if keys.dim() == 4:
-        are_rows = keys.stride(2) == head_dim and all(stride % head_dim == 0 for stride in keys.stride()[:2])
-        return are_rows and keys.shape[2] in {8, 16, 32, 64}
-    return True
+    if kv_cache is None:
+        return True
+    are_rows = kv_cache.stride(3) == head_dim and all(stride % head_dim == 0 for stride in kv_cache.stride()[1:3])
+    return are_rows and kv_cache.data_ptr() % 16 == 0 and kv_cache.shape[3] in {8, 16, 32, 64}
 
 
 def hopper_prefill(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    kv_cache: torch.Tensor | None,
     block_tables: torch.Tensor,
     slots: torch.Tensor,
     query_starts: torch.Tensor,
@@ -76,30 +78,32 @@ def hopper_prefill(
     """Launch the kernel; arguments as of ``prefill_attention``. Launches must not run at the same time.
 
     Args:
-        k, v: ``[T, Hkv, D]`` contiguous keys, or the cache's halves ``[blocks, Hkv, block_size, D]``.
+        kv_cache: None if no row has anything before its chunk.
     """
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = k.shape[1]
-    is_paged = k.dim() == 4
-    if is_paged:
-        box = (k.shape[2], PAGE_COLUMNS)
-        num_values = head_dim + sum((k.shape[i] - 1) * k.stride(i) for i in range(3))
-        key_shape, key_stride = (num_values // head_dim, head_dim), head_dim
-    else:
-        box = (config.block_n, head_dim)
-        key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
+    box = (config.block_n, head_dim)
+    key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
+    # A cache is a matrix of rows of a head: those of a page follow each other.
+    pages: list[TensorDescriptor | None] = [None, None]
+    block_rows, head_rows = 0, 0
+    if kv_cache is not None:
+        page = (kv_cache.shape[3], PAGE_COLUMNS)
+        num_values = head_dim + sum((kv_cache.shape[i] - 1) * kv_cache.stride(i) for i in (1, 2, 3))
+        shape = (num_values // head_dim, head_dim)
+        pages = [_descriptor(half, shape, head_dim, page) for half in (kv_cache[0], kv_cache[1])]
+        block_rows, head_rows = kv_cache.stride(1) // head_dim, kv_cache.stride(2) // head_dim
     num_tiles = num_tokens // (2 * HALF_TILE) + num_rows
     _hopper_kernel[(min(num_tiles * num_heads, num_multiprocessors(q.device)),)](
         _descriptor(q, (q.shape[0], num_heads * head_dim), q.stride(0), (HALF_TILE, head_dim)),
-        _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box),
+        _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box), *pages,
         out, query_starts, seq_lens, counts, slots, block_tables, sinks, _queue(q.device),
-        out.stride(0), block_tables.stride(0),
-        k.stride(0) // head_dim if is_paged else 0, k.stride(1) // head_dim if is_paged else 0,
+        out.stride(0), block_tables.stride(0), block_rows, head_rows,
         scale * LOG2_E if softcap is None else scale / softcap,
         0.0 if softcap is None else softcap * LOG2_E,
         window or 0,
         GROUP=num_heads // num_kv_heads, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
-        STAGES=config.num_stages, PAGED=is_paged, CAP=softcap is not None, WINDOW=window is not None,
+        STAGES=config.num_stages, PAGED=kv_cache is not None, CAP=softcap is not None, WINDOW=window is not None,
         SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4, **dependent_launch(q.device),
     )  # fmt: skip
 
@@ -107,8 +111,10 @@ def hopper_prefill(
 @gluon.jit
 def _hopper_kernel(
     q_desc,  # [T, H · D], blocks of 64 tokens and a head
-    k_desc,  # [T, Hkv · D], blocks of BLOCK_N tokens and a head; or the cache's keys as rows, blocks of a page
+    k_desc,  # [T, Hkv · D], blocks of BLOCK_N tokens and a head
     v_desc,
+    k_pages,  # the cache's keys as rows of a head, blocks of a page; None if no row has anything before its chunk
+    v_pages,
     out_ptr,  # [T, H, D]
     starts_ptr,  # [R + 1]
     lens_ptr,  # [R]
@@ -174,7 +180,7 @@ def _hopper_kernel(
                         BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
             (consume, (1, rings, board, turns, out_ptr, out_stride, sinks_ptr, scale, softcap, window,
                         BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
-            (produce, ((q_desc, k_desc, v_desc), rings, board, batch, pages, queue_ptr, window,
+            (produce, ((q_desc, k_desc, v_desc, k_pages, v_pages), rings, board, batch, pages, queue_ptr, window,
                         GROUP, NUM_KV_HEADS, BLOCK_N, D, STAGES, PAGED, WINDOW, PDL)),
         ],
         [4, 1],

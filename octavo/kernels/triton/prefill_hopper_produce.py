@@ -58,7 +58,7 @@ def produce(
     WINDOW: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    q_desc, k_desc, v_desc = descriptors
+    q_desc, k_desc, v_desc, k_pages, v_pages = descriptors
     q_ring, k_ring, v_ring = rings
     starts_ptr, lens_ptr, counts_ptr = batch
     slots_ptr, tables_ptr, table_stride, block_rows, head_rows = pages
@@ -86,11 +86,10 @@ def produce(
             first_key, end_key, first_block, block = key_range(
                 first_position, seq_len, window, WINDOW, 2 * half, BLOCK_N
             )
-            if PAGED:
-                page: gl.constexpr = k_desc.block_shape[0]
+            if PAGED and seq_len > length:
+                page: gl.constexpr = k_pages.block_shape[0]
                 table_ptr = tables_ptr + gl.load(slots_ptr + row).to(gl.int64) * table_stride
-            while block >= first_block:
-                if PAGED:
+                while block >= first_block:
                     # Pages that no query sees have no place in the table: fetch others in their stead.
                     rows = ()
                     for i in gl.static_range(BLOCK_N // page):
@@ -98,12 +97,14 @@ def produce(
                         number = gl.minimum(number, (end_key - 1) // page)
                         first_row = gl.load(table_ptr + number) * block_rows + kv_head * head_rows
                         rows = rows + (first_row,)  # type: ignore[assignment]  # noqa: RUF005
-                    _load_pages(k_desc, rows, k_ring, step, BLOCK_N, D, STAGES)
-                    _load_pages(v_desc, rows, v_ring, step, BLOCK_N, D, STAGES)
-                else:
-                    at = start + block * BLOCK_N
-                    _load(k_desc, at, kv_head * D, k_ring, step, STAGES)
-                    _load(v_desc, at, kv_head * D, v_ring, step, STAGES)
+                    _load_pages(k_pages, rows, k_ring, step, BLOCK_N, D, STAGES)
+                    _load_pages(v_pages, rows, v_ring, step, BLOCK_N, D, STAGES)
+                    block -= 1
+                    step += 1
+            while block >= first_block:
+                at = start + block * BLOCK_N
+                _load(k_desc, at, kv_head * D, k_ring, step, STAGES)
+                _load(v_desc, at, kv_head * D, v_ring, step, STAGES)
                 block -= 1
                 step += 1
         index = next_index

@@ -54,7 +54,8 @@ class Case:
                 len(seen), 2, self.num_kv_heads, self.head_dim
             )
         self.seq_lens = torch.tensor(self.lengths + [7] * self.num_padding, dtype=torch.int32)
-        self.counts = torch.tensor([rows + self.num_padding, rows, 0], dtype=torch.int32)
+        mean = sum(self.lengths) // rows
+        self.counts = torch.tensor([rows + self.num_padding, rows, 0, mean], dtype=torch.int32)
         self.q = torch.randn(rows + self.num_padding, self.num_heads, self.head_dim)
         self.sinks = torch.randn(self.num_heads) * 2 if self.has_sinks else None
         self.kv_cache, self.q = self.kv_cache.to(self.device, self.dtype), self.q.to(self.device, self.dtype)
@@ -78,16 +79,22 @@ class Case:
         self, max_chunks: int, tile: Tile | None = None, min_tokens: int = 32, num_programs: int | None = None
     ) -> torch.Tensor:
         """The kernel's output, rows past those that decode included."""
+        return self.run_cut(Cut(max_chunks, min_tokens, num_programs), tile)[0]
+
+    def run_cut(self, cut: Cut, tile: Tile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The kernel's output, and how many chunks each row was cut into: 0 for one that needs no merge."""
         out = torch.full_like(self.q, float("nan"))
-        workspace = DecodeWorkspace.allocate(len(self.q) + 1, self.num_heads, self.head_dim, max_chunks, self.device)
+        rows = len(self.q)
+        workspace = DecodeWorkspace.allocate(rows + 1, self.num_heads, self.head_dim, cut.max_chunks, self.device)
         workspace.partials.fill_(float("nan"))
         decode_attention(
             self.q, self.kv_cache, self.block_tables, self.slots, self.seq_lens, self.counts, out, workspace,
-            num_rows=len(self.q), scale=self.scale, window=self.window, softcap=self.softcap, sinks=self.sinks,
-            cut=Cut(max_chunks, min_tokens, num_programs), tile=tile,
+            num_rows=rows, scale=self.scale, window=self.window, softcap=self.softcap, sinks=self.sinks,
+            cut=cut, tile=tile,
         )  # fmt: skip
         assert not workspace.arrivals.any()
-        return out
+        partials = workspace.partials.view(rows + 1, cut.max_chunks, self.num_heads, self.head_dim)
+        return out, (~partials.isnan().any(-1).any(-1)).sum(1)[: len(self.lengths)]
 
     def expected(self, queries: torch.Tensor | None = None) -> torch.Tensor:
         """A row after another in float32."""
@@ -225,6 +232,18 @@ def test_which_program_takes_a_chunk_does_not_change_a_bit(device: torch.device)
         assert torch.equal(case.run(5, num_programs=num_programs), expected)
 
 
+def test_an_even_cut_cuts_only_rows_much_longer_than_the_mean(device: torch.device) -> None:
+    case = Case([60, 90, 110, 350, 40, 190], 4, 2, 16, device)
+    case.counts[3] = 100
+    out, num_chunks = case.run_cut(Cut(4, 32, is_even=True), Tile(16, 1, 2))
+    case.check(out)
+    assert num_chunks.tolist() == [0, 0, 0, 4, 0, 2]
+    alike = Case([170] * 4, 4, 2, 16, device)
+    out, num_chunks = alike.run_cut(Cut(4, 32, is_even=True), Tile(16, 1, 2))
+    alike.check(out)
+    assert not num_chunks.any()
+
+
 @pytest.mark.parametrize(
     ("num_rows", "num_kv_heads", "max_len", "cut"),
     [
@@ -234,7 +253,7 @@ def test_which_program_takes_a_chunk_does_not_change_a_bit(device: torch.device)
         (4, 8, 32768, Cut(4, 64)),
         (8, 8, 32768, Cut(2, 512)),
         (32, 8, 4096, Cut(2, 1024)),
-        (256, 8, 4096, Cut(1, 512)),
+        (256, 8, 4096, Cut(4, 512, is_even=True)),
     ],
 )
 def test_a_cut_fills_the_device(num_rows: int, num_kv_heads: int, max_len: int, cut: Cut) -> None:

@@ -136,9 +136,8 @@ def check(case: Case, *, fresh: bool = False, softcap: float | None = None, has_
         "sinks": case.sinks if has_sinks else None,
     }
     out = torch.full_like(want, 7.0)
-    k, v = (case.k, case.v) if fresh else (None, None)
     longest = max(query_len for query_len, _ in case.lengths)
-    prefill_attention(case.q, k, v, case.cache, *rows, out, max_query_len=longest, **options)
+    prefill_attention(case.q, case.k, case.v, case.cache, *rows, out, max_query_len=longest, is_fresh=fresh, **options)
     torch.testing.assert_close(out, want, rtol=tolerance, atol=tolerance)
     group = case.q.shape[1] // case.k.shape[1]
     k, v = (case.k, case.v) if fresh else (case.cache[0], case.cache[1])
@@ -216,7 +215,8 @@ def test_many_rows(device: torch.device) -> None:
     out = torch.full_like(case.q, 7.0, memory_format=torch.contiguous_format)
     prefill_attention(
         case.q, case.k, case.v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, out,
-        num_tokens=case.num_tokens, num_rows=131, max_query_len=3, scale=0.3, window=None, softcap=None, sinks=None,
+        num_tokens=case.num_tokens, num_rows=131, max_query_len=3, is_fresh=True, scale=0.3, window=None, softcap=None,
+        sinks=None,
     )  # fmt: skip
     torch.testing.assert_close(out, expected(case, 0.3, None, False), rtol=1e-5, atol=1e-5)
 
@@ -230,10 +230,9 @@ def test_a_broken_row_breaks_no_other(device: torch.device, fresh: bool) -> None
         tensor[second] = float("nan")
     case.cache[:, case.tables[case.slots[1], :2].long()] = float("nan")
     out = torch.full_like(clean, 7.0)
-    k, v = (case.k, case.v) if fresh else (None, None)
     prefill_attention(
-        case.q, k, v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, out,
-        num_tokens=30, num_rows=3, max_query_len=11, scale=1.0, window=None, softcap=None, sinks=None,
+        case.q, case.k, case.v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, out,
+        num_tokens=30, num_rows=3, max_query_len=11, is_fresh=fresh, scale=1.0, window=None, softcap=None, sinks=None,
     )  # fmt: skip
     assert out[second].isnan().all()
     clean[second] = out[second]
