@@ -198,11 +198,7 @@ class Scheduler:
         self.stats.num_steps += 1
         batch = self._last_batch
         # The same array of slots as last time means the same rows, each with one token.
-        if batch is None or part.slots is not batch.slots:
-            is_chunk = part.num_new > 1
-            num_chunks = np.count_nonzero(is_chunk)
-            if not is_chunk[len(is_chunk) - num_chunks :].all():
-                part = part[np.argsort(is_chunk, kind="stable")]
+        if batch is None or part.slots is not batch.source:
             self._last_batch = batch = Batch.of(part, self._rows)
         self._under_way.append(batch)
         changes = self._running.take_changes()
@@ -213,7 +209,7 @@ class Scheduler:
         step = Step(
             step_id=self.stats.num_steps,
             slots=batch.step_slots,
-            num_computed=part.num_computed,
+            num_computed=part.num_computed[batch.order],
             num_new=batch.num_new,
             samples=batch.samples,
             new_rows=changes.new_rows,

@@ -134,11 +134,11 @@ class TritonAttention(AttentionBackend):
         return choose_tile(spec.head_dim, dtype, num_programs)
 
     def _workspace(self, spec: AttentionSpec) -> DecodeWorkspace:
-        """Room for as many chunks as fill the device, and for two a row."""
+        """Room for as many chunks as fill the device; rows beyond that have one each."""
         key = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         if key not in self._workspaces:
             wanted = max(MAX_CHUNKS, 4 * self._num_sms // spec.num_kv_heads)
-            splits = _DETERMINISTIC_CUT.max_chunks if self._deterministic else max(-(-wanted // self._max_rows), 2)
+            splits = _DETERMINISTIC_CUT.max_chunks if self._deterministic else -(-wanted // self._max_rows)
             self._workspaces[key] = DecodeWorkspace.allocate(
                 self._max_rows, spec.num_heads, spec.head_dim, splits, self._device
             )

@@ -26,8 +26,11 @@ MIN_CHUNK_OF_FEW = 64
 MIN_CHUNK_OF_MANY = 1024
 """The same where rows fill the device, and only a row much longer than the others needs more than one program."""
 
-MAX_EVEN_CHUNKS = 4
-"""Most chunks of such a row: programs with nothing to do cost a little, too."""
+MAX_LONG_CHUNKS = 3
+"""Most chunks of such a row."""
+
+LONG_ROWS = 8
+"""One row of so many may be cut then: the longest ones. Programs with nothing to do cost a little, too."""
 
 MANY_PROGRAMS = 320
 """Rows times key/value heads beyond which small programs balance better than large ones are quick."""
@@ -93,15 +96,15 @@ class Cut(NamedTuple):
 
     Attributes:
         max_chunks, min_tokens: most chunks of a row, fewest tokens of a chunk; on these a row's bits depend.
-        is_even: nor are chunks shorter than the rows in the mean, so that only much longer ones are cut; bits then
-            depend on the other rows.
         num_programs: programs that share out a row's chunks; None is one each.
+        num_long: if not 0, only so many rows are cut, the first ones, into chunks no shorter than rows are in the mean;
+            bits then depend on the other rows.
     """
 
     max_chunks: int
     min_tokens: int
     num_programs: int | None = None
-    is_even: bool = False
+    num_long: int = 0
 
 
 def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
@@ -112,7 +115,7 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
     """
     if dtype == torch.float32:
         return Tile(16, 8, 3)
-    return Tile(32, 2, 3) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
+    return Tile(32, 2, 4) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
 
 
 def choose_cut(
@@ -131,18 +134,18 @@ def choose_cut(
     num_programs = num_rows * num_kv_heads
     # More than fit the device at once would wait for a place, also those that have nothing to do.
     max_chunks = min(num_multiprocessors // num_programs, MAX_CHUNKS)
-    min_tokens, is_even = MIN_CHUNK, False
+    min_tokens, num_long = MIN_CHUNK, 0
     if max_chunks >= 4:
         min_tokens = MIN_CHUNK_OF_FEW if head_dim >= 128 else MIN_CHUNK // 2
     elif num_programs <= 2 * num_multiprocessors:
         min_tokens = MIN_CHUNK if max_chunks > 1 else MIN_CHUNK_OF_MANY
         max_chunks = max(max_chunks, 2)
     else:
-        max_chunks, is_even = MAX_EVEN_CHUNKS, True
+        max_chunks, num_long = MAX_LONG_CHUNKS, triton.cdiv(num_rows, LONG_ROWS)
     max_chunks = min(max_chunks, triton.cdiv(max_len, min_tokens))
     if max_places is not None:
-        max_chunks = min(max_chunks, max_places // num_rows)
-    return Cut(max(max_chunks, 1), min_tokens, is_even=is_even)
+        max_chunks = min(max_chunks, max_places // (num_long or num_rows))
+    return Cut(max(max_chunks, 1), min_tokens, num_long=num_long)
 
 
 def decode_attention(
@@ -172,7 +175,7 @@ def decode_attention(
         slots: ``[R]`` integers, each row's slot.
         seq_lens: ``[R]`` int32, tokens of each row, the new one included.
         counts: int32 on the device; ``counts[1]`` is how many rows, the first ones, decode; others are not touched.
-            ``counts[3]`` is their mean length, for an even cut.
+            ``counts[3]`` is their mean length, for a cut of the longest, which should come first.
         out: ``[≥ R, H, D]``, like ``q``.
         num_rows: ``R`` of the launch.
         window: tokens that a query sees, itself included; None is all.
@@ -222,7 +225,7 @@ def launch(
     """Launch the kernel; ``preparation`` is its arguments for what becomes of a row before attention."""
     _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
     num_heads = out.shape[1]
-    assert num_rows * cut.max_chunks <= len(workspace.logsums)
+    assert (cut.num_long or num_rows) * cut.max_chunks <= len(workspace.logsums)
     assert num_rows <= len(workspace.arrivals)
     assert kv_cache.stride()[-2:] == (head_dim, 1)
     tile = tile or choose_tile(head_dim, kv_cache.dtype, num_rows * num_kv_heads)
@@ -230,7 +233,11 @@ def launch(
     # Each warp holds sums of its own where registers have room for them.
     has_walkers = kv_cache.dtype != torch.float32 and group <= 16
     assert not preparation["FUSED"] or cut.num_programs is None
-    paged_decode_kernel[num_kv_heads, num_rows, cut.num_programs or cut.max_chunks](
+    if cut.num_long:
+        num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
+    else:
+        num_programs = cut.num_programs or cut.max_chunks, num_rows
+    paged_decode_kernel[num_kv_heads, *num_programs](
         qkv,
         qkv.stride(0),
         **preparation,
@@ -250,7 +257,7 @@ def launch(
         arrivals=workspace.arrivals,
         max_chunks=cut.max_chunks,
         min_tiles=max(cut.min_tokens // tile.num_tokens, 1),
-        is_even=int(cut.is_even),
+        num_long=cut.num_long,
         scale=scale,
         window=0 if window is None else window,
         softcap=0.0 if softcap is None else softcap,

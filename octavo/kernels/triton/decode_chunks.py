@@ -17,7 +17,7 @@ COPIES = tl.constexpr(4)
 """How often a chunk's weight is kept: as many values as a thread reads at once."""
 
 
-@triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "is_even", "window"])
+@triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "num_long", "window"])
 def paged_decode_kernel(
     qkv: tl.tensor,
     qkv_stride: tl.tensor,
@@ -44,7 +44,7 @@ def paged_decode_kernel(
     arrivals: tl.tensor,
     max_chunks: tl.tensor,
     min_tiles: tl.tensor,
-    is_even: tl.tensor,
+    num_long: tl.tensor,
     scale: tl.tensor,
     window: tl.tensor,
     softcap: tl.tensor,
@@ -63,10 +63,10 @@ def paged_decode_kernel(
     HAS_SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Chunks of one row and key/value head; grid (key/value heads, rows, programs of a row).
+    """Chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
 
-    If ``FUSED``, each chunk has a program of its own; else a program may take several, one after the other. Programs
-    for chunks that few rows have come last, when those with nothing to do are in nobody's way.
+    If ``FUSED``, each chunk has a program of its own; else a program may take several, one after the other. If only
+    long rows are cut, the programs of their further chunks come before those of the rows: longest first.
 
     Args:
         qkv: rows of queries; if ``FUSED``, of queries, keys and values that are not yet normed, rotated and stored.
@@ -74,13 +74,24 @@ def paged_decode_kernel(
         kv_cache: ``[2, blocks, Hkv, BLOCK_SIZE, HEAD_DIM]``.
         logsums, partials, arrivals: see ``DecodeWorkspace``.
         max_chunks, min_tiles: most chunks of a row, fewest tiles of ``TOKENS`` tokens that are worth one of their own.
-        is_even: whether a chunk has about as many as the rows have in the mean, or more; 0 or 1.
+        num_long: if not 0, so many of the first rows are cut, into chunks of about the rows' mean length or more.
         WALKERS: how many parts of a tile have a softmax of their own: one a warp, or one in all.
     """
     BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP), 16)
-    head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    num_places, num_programs = max_chunks, tl.num_programs(1)
+    if num_long > 0:
+        num_programs = max_chunks
+        first_row = num_long * (max_chunks - 1)
+        if row < first_row:
+            split = 1 + (row // num_long).to(tl.int32)
+            row = row % num_long
+        else:
+            row -= first_row
+            if row >= num_long:
+                max_chunks = 1
     num_decoding = tl.load(counts + 1)
-    mean_tiles = tl.load(counts + 3, is_even != 0, other=0) // TOKENS
+    mean_tiles = tl.load(counts + 3, num_long > 0, other=0) // TOKENS
     slot = tl.load(slots + row).to(tl.int64)
     seq_len = tl.load(seq_lens + row)
     if row >= num_decoding:
@@ -95,7 +106,7 @@ def paged_decode_kernel(
     first_tile = first // TOKENS
     num_tiles = tl.maximum(tl.cdiv(end, TOKENS) - first_tile, 1)
     chunk_tiles = min_tiles
-    if is_even:
+    if num_long > 0:
         even_tiles = tl.maximum(mean_tiles, min_tiles)
         chunk_tiles = tl.cdiv(num_tiles, tl.maximum((num_tiles + even_tiles // 2) // even_tiles, 1))
     chunk_tiles = tl.maximum(tl.cdiv(num_tiles, max_chunks), chunk_tiles)
@@ -103,7 +114,7 @@ def paged_decode_kernel(
     if split >= num_chunks:
         return
     out += row * out_stride + head * GROUP * HEAD_DIM
-    place = row * max_chunks * NUM_HEADS + head * GROUP
+    place = row * num_places * NUM_HEADS + head * GROUP
     logsums += place * COPIES
     partials += place * HEAD_DIM
     arrivals += row * NUM_HEADS + head
@@ -123,7 +134,7 @@ def paged_decode_kernel(
             tl.extra.cuda.gdc_launch_dependents()
         group = qkv + row * qkv_stride + head * GROUP * HEAD_DIM
         queries = load_queries(group, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS)
-        for chunk in range(split, num_chunks, tl.num_programs(2)):
+        for chunk in range(split, num_chunks, num_programs):
             _attend_chunk(
                 chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries,
                 qkv, cos, sin, q_norm, k_norm, eps,

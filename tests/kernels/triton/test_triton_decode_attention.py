@@ -232,14 +232,14 @@ def test_which_program_takes_a_chunk_does_not_change_a_bit(device: torch.device)
         assert torch.equal(case.run(5, num_programs=num_programs), expected)
 
 
-def test_an_even_cut_cuts_only_rows_much_longer_than_the_mean(device: torch.device) -> None:
-    case = Case([60, 90, 110, 350, 40, 190], 4, 2, 16, device)
+def test_of_many_rows_only_the_first_that_are_much_longer_than_the_mean_are_cut(device: torch.device) -> None:
+    case = Case([350, 110, 190, 200, 60, 40], 4, 2, 16, device, num_padding=2)
     case.counts[3] = 100
-    out, num_chunks = case.run_cut(Cut(4, 32, is_even=True), Tile(16, 1, 2))
+    out, num_chunks = case.run_cut(Cut(4, 32, num_long=3), Tile(16, 1, 2))
     case.check(out)
-    assert num_chunks.tolist() == [0, 0, 0, 4, 0, 2]
+    assert num_chunks.tolist() == [4, 0, 2, 0, 0, 0]
     alike = Case([170] * 4, 4, 2, 16, device)
-    out, num_chunks = alike.run_cut(Cut(4, 32, is_even=True), Tile(16, 1, 2))
+    out, num_chunks = alike.run_cut(Cut(4, 32, num_long=4), Tile(16, 1, 2))
     alike.check(out)
     assert not num_chunks.any()
 
@@ -253,7 +253,7 @@ def test_an_even_cut_cuts_only_rows_much_longer_than_the_mean(device: torch.devi
         (4, 8, 32768, Cut(4, 64)),
         (8, 8, 32768, Cut(2, 512)),
         (32, 8, 4096, Cut(2, 1024)),
-        (256, 8, 4096, Cut(4, 512, is_even=True)),
+        (256, 8, 4096, Cut(3, 512, num_long=32)),
     ],
 )
 def test_a_cut_fills_the_device(num_rows: int, num_kv_heads: int, max_len: int, cut: Cut) -> None:
