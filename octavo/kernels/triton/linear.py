@@ -1,7 +1,6 @@
 """Matrix products of small batches, at the speed at which their weights can be read."""
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,54 +8,16 @@ import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.linear import GATES
+from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.linear_hopper import HopperTile, hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, Plan, choose_plan
 from octavo.kernels.triton.linear_stream import StreamTile, choose_tile, stream_linear
+from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 
-Choice = Plan | StreamTile | None
+Choice = Plan | StreamTile | HopperTile | None
 """How a product is computed; None is the vendor's library."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """What the programs of one launch share; launches of one stream follow each other and can use the same.
-
-    Attributes:
-        partials: float32, parts of sums.
-        arrivals: int32, zero between launches: how many programs of a tile are done.
-    """
-
-    partials: torch.Tensor
-    arrivals: torch.Tensor
-
-
-# Enough for most models, so that one workspace serves all of a model's products.
-_LEAST_PARTIALS = 8 << 20
-_LEAST_TILES = 4096
-
-_workspaces: dict[torch.device, Workspace] = {}
-
-
-def reserve_workspace(
-    device: torch.device, num_partials: int, num_tiles: int, *, at_hand: Workspace | None = None
-) -> Workspace:
-    """A workspace of at least this size: the one at hand, else the device's.
-
-    A larger need makes a new one; whoever holds the old one (a product that is part of a captured graph) keeps it.
-    """
-    current = _workspaces.get(device)
-    for space in (at_hand, current):
-        if space is not None and space.partials.numel() >= num_partials and space.arrivals.numel() >= num_tiles:
-            return space
-    if current is not None:
-        num_partials = max(num_partials, current.partials.numel())
-        num_tiles = max(num_tiles, current.arrivals.numel())
-    _workspaces[device] = Workspace(
-        partials=torch.empty(max(num_partials, _LEAST_PARTIALS), dtype=torch.float32, device=device),
-        arrivals=torch.zeros(max(num_tiles, _LEAST_TILES), dtype=torch.int32, device=device),
-    )
-    return _workspaces[device]
 
 
 @functools.cache
@@ -127,13 +88,14 @@ class SmallBatchLinear:
                     num_sms=self._num_sms,
                 )
             elif not IS_INTERPRETED:  # which knows no threads
-                self._choices[key] = choose_tile(
+                choose = choose_tile if num_rows < linear_hopper.FEWEST_ROWS else linear_hopper.choose_tile
+                self._choices[key] = choose(
                     num_rows, num_channels, num_features, is_gated=is_gated, num_sms=self._num_sms
                 )
         return self._choices.setdefault(key, None)
 
     def launch(
-        self, x: torch.Tensor, choice: Plan | StreamTile, activation: str, out: torch.Tensor | None = None
+        self, x: torch.Tensor, choice: Plan | StreamTile | HopperTile, activation: str, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """One launch of a kernel: ``[M, K] → [M, N]``, or ``[M, N / 2]`` with an activation."""
         if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
@@ -142,6 +104,10 @@ class SmallBatchLinear:
         assert y.is_contiguous()
         if isinstance(choice, StreamTile):
             stream_linear(x, self.weight, self.bias, y, activation, choice)
+        elif isinstance(choice, HopperTile):
+            needed = linear_hopper.workspace_size(len(x), y.shape[1], choice, is_gated=activation != "none")
+            space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
+            hopper_linear(x, self.weight, self.bias, y, activation, choice, space)
         else:
             grid, args, kwargs = self._arguments(x, y, choice, activation)
             linear_kernel[grid](*args, **kwargs)

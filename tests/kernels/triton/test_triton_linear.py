@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from octavo.kernels.linear import GATES
-from octavo.kernels.triton.linear import SmallBatchLinear, reserve_workspace
+from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.linear_plan import MAX_ROWS, SMALL_ROWS, WIDE_CHANNELS, WIDE_ROWS, Plan, choose_plan
+from octavo.kernels.triton.linear_workspace import reserve_workspace
 
 # Triton's interpreter multiplies no bfloat16.
 DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]

@@ -1,0 +1,351 @@
+"""Matrix products of a few dozen rows on Hopper: a warp that loads, groups of four warps that multiply.
+
+A program multiplies 64 or 128 rows of the weight by a tile of rows of ``x``, over all input features or a part of them;
+parts of a sum are added, in their order, by the program that arrives last. The loading warp fills its ring with weights
+before it waits for the kernel that computes ``x``: while one kernel ends, the weights of the next are on their way.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.linear_workspace import Workspace
+
+# Renamed after Triton 3.6.
+_async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+CHANNELS = 64
+"""Weight rows that a group of warps multiplies at a time."""
+
+FEWEST_ROWS, MOST_ROWS = 33, 128
+"""With fewer, streams of the weight are faster; with more, the library, whose programs share what they read."""
+
+_LONG_SUM = 4096
+_RING_BYTES, _HALF_RING_BYTES = 222 << 10, 110 << 10
+"""Shared memory for the rings of a program that has a multiprocessor to itself, and of one that shares it."""
+_ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class HopperTile:
+    """What a program computes, and how.
+
+    Attributes:
+        num_rows: rows of ``x`` of a tile.
+        num_columns: input features of a stage of the ring.
+        num_groups: groups of warps, each with 64 channels of its own.
+        num_parts: programs that share a tile's sum.
+        num_stages: depth of the ring.
+        is_shared: whether two programs, or this one and the next kernel's, fit a multiprocessor.
+    """
+
+    num_rows: int
+    num_columns: int
+    num_groups: int
+    num_parts: int
+    num_stages: int
+    is_shared: bool
+
+
+def choose_tile(
+    num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
+) -> HopperTile | None:
+    """The tile for a product, or None where it would not be fast; measured on an H200.
+
+    Args:
+        num_channels: outputs a row; with a gate, of which two products are made.
+    """
+    if not FEWEST_ROWS <= num_rows <= MOST_ROWS:
+        return None
+    block_m, num_columns, num_groups = 64, 128, 1
+    if num_rows > 64 and num_features >= _LONG_SUM:
+        # One tile of all rows: to read the weights of long sums twice would cost more than programs idle.
+        block_m, num_columns, num_groups = 128, 64, 2 if is_gated else 1
+    num_tiles = -(-num_channels // (CHANNELS * num_groups)) * -(-num_rows // block_m)
+    num_steps = -(-num_features // num_columns)
+    num_parts = min(max(num_sms // num_tiles, 1), num_steps)
+    stage_bytes = 2 * num_columns * (CHANNELS * num_groups * (2 if is_gated else 1) + block_m)
+    is_crowded = num_tiles > num_sms and num_groups == 1
+    most_stages = (_HALF_RING_BYTES if is_crowded else _RING_BYTES) // stage_bytes
+    # By twos, since a kernel is compiled for each.
+    num_stages = min(-(-num_steps // (2 * num_parts)) * 2, most_stages)
+    is_shared = num_stages * stage_bytes <= _HALF_RING_BYTES
+    return HopperTile(block_m, num_columns, num_groups, num_parts, num_stages, is_shared)
+
+
+def workspace_size(num_rows: int, num_channels: int, tile: HopperTile, *, is_gated: bool) -> tuple[int, int]:
+    """Float32 values and counters that the programs share."""
+    if tile.num_parts == 1:
+        return 0, 0
+    tiles_n, _, tiles_m = _grid(num_rows, num_channels, tile)
+    num_groups = tiles_n * tiles_m * tile.num_groups
+    return num_groups * tile.num_parts * (2 if is_gated else 1) * CHANNELS * tile.num_rows, num_groups
+
+
+def hopper_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    activation: str,
+    tile: HopperTile,
+    space: Workspace,
+) -> None:
+    """``x Wᵀ + b``, or with an activation the gated product of ``W``'s halves.
+
+    Args:
+        x: ``[M, K]``, bfloat16 or float16, K a multiple of 8; rows contiguous, apart by a multiple of 8, aligned to 16
+            bytes.
+        weight: ``[N, K]`` contiguous, aligned to 16 bytes.
+        out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
+        activation: "none", "silu" or "gelu_tanh".
+        space: at least of :func:`workspace_size`; launches of one stream may share it.
+    """
+    num_rows, num_features = x.shape
+    num_channels = out.shape[1]
+    options: dict[str, Any] = {"maxnreg": 128} if tile.is_shared else {}
+    hopper_linear_kernel[_grid(num_rows, num_channels, tile)](
+        _descriptor(x, tile.num_rows, tile.num_columns),
+        _descriptor(weight, CHANNELS, tile.num_columns),
+        bias,
+        out,
+        space.partials,
+        space.arrivals,
+        num_rows,
+        num_channels,
+        -(-num_features // tile.num_columns),
+        GROUPS=tile.num_groups,
+        STAGES=tile.num_stages,
+        ACTIVATION=activation,
+        num_warps=4,
+        **options,
+        **dependent_launch(x.device),
+    )
+
+
+def _grid(num_rows: int, num_channels: int, tile: HopperTile) -> tuple[int, int, int]:
+    """Programs: tiles of channels, parts of a tile, tiles of rows."""
+    return -(-num_channels // (CHANNELS * tile.num_groups)), tile.num_parts, -(-num_rows // tile.num_rows)
+
+
+def _descriptor(x: torch.Tensor, num_rows: int, num_columns: int) -> TensorDescriptor:
+    box = (num_rows, num_columns)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), list(box), _layout(x.dtype, box))
+
+
+@functools.cache
+def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for(list(box), _ELEMENTS[dtype])
+
+
+@gluon.jit
+def _own_steps(num_steps):
+    """The first of a program's steps over the input features, and the one after the last."""
+    part = gl.program_id(1)
+    return part * num_steps // gl.num_programs(1), (part + 1) * num_steps // gl.num_programs(1)
+
+
+@gluon.jit
+def _load_weights(weight_desc, ring, full, column, stage, num_channels, GROUPS: gl.constexpr, FACTORS: gl.constexpr):
+    first = gl.program_id(0) * (GROUPS * weight_desc.block_shape[0])
+    for group in gl.static_range(GROUPS):
+        for factor in gl.static_range(FACTORS):
+            row = first + group * weight_desc.block_shape[0] + factor * num_channels
+            slot = ring.index((stage * GROUPS + group) * FACTORS + factor)
+            _async_load(weight_desc, [row, column], full.index(stage), slot)
+
+
+@gluon.jit
+def _produce(
+    x_desc,
+    weight_desc,
+    rings,
+    num_channels,
+    num_steps,
+    GROUPS: gl.constexpr,
+    FACTORS: gl.constexpr,
+    STAGES: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """Keep the rings full; the first weights come before the wait for earlier kernels."""
+    x_ring, weight_ring, full, empty = rings
+    columns: gl.constexpr = weight_desc.block_shape[1]
+    num_bytes: gl.constexpr = weight_desc.block_type.nbytes * (GROUPS * FACTORS) + x_desc.block_type.nbytes
+    first_row = gl.program_id(2) * x_desc.block_shape[0]
+    first, last = _own_steps(num_steps)
+    num_early = gl.minimum(last - first, STAGES)
+    for step in range(num_early):
+        mbarrier.expect(full.index(step), num_bytes)
+        column = (first + step) * columns
+        _load_weights(weight_desc, weight_ring, full, column, step, num_channels, GROUPS, FACTORS)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    for step in range(num_early):
+        _async_load(x_desc, [first_row, (first + step) * columns], full.index(step), x_ring.index(step))
+    for step in range(num_early, last - first):
+        stage = step % STAGES
+        column = (first + step) * columns
+        mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
+        mbarrier.expect(full.index(stage), num_bytes)
+        _load_weights(weight_desc, weight_ring, full, column, stage, num_channels, GROUPS, FACTORS)
+        _async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
+
+
+@gluon.jit
+def _add_parts(spots, num_parts, stride, layout: gl.constexpr):
+    """The sum of a tile's parts, in their order."""
+    total = gl.load(spots, cache_modifier=".cg")
+    for part in range(1, num_parts):
+        # Not through the first-level cache: another multiprocessor wrote this.
+        total += gl.load(spots + part * stride, cache_modifier=".cg")
+    return total
+
+
+@gluon.jit
+def _consume(
+    GROUP: gl.constexpr,
+    rings,
+    outputs,
+    GROUPS: gl.constexpr,
+    FACTORS: gl.constexpr,
+    STAGES: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """Multiply what comes, and write a tile's outputs: channels are the instruction's rows, those of ``x`` columns."""
+    x_ring, weight_ring, full, empty = rings
+    bias, out, partials, arrivals, num_rows, num_channels, num_steps = outputs
+    rows: gl.constexpr = x_ring.shape[1]
+    channels: gl.constexpr = weight_ring.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, rows, 16])
+    local_n = gl.arange(0, channels, layout=gl.SliceLayout(1, layout))
+    local_m = gl.arange(0, rows, layout=gl.SliceLayout(0, layout))
+    if PDL:
+        gdc_wait()
+    total = gl.zeros([channels, rows], gl.float32, layout)
+    factor = gl.zeros([channels, rows], gl.float32, layout)
+    first, last = _own_steps(num_steps)
+    for step in range(last - first):
+        stage = step % STAGES
+        mbarrier.wait(full.index(stage), step // STAGES & 1)
+        x = x_ring.index(stage).permute((1, 0))
+        slot = (stage * GROUPS + GROUP) * FACTORS
+        next_total = warpgroup_mma(weight_ring.index(slot), x, total, is_async=True)
+        if FACTORS == 2:
+            next_factor = warpgroup_mma(weight_ring.index(slot + 1), x, factor, is_async=True)
+            total, factor = warpgroup_mma_wait(2, deps=[next_total, next_factor])
+        else:
+            total = warpgroup_mma_wait(1, deps=[next_total])
+        # The products of the step before are done with their stage.
+        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=step > 0)
+    if FACTORS == 2:
+        total, factor = warpgroup_mma_wait(0, deps=[total, factor])
+    else:
+        total = warpgroup_mma_wait(0, deps=[total])
+
+    num_parts = gl.num_programs(1)
+    is_last = num_parts == 1
+    if num_parts > 1:
+        size: gl.constexpr = channels * rows
+        tile = (gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)) * GROUPS + GROUP
+        # In the order of threads and their registers, so that a warp writes what lies together.
+        place_n = local_n // 8 % 2 * 256 + local_n // 16 * 32 + local_n % 8 * 4
+        place_m = local_m // 8 * 512 + local_m % 2 * 128 + local_m % 8 // 2
+        spots = partials + tile * num_parts * (FACTORS * size) + (place_n[:, None] + place_m[None, :])
+        own = spots + gl.program_id(1) * (FACTORS * size)
+        gl.store(own, total)
+        if FACTORS == 2:
+            gl.store(own + size, factor)
+        # All threads' stores come before the arrival; the last program's loads come after it.
+        gl.thread_barrier()
+        is_last = gl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == num_parts - 1
+        if is_last:
+            gl.store(arrivals + tile, 0)
+            total = _add_parts(spots, num_parts, FACTORS * size, layout)
+            if FACTORS == 2:
+                factor = _add_parts(spots + size, num_parts, FACTORS * size, layout)
+    if is_last:
+        n = (gl.program_id(0) * GROUPS + GROUP) * channels + local_n
+        m = gl.program_id(2) * rows + local_m
+        is_channel = n < num_channels
+        if bias is not None:
+            total += gl.load(bias + n, is_channel, other=0.0).to(gl.float32)[:, None]
+        if FACTORS == 2:
+            if bias is not None:
+                factor += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
+            if ACTIVATION == "silu":
+                slope = total
+            else:
+                gl.static_assert(ACTIVATION == "gelu_tanh")
+                # (1 + tanh(z)) / 2 is sigmoid(2z).
+                slope = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+            total = total / (1.0 + gl.exp(-slope)) * factor
+        spots = out + (m[None, :] * num_channels + n[:, None])
+        gl.store(spots, total.to(out.dtype.element_ty), (m < num_rows)[None, :] & is_channel[:, None])
+
+
+@gluon.jit(do_not_specialize=["num_rows", "num_steps"])
+def hopper_linear_kernel(
+    x_desc,  # [M, K], blocks of a tile's rows
+    weight_desc,  # [N, K], blocks of a group's channels
+    bias,  # [N]
+    out,  # [M, N], or with an activation [M, N / 2]
+    partials,
+    arrivals,
+    num_rows,
+    num_channels,
+    num_steps,
+    GROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """Grid (tiles of channels, parts of a tile, tiles of rows)."""
+    FACTORS: gl.constexpr = 1 if ACTIVATION == "none" else 2
+    dtype: gl.constexpr = x_desc.dtype
+    channels: gl.constexpr = weight_desc.block_shape[0]
+    columns: gl.constexpr = weight_desc.block_shape[1]
+    weight_ring = gl.allocate_shared_memory(dtype, [STAGES * GROUPS * FACTORS, channels, columns], weight_desc.layout)
+    x_ring = gl.allocate_shared_memory(dtype, [STAGES, x_desc.block_shape[0], columns], x_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=GROUPS)
+    fence_async_shared()
+    rings = (x_ring, weight_ring, full, empty)
+    outputs = (bias, out, partials, arrivals, num_rows, num_channels, num_steps)
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_consume, (0, rings, outputs, GROUPS, FACTORS, STAGES, ACTIVATION, PDL)),
+                (_produce, (x_desc, weight_desc, rings, num_channels, num_steps, GROUPS, FACTORS, STAGES, PDL)),
+            ],
+            [1],
+            [24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (0, rings, outputs, GROUPS, FACTORS, STAGES, ACTIVATION, PDL)),
+                (_consume, (1, rings, outputs, GROUPS, FACTORS, STAGES, ACTIVATION, PDL)),
+                (_produce, (x_desc, weight_desc, rings, num_channels, num_steps, GROUPS, FACTORS, STAGES, PDL)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip

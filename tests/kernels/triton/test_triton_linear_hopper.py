@@ -1,0 +1,126 @@
+"""Products of a few dozen rows, held against the plain product in float64.
+
+The kernel's warps have different tasks, which Triton's interpreter does not know: an H100 or H200 runs it.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+
+from octavo.kernels.linear import GATES
+from octavo.kernels.triton.linear_hopper import (
+    CHANNELS,
+    FEWEST_ROWS,
+    MOST_ROWS,
+    HopperTile,
+    choose_tile,
+    hopper_linear,
+    workspace_size,
+)
+from octavo.kernels.triton.linear_workspace import Workspace
+
+needs_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs an H100 or H200"
+)
+
+SMALL = HopperTile(num_rows=64, num_columns=64, num_groups=1, num_parts=1, num_stages=2, is_shared=True)
+TILES = [
+    SMALL,
+    dataclasses.replace(SMALL, num_columns=128, num_parts=3, num_stages=4, is_shared=False),
+    dataclasses.replace(SMALL, num_rows=128, num_parts=2, num_stages=3),
+    dataclasses.replace(SMALL, num_rows=128, num_groups=2, num_parts=2, num_stages=4, is_shared=False),
+]
+SHAPES = [(6144, 4096, False), (4096, 4096, False), (12288, 4096, True), (4096, 12288, False)]
+SHAPES += [(4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False), (100, 72, True)]
+
+
+def random(device: torch.device, seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def multiply(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, tile: HopperTile
+) -> torch.Tensor:
+    """Twice over the same workspace, of the least size, full of what an earlier launch may have left."""
+    is_gated = activation != "none"
+    out = x.new_full((len(x), len(weight) // (2 if is_gated else 1)), float("nan"))
+    num_partials, num_tiles = workspace_size(len(x), out.shape[1], tile, is_gated=is_gated)
+    space = Workspace(
+        torch.full((num_partials,), float("nan"), device=x.device),
+        torch.zeros(num_tiles, dtype=torch.int32, device=x.device),
+    )
+    hopper_linear(x, weight, bias, out, activation, tile, space)
+    again = torch.full_like(out, float("nan"))
+    hopper_linear(x, weight, bias, again, activation, tile, space)
+    assert torch.equal(again, out)
+    assert not space.arrivals.any()
+    return out
+
+
+@needs_hopper
+@pytest.mark.parametrize(
+    ("dtype", "activation", "with_bias"),
+    [(torch.float16, "none", True), (torch.bfloat16, "silu", False), (torch.float16, "gelu_tanh", True)],
+    ids=str,
+)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize(
+    ("num_rows", "num_channels", "num_features"), [(33, 100, 392), (64, 8, 2048), (128, 320, 1000)]
+)
+def test_products(
+    device: torch.device,
+    tile: HopperTile,
+    dtype: torch.dtype,
+    activation: str,
+    with_bias: bool,
+    num_rows: int,
+    num_channels: int,
+    num_features: int,
+) -> None:
+    num_weights = num_channels * (1 if activation == "none" else 2)
+    weight = random(device, 1, num_weights, num_features, dtype=dtype) / num_features**0.5
+    bias = random(device, 2, num_weights, dtype=dtype) if with_bias else None
+    x = random(device, 3, num_rows, num_features, dtype=dtype)
+    expected = x.double() @ weight.double().T
+    if bias is not None:
+        expected += bias.double()
+    if activation != "none":
+        expected = GATES[activation](expected)
+    actual = multiply(x, weight, bias, activation, tile)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=2e-2)
+
+
+@needs_hopper
+@pytest.mark.parametrize("num_rows", [40, 128])
+@pytest.mark.parametrize(("num_channels", "num_features", "is_gated"), SHAPES)
+def test_what_is_chosen_for_models(
+    device: torch.device, num_rows: int, num_channels: int, num_features: int, is_gated: bool
+) -> None:
+    tile = choose_tile(num_rows, num_channels, num_features, is_gated=is_gated, num_sms=132)
+    assert tile is not None
+    dtype = torch.bfloat16
+    weight = random(device, 1, num_channels * (2 if is_gated else 1), num_features, dtype=dtype) / num_features**0.5
+    wide = random(device, 3, num_rows, num_features + 8, dtype=dtype)
+    x = wide[:, :num_features]
+    expected = x.double() @ weight.double().T
+    activation = "silu" if is_gated else "none"
+    if is_gated:
+        expected = GATES[activation](expected)
+    actual = multiply(x, weight, None, activation, tile)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("num_sms", [16, 114, 132])
+@pytest.mark.parametrize(("num_channels", "num_features", "is_gated"), SHAPES)
+def test_what_is_chosen_fits_the_device(num_channels: int, num_features: int, is_gated: bool, num_sms: int) -> None:
+    for num_rows in (FEWEST_ROWS, 64, 65, MOST_ROWS):
+        tile = choose_tile(num_rows, num_channels, num_features, is_gated=is_gated, num_sms=num_sms)
+        assert tile is not None
+        assert tile.num_parts * tile.num_columns < num_features + tile.num_columns
+        num_weights = CHANNELS * tile.num_groups * (2 if is_gated else 1)
+        ring_bytes = 2 * tile.num_stages * tile.num_columns * (num_weights + tile.num_rows)
+        assert tile.num_stages >= 2
+        assert ring_bytes <= (110 if tile.is_shared else 222) * 1024
+    for num_rows in (FEWEST_ROWS - 1, MOST_ROWS + 1):
+        assert choose_tile(num_rows, num_channels, num_features, is_gated=is_gated, num_sms=num_sms) is None
