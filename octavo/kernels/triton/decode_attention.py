@@ -32,6 +32,10 @@ MAX_LONG_CHUNKS = 3
 LONG_ROWS = 8
 """One row of so many may be cut then: the longest ones. Programs with nothing to do cost a little, too."""
 
+FEW_WAVES = 8
+"""Programs a multiprocessor up to which such rows are cut: of more, which come one after the other, the longest first
+keep the device busy to the end."""
+
 MANY_PROGRAMS = 320
 """Rows times key/value heads beyond which small programs balance better than large ones are quick."""
 
@@ -140,7 +144,7 @@ def choose_cut(
     elif num_programs <= 2 * num_multiprocessors:
         min_tokens = MIN_CHUNK if max_chunks > 1 else MIN_CHUNK_OF_MANY
         max_chunks = max(max_chunks, 2)
-    else:
+    elif num_programs <= FEW_WAVES * num_multiprocessors:
         max_chunks, num_long = MAX_LONG_CHUNKS, triton.cdiv(num_rows, LONG_ROWS)
     max_chunks = min(max_chunks, triton.cdiv(max_len, min_tokens))
     if max_places is not None:

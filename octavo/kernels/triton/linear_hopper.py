@@ -1,8 +1,9 @@
-"""Matrix products of a few dozen rows on Hopper: a warp that loads, groups of four warps that multiply.
+"""Matrix products of a few dozen rows on Hopper: a warp that loads, four warps that multiply.
 
-A program multiplies 64 or 128 rows of the weight by a tile of rows of ``x``, over all input features or a part of them;
-parts of a sum are added, in their order, by the program that arrives last. The loading warp fills its ring with weights
-before it waits for the kernel that computes ``x``: while one kernel ends, the weights of the next are on their way.
+A program multiplies 64 rows of the weight, with a gate twice as many, by 64 rows of ``x``, over all input features or a
+part of them; parts of a sum are added, in their order, by the program that arrives last. The loading warp fills its
+ring with weights before it waits for the kernel that computes ``x``: while one kernel ends, the weights of the next are
+on their way.
 """
 
 import functools
@@ -28,13 +29,15 @@ from octavo.kernels.triton.linear_workspace import Workspace
 # Renamed after Triton 3.6.
 _async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
-CHANNELS = 64
-"""Weight rows that a group of warps multiplies at a time."""
+TILE = 64
+"""Channels of a program, and rows of ``x``."""
 
 FEWEST_ROWS, MOST_ROWS = 33, 128
 """With fewer, streams of the weight are faster; with more, the library, whose programs share what they read."""
 
 _LONG_SUM = 4096
+"""Input features from which on it takes too long to read the weight for each tile of rows."""
+
 _RING_BYTES, _HALF_RING_BYTES = 222 << 10, 110 << 10
 """Shared memory for the rings of a program that has a multiprocessor to itself, and of one that shares it."""
 _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
@@ -45,17 +48,13 @@ class HopperTile:
     """What a program computes, and how.
 
     Attributes:
-        num_rows: rows of ``x`` of a tile.
         num_columns: input features of a stage of the ring.
-        num_groups: groups of warps, each with 64 channels of its own.
         num_parts: programs that share a tile's sum.
         num_stages: depth of the ring.
         is_shared: whether two programs, or this one and the next kernel's, fit a multiprocessor.
     """
 
-    num_rows: int
     num_columns: int
-    num_groups: int
     num_parts: int
     num_stages: int
     is_shared: bool
@@ -69,31 +68,26 @@ def choose_tile(
     Args:
         num_channels: outputs a row; with a gate, of which two products are made.
     """
-    if not FEWEST_ROWS <= num_rows <= MOST_ROWS:
+    most_rows = MOST_ROWS if num_features < _LONG_SUM else TILE
+    if not FEWEST_ROWS <= num_rows <= most_rows:
         return None
-    block_m, num_columns, num_groups = 64, 128, 1
-    if num_rows > 64 and num_features >= _LONG_SUM:
-        # One tile of all rows: to read the weights of long sums twice would cost more than programs idle.
-        block_m, num_columns, num_groups = 128, 64, 2 if is_gated else 1
-    num_tiles = -(-num_channels // (CHANNELS * num_groups)) * -(-num_rows // block_m)
+    num_columns = 128
+    num_tiles = -(-num_channels // TILE) * -(-num_rows // TILE)
     num_steps = -(-num_features // num_columns)
     num_parts = min(max(num_sms // num_tiles, 1), num_steps)
-    stage_bytes = 2 * num_columns * (CHANNELS * num_groups * (2 if is_gated else 1) + block_m)
-    is_crowded = num_tiles > num_sms and num_groups == 1
-    most_stages = (_HALF_RING_BYTES if is_crowded else _RING_BYTES) // stage_bytes
+    stage_bytes = 2 * num_columns * TILE * (3 if is_gated else 2)
+    most_stages = (_HALF_RING_BYTES if num_tiles > num_sms else _RING_BYTES) // stage_bytes
     # By twos, since a kernel is compiled for each.
     num_stages = min(-(-num_steps // (2 * num_parts)) * 2, most_stages)
-    is_shared = num_stages * stage_bytes <= _HALF_RING_BYTES
-    return HopperTile(block_m, num_columns, num_groups, num_parts, num_stages, is_shared)
+    return HopperTile(num_columns, num_parts, num_stages, is_shared=num_stages * stage_bytes <= _HALF_RING_BYTES)
 
 
 def workspace_size(num_rows: int, num_channels: int, tile: HopperTile, *, is_gated: bool) -> tuple[int, int]:
     """Float32 values and counters that the programs share."""
     if tile.num_parts == 1:
         return 0, 0
-    tiles_n, _, tiles_m = _grid(num_rows, num_channels, tile)
-    num_groups = tiles_n * tiles_m * tile.num_groups
-    return num_groups * tile.num_parts * (2 if is_gated else 1) * CHANNELS * tile.num_rows, num_groups
+    num_tiles = -(-num_channels // TILE) * -(-num_rows // TILE)
+    return num_tiles * tile.num_parts * (2 if is_gated else 1) * TILE * TILE, num_tiles
 
 
 def hopper_linear(
@@ -118,9 +112,9 @@ def hopper_linear(
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
     options: dict[str, Any] = {"maxnreg": 128} if tile.is_shared else {}
-    hopper_linear_kernel[_grid(num_rows, num_channels, tile)](
-        _descriptor(x, tile.num_rows, tile.num_columns),
-        _descriptor(weight, CHANNELS, tile.num_columns),
+    hopper_linear_kernel[-(-num_channels // TILE), tile.num_parts, -(-num_rows // TILE)](
+        _descriptor(x, tile.num_columns),
+        _descriptor(weight, tile.num_columns),
         bias,
         out,
         space.partials,
@@ -128,7 +122,6 @@ def hopper_linear(
         num_rows,
         num_channels,
         -(-num_features // tile.num_columns),
-        GROUPS=tile.num_groups,
         STAGES=tile.num_stages,
         ACTIVATION=activation,
         num_warps=4,
@@ -137,13 +130,8 @@ def hopper_linear(
     )
 
 
-def _grid(num_rows: int, num_channels: int, tile: HopperTile) -> tuple[int, int, int]:
-    """Programs: tiles of channels, parts of a tile, tiles of rows."""
-    return -(-num_channels // (CHANNELS * tile.num_groups)), tile.num_parts, -(-num_rows // tile.num_rows)
-
-
-def _descriptor(x: torch.Tensor, num_rows: int, num_columns: int) -> TensorDescriptor:
-    box = (num_rows, num_columns)
+def _descriptor(x: torch.Tensor, num_columns: int) -> TensorDescriptor:
+    box = (TILE, num_columns)
     return TensorDescriptor(x, list(x.shape), list(x.stride()), list(box), _layout(x.dtype, box))
 
 
@@ -160,13 +148,11 @@ def _own_steps(num_steps):
 
 
 @gluon.jit
-def _load_weights(weight_desc, ring, full, column, stage, num_channels, GROUPS: gl.constexpr, FACTORS: gl.constexpr):
-    first = gl.program_id(0) * (GROUPS * weight_desc.block_shape[0])
-    for group in gl.static_range(GROUPS):
-        for factor in gl.static_range(FACTORS):
-            row = first + group * weight_desc.block_shape[0] + factor * num_channels
-            slot = ring.index((stage * GROUPS + group) * FACTORS + factor)
-            _async_load(weight_desc, [row, column], full.index(stage), slot)
+def _load_weights(weight_desc, ring, full, column, stage, num_channels, FACTORS: gl.constexpr):
+    first = gl.program_id(0) * weight_desc.block_shape[0]
+    for factor in gl.static_range(FACTORS):
+        spot = [first + factor * num_channels, column]
+        _async_load(weight_desc, spot, full.index(stage), ring.index(stage * FACTORS + factor))
 
 
 @gluon.jit
@@ -176,7 +162,6 @@ def _produce(
     rings,
     num_channels,
     num_steps,
-    GROUPS: gl.constexpr,
     FACTORS: gl.constexpr,
     STAGES: gl.constexpr,
     PDL: gl.constexpr,
@@ -184,14 +169,13 @@ def _produce(
     """Keep the rings full; the first weights come before the wait for earlier kernels."""
     x_ring, weight_ring, full, empty = rings
     columns: gl.constexpr = weight_desc.block_shape[1]
-    num_bytes: gl.constexpr = weight_desc.block_type.nbytes * (GROUPS * FACTORS) + x_desc.block_type.nbytes
+    num_bytes: gl.constexpr = weight_desc.block_type.nbytes * FACTORS + x_desc.block_type.nbytes
     first_row = gl.program_id(2) * x_desc.block_shape[0]
     first, last = _own_steps(num_steps)
     num_early = gl.minimum(last - first, STAGES)
     for step in range(num_early):
         mbarrier.expect(full.index(step), num_bytes)
-        column = (first + step) * columns
-        _load_weights(weight_desc, weight_ring, full, column, step, num_channels, GROUPS, FACTORS)
+        _load_weights(weight_desc, weight_ring, full, (first + step) * columns, step, num_channels, FACTORS)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -202,7 +186,7 @@ def _produce(
         column = (first + step) * columns
         mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), num_bytes)
-        _load_weights(weight_desc, weight_ring, full, column, stage, num_channels, GROUPS, FACTORS)
+        _load_weights(weight_desc, weight_ring, full, column, stage, num_channels, FACTORS)
         _async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
 
 
@@ -218,10 +202,8 @@ def _add_parts(spots, num_parts, stride, layout: gl.constexpr):
 
 @gluon.jit
 def _consume(
-    GROUP: gl.constexpr,
     rings,
     outputs,
-    GROUPS: gl.constexpr,
     FACTORS: gl.constexpr,
     STAGES: gl.constexpr,
     ACTIVATION: gl.constexpr,
@@ -244,7 +226,7 @@ def _consume(
         stage = step % STAGES
         mbarrier.wait(full.index(stage), step // STAGES & 1)
         x = x_ring.index(stage).permute((1, 0))
-        slot = (stage * GROUPS + GROUP) * FACTORS
+        slot = stage * FACTORS
         next_total = warpgroup_mma(weight_ring.index(slot), x, total, is_async=True)
         if FACTORS == 2:
             next_factor = warpgroup_mma(weight_ring.index(slot + 1), x, factor, is_async=True)
@@ -262,7 +244,7 @@ def _consume(
     is_last = num_parts == 1
     if num_parts > 1:
         size: gl.constexpr = channels * rows
-        tile = (gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)) * GROUPS + GROUP
+        tile = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
         # In the order of threads and their registers, so that a warp writes what lies together.
         place_n = local_n // 8 % 2 * 256 + local_n // 16 * 32 + local_n % 8 * 4
         place_m = local_m // 8 * 512 + local_m % 2 * 128 + local_m % 8 // 2
@@ -280,7 +262,7 @@ def _consume(
             if FACTORS == 2:
                 factor = _add_parts(spots + size, num_parts, FACTORS * size, layout)
     if is_last:
-        n = (gl.program_id(0) * GROUPS + GROUP) * channels + local_n
+        n = gl.program_id(0) * channels + local_n
         m = gl.program_id(2) * rows + local_m
         is_channel = n < num_channels
         if bias is not None:
@@ -302,7 +284,7 @@ def _consume(
 @gluon.jit(do_not_specialize=["num_rows", "num_steps"])
 def hopper_linear_kernel(
     x_desc,  # [M, K], blocks of a tile's rows
-    weight_desc,  # [N, K], blocks of a group's channels
+    weight_desc,  # [N, K], blocks of a program's channels
     bias,  # [N]
     out,  # [M, N], or with an activation [M, N / 2]
     partials,
@@ -310,7 +292,6 @@ def hopper_linear_kernel(
     num_rows,
     num_channels,
     num_steps,
-    GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
@@ -320,32 +301,21 @@ def hopper_linear_kernel(
     dtype: gl.constexpr = x_desc.dtype
     channels: gl.constexpr = weight_desc.block_shape[0]
     columns: gl.constexpr = weight_desc.block_shape[1]
-    weight_ring = gl.allocate_shared_memory(dtype, [STAGES * GROUPS * FACTORS, channels, columns], weight_desc.layout)
+    weight_ring = gl.allocate_shared_memory(dtype, [STAGES * FACTORS, channels, columns], weight_desc.layout)
     x_ring = gl.allocate_shared_memory(dtype, [STAGES, x_desc.block_shape[0], columns], x_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=GROUPS)
+        mbarrier.init(empty.index(i), count=1)
     fence_async_shared()
     rings = (x_ring, weight_ring, full, empty)
     outputs = (bias, out, partials, arrivals, num_rows, num_channels, num_steps)
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_consume, (0, rings, outputs, GROUPS, FACTORS, STAGES, ACTIVATION, PDL)),
-                (_produce, (x_desc, weight_desc, rings, num_channels, num_steps, GROUPS, FACTORS, STAGES, PDL)),
-            ],
-            [1],
-            [24],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_consume, (0, rings, outputs, GROUPS, FACTORS, STAGES, ACTIVATION, PDL)),
-                (_consume, (1, rings, outputs, GROUPS, FACTORS, STAGES, ACTIVATION, PDL)),
-                (_produce, (x_desc, weight_desc, rings, num_channels, num_steps, GROUPS, FACTORS, STAGES, PDL)),
-            ],
-            [4, 1],
-            [240, 24],
-        )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (_consume, (rings, outputs, FACTORS, STAGES, ACTIVATION, PDL)),
+            (_produce, (x_desc, weight_desc, rings, num_channels, num_steps, FACTORS, STAGES, PDL)),
+        ],
+        [1],
+        [24],
+    )

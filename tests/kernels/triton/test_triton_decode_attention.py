@@ -253,7 +253,8 @@ def test_of_many_rows_only_the_first_that_are_much_longer_than_the_mean_are_cut(
         (4, 8, 32768, Cut(4, 64)),
         (8, 8, 32768, Cut(2, 512)),
         (32, 8, 4096, Cut(2, 1024)),
-        (256, 8, 4096, Cut(3, 512, num_long=32)),
+        (100, 8, 4096, Cut(3, 512, num_long=13)),
+        (256, 8, 4096, Cut(1, 512)),
     ],
 )
 def test_a_cut_fills_the_device(num_rows: int, num_kv_heads: int, max_len: int, cut: Cut) -> None:
