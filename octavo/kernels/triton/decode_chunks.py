@@ -9,9 +9,13 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.decode_token import LOG2E, load_queries, scale_scores, take_token
+from octavo.kernels.triton.launch import prefetch_rows
 
 _LOWEST = tl.constexpr(-1e30)
 """A peak below all scores, whose difference to itself is a number."""
+
+EARLY_BLOCKS = tl.constexpr(4)
+"""Blocks that a program asks for before it waits, to come into the L2 cache."""
 
 COPIES = tl.constexpr(4)
 """How often a chunk's weight is kept: as many values as a thread reads at once."""
@@ -130,6 +134,12 @@ def paged_decode_kernel(
         )  # fmt: skip
     else:
         if PDL:
+            # What is needed first is on its way while the kernel before this one still runs.
+            start = (first_tile + split * chunk_tiles) * TOKENS
+            positions = tl.minimum(start + tl.arange(0, EARLY_BLOCKS) * BLOCK_SIZE, tl.maximum(end - 1, 0))
+            early = keys + tl.load(table + positions // BLOCK_SIZE).to(tl.int64) * block_stride
+            prefetch_rows(early, BLOCK_SIZE * HEAD_DIM)
+            prefetch_rows(early + part_stride, BLOCK_SIZE * HEAD_DIM)
             tl.extra.cuda.gdc_wait()
             tl.extra.cuda.gdc_launch_dependents()
         group = qkv + row * qkv_stride + head * GROUP * HEAD_DIM

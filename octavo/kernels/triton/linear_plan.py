@@ -81,20 +81,32 @@ def choose_plan(
     # Enough tiles for the device leave nothing to share; a short sum costs less than what the sharing does.
     num_tiles = -(-num_channels // 64)
     few = 2 * num_sms // 3
-    if num_rows <= 32 or (num_rows <= SMALL_ROWS and num_tiles < few and num_features > 1024):
+    if num_rows <= 32 or (num_rows <= SMALL_ROWS and num_tiles < few // 2 and num_features > 1024):
         return _plan_of_few_rows(num_rows, num_parts, is_gated=is_gated)
-    tiles_m = -(-num_rows // 64)
-    if num_tiles * tiles_m < few // 2 or (num_rows <= 128 and num_features > 8192):
-        block = 128 if num_features > 8192 else 64
-        return Plan(block, block, 64, num_parts, "split", 4, 8, use_descriptors=True, prefetch_bytes=_PREFETCH)
-    block_m, block_n = 64, 64
-    if num_rows > 64 and num_tiles * -(-num_rows // 128) >= few:
+    if num_rows <= 128 and num_features > 8192:
+        block_m, block_k, num_stages = (64, 128, 3) if num_rows <= SMALL_ROWS else (128, 64, 6)
+        return Plan(
+            block_m, 128, block_k, num_parts, "split", num_stages, 4, use_descriptors=True, prefetch_bytes=_PREFETCH
+        )
+    block_m, block_n, block_k, num_stages, num_warps = 64, 64, 128, 4, 4
+    if num_rows <= 128 and num_tiles < few // 2:
+        block_m = 32
+    elif num_rows > 64 and num_tiles * -(-num_rows // 128) >= few:
         block_m = 128
-        if not is_gated and num_rows > 128 and num_tiles >= few:
-            block_n = 128
-    block_k, num_warps = (64, 8) if block_n == 128 else (64 if is_gated and block_m == 128 else 128, 4)
+        if is_gated:
+            num_stages, num_warps = 3, 8
+        elif num_rows > 128 and num_tiles >= few:
+            block_n, block_k, num_stages, num_warps = 128, 64, 6, 8
     return Plan(
-        block_m, block_n, block_k, num_parts, "whole", 4, num_warps, use_descriptors=True, prefetch_bytes=_PREFETCH
+        block_m,
+        block_n,
+        block_k,
+        num_parts,
+        "whole",
+        num_stages,
+        num_warps,
+        use_descriptors=True,
+        prefetch_bytes=_PREFETCH,
     )
 
 
@@ -108,8 +120,10 @@ def _plan_of_few_rows(num_rows: int, num_parts: int, *, is_gated: bool) -> Plan:
 
 def _plan_of_one_part(num_rows: int, *, is_gated: bool) -> Plan:
     """The plan for a product with tiles enough for every multiprocessor."""
-    if num_rows <= SMALL_ROWS:
+    if num_rows <= 32:
         return _plan_of_few_rows(num_rows, 1, is_gated=is_gated)
+    if num_rows <= SMALL_ROWS:
+        return Plan(64, 64, 64, 1, "one", 3, 4, use_descriptors=True, prefetch_bytes=_PREFETCH)
     if num_rows <= 128:
         block_n, num_stages, num_warps = (64, 3, 4) if is_gated else (128, 4, 8)
         return Plan(128, block_n, 64, 1, "one", num_stages, num_warps, use_descriptors=True, prefetch_bytes=_PREFETCH)
