@@ -1,4 +1,4 @@
-"""Paged attention on a GPU: one launch a layer where all rows decode; elsewhere one stores what two others read."""
+"""Paged attention on a GPU: one launch a layer for rows that decode; chunks are stored by one and read by another."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ from octavo.kernels.triton.decode_attention import (
     choose_tile,
     decode_attention,
 )
-from octavo.kernels.triton.fused_decode import fused_decode_attention
 from octavo.kernels.triton.launch import num_multiprocessors
 from octavo.kernels.triton.prefill_attention import prefill_attention
 from octavo.kernels.triton.rotary import qk_rope_store
@@ -52,27 +51,25 @@ class TritonAttention(AttentionBackend):
         spec: AttentionSpec,
     ) -> torch.Tensor:
         shape = plan.shape
-        assert plan.rows is not None and shape is not None, "the lengths are on the device"
+        rows = plan.rows
+        assert rows is not None and shape is not None, "the lengths are on the device"
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         out = torch.empty(len(qkv), heads, spec.head_dim, dtype=qkv.dtype, device=qkv.device)
         query, key, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
-        # The two ways to decode may round a norm's sum differently, and chunks go one way only.
-        if not shape.has_chunks and not self._deterministic:
-            decoding = self._decoding(kv_cache, plan, spec, out)
-            fused_decode_attention(qkv, rope[0], rope[1], query, key, eps, **decoding)
-            return out.flatten(1)
-        qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
-        qk_rope_store(qkv, query, key, eps, rope[0], rope[1], kv_cache, plan.slot_mapping, heads, kv_heads)
-        if shape.has_decodes:
-            decode_attention(qkv[:, :heads], **self._decoding(kv_cache, plan, spec, out))
         if shape.has_chunks:
-            self._prefill(qkv, kv_cache, plan, spec, out)
+            split_qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
+            counts = rows.counts if shape.has_decodes else None
+            qk_rope_store(split_qkv, query, key, eps, *rope, kv_cache, plan.slot_mapping, heads, kv_heads, counts)
+        if shape.has_decodes:
+            decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, out))
+        if shape.has_chunks:
+            self._prefill(split_qkv, kv_cache, plan, spec, out)
         return out.flatten(1)
 
     def _decoding(
         self, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
     ) -> dict[str, Any]:
-        """What both ways to decode are told."""
+        """What rows that decode are told besides what they bring."""
         rows, shape = plan.rows, plan.shape
         assert rows is not None and shape is not None
         workspace = self._workspace(spec)

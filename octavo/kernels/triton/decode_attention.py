@@ -73,20 +73,6 @@ class DecodeWorkspace:
         )
 
 
-_PREPARED: dict[str, object] = {
-    "cos": None,
-    "cos_stride": 0,
-    "sin": None,
-    "sin_stride": 0,
-    "q_norm": None,
-    "k_norm": None,
-    "eps": 0.0,
-    "ROTARY_DIM": 0,
-    "FUSED": False,
-}
-"""A kernel's arguments where keys and values are in the cache and queries need nothing more."""
-
-
 class Tile(NamedTuple):
     """How a program walks its chunk: tokens at a time, its warps, the pipeline's depth."""
 
@@ -153,7 +139,12 @@ def choose_cut(
 
 
 def decode_attention(
-    q: torch.Tensor,
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
     kv_cache: torch.Tensor,
     block_tables: torch.Tensor,
     slots: torch.Tensor,
@@ -170,63 +161,28 @@ def decode_attention(
     cut: Cut,
     tile: Tile | None = None,
 ) -> None:
-    """Attention of one query a row over the tokens in the cache, the query's own included.
+    """Norm and rotate a row's query and key heads, store its key and value at its last position, and attend.
+
+    Equal to :func:`octavo.kernels.basic.qk_rope_store`, then attention of one query a row over the tokens in the cache,
+    the query's own included.
 
     Args:
-        q: ``[≥ R, H, D]``, the last two dimensions contiguous.
+        qkv: ``[≥ R, (H + 2·Hkv)·D]``, a row contiguous: each row's queries, key and value. It is only read.
+        cos, sin: ``[≥ R, 1, Rot]``; see :func:`octavo.kernels.basic.apply_rope`.
+        q_norm, k_norm: ``[D]``, weights of the norms of each query and each key head; None for no norm.
         kv_cache: ``[2, blocks, Hkv, block_size, D]``, a block of a head contiguous.
         block_tables: ``[S, M]`` int32, by slot; entries outside a row's length and window are not used.
         slots: ``[R]`` integers, each row's slot.
         seq_lens: ``[R]`` int32, tokens of each row, the new one included.
         counts: int32 on the device; ``counts[1]`` is how many rows, the first ones, decode; others are not touched.
             ``counts[3]`` is their mean length, for a cut of the longest, which should come first.
-        out: ``[≥ R, H, D]``, like ``q``.
+        out: ``[≥ R, H, D]``, the last two dimensions contiguous.
         num_rows: ``R`` of the launch.
         window: tokens that a query sees, itself included; None is all.
         softcap: scores become ``c · tanh(scores / c)``; None for no cap.
         sinks: ``[H]``, a logit of each head that takes its share of the softmax and has no value.
         cut: see :func:`choose_cut`.
     """
-    launch(
-        q,
-        _PREPARED,
-        kv_cache,
-        block_tables,
-        slots,
-        seq_lens,
-        counts,
-        out,
-        workspace,
-        num_rows=num_rows,
-        scale=scale,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-        cut=cut,
-        tile=tile,
-    )
-
-
-def launch(
-    qkv: torch.Tensor,
-    preparation: dict[str, object],
-    kv_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    slots: torch.Tensor,
-    seq_lens: torch.Tensor,
-    counts: torch.Tensor,
-    out: torch.Tensor,
-    workspace: DecodeWorkspace,
-    *,
-    num_rows: int,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    cut: Cut,
-    tile: Tile | None,
-) -> None:
-    """Launch the kernel; ``preparation`` is its arguments for what becomes of a row before attention."""
     _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
     num_heads = out.shape[1]
     assert (cut.num_long or num_rows) * cut.max_chunks <= len(workspace.logsums)
@@ -236,7 +192,6 @@ def launch(
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
     # Each warp holds sums of its own where registers have room for them.
     has_walkers = kv_cache.dtype != torch.float32 and group <= 16
-    assert not preparation["FUSED"] or cut.num_programs is None
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
     else:
@@ -244,8 +199,14 @@ def launch(
     paged_decode_kernel[num_kv_heads, *num_programs](
         qkv,
         qkv.stride(0),
-        **preparation,
-        kv_cache=kv_cache,
+        cos,
+        cos.stride(0),
+        sin,
+        sin.stride(0),
+        q_norm,
+        k_norm,
+        eps,
+        kv_cache,
         part_stride=kv_cache.stride(0),
         block_stride=kv_cache.stride(1),
         head_stride=kv_cache.stride(2),
@@ -266,6 +227,8 @@ def launch(
         window=0 if window is None else window,
         softcap=0.0 if softcap is None else softcap,
         sinks=sinks,
+        LOOPS=cut.num_programs is not None,
+        ROTARY_DIM=cos.shape[-1],
         NUM_HEADS=num_heads,
         HEAD_DIM=head_dim,
         GROUP=group,

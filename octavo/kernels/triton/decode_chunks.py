@@ -8,14 +8,10 @@ program waits for the kernel that computes the queries.
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.decode_token import LOG2E, load_queries, scale_scores, take_token
-from octavo.kernels.triton.launch import prefetch_rows
+from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
 
 _LOWEST = tl.constexpr(-1e30)
 """A peak below all scores, whose difference to itself is a number."""
-
-EARLY_BLOCKS = tl.constexpr(4)
-"""Blocks that a program asks for before it waits, to come into the L2 cache."""
 
 COPIES = tl.constexpr(4)
 """How often a chunk's weight is kept: as many values as a thread reads at once."""
@@ -53,7 +49,7 @@ def paged_decode_kernel(
     window: tl.tensor,
     softcap: tl.tensor,
     sinks: tl.tensor,
-    FUSED: tl.constexpr,
+    LOOPS: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -69,12 +65,12 @@ def paged_decode_kernel(
 ) -> None:
     """Chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
 
-    If ``FUSED``, each chunk has a program of its own; else a program may take several, one after the other. If only
-    long rows are cut, the programs of their further chunks come before those of the rows: longest first.
+    Each chunk has a program of its own, or if it ``LOOPS`` a program takes several, one after the other. If only long
+    rows are cut, the programs of their further chunks come before those of the rows: longest first.
 
     Args:
-        qkv: rows of queries; if ``FUSED``, of queries, keys and values that are not yet normed, rotated and stored.
-        cos, sin, q_norm, k_norm, eps: what becomes of them; not used otherwise.
+        qkv: rows of queries, keys and values that are not yet normed, rotated and stored.
+        cos, sin, q_norm, k_norm, eps: what becomes of them.
         kv_cache: ``[2, blocks, Hkv, BLOCK_SIZE, HEAD_DIM]``.
         logsums, partials, arrivals: see ``DecodeWorkspace``.
         max_chunks, min_tiles: most chunks of a row, fewest tiles of ``TOKENS`` tokens that are worth one of their own.
@@ -105,7 +101,7 @@ def paged_decode_kernel(
         return
     table = block_tables + slot * table_stride
     keys = kv_cache + head * head_stride
-    end = seq_len - 1 if FUSED else seq_len
+    end = seq_len - 1
     first = tl.maximum(seq_len - window, 0) if HAS_WINDOW else 0
     first_tile = first // TOKENS
     num_tiles = tl.maximum(tl.cdiv(end, TOKENS) - first_tile, 1)
@@ -124,30 +120,19 @@ def paged_decode_kernel(
     arrivals += row * NUM_HEADS + head
     if sinks is not None:
         sinks += head * GROUP
-    if FUSED:
-        _attend_chunk(
-            split, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None,
-            qkv + row * qkv_stride, cos + row * cos_stride, sin + row * sin_stride, q_norm, k_norm, eps,
-            keys, table, part_stride, block_stride, out, logsums, partials, arrivals, scale, softcap, sinks,
-            ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
-            HAS_WINDOW, HAS_SOFTCAP, PDL,
-        )  # fmt: skip
-    else:
-        if PDL:
-            # What is needed first is on its way while the kernel before this one still runs.
-            start = (first_tile + split * chunk_tiles) * TOKENS
-            positions = tl.minimum(start + tl.arange(0, EARLY_BLOCKS) * BLOCK_SIZE, tl.maximum(end - 1, 0))
-            early = keys + tl.load(table + positions // BLOCK_SIZE).to(tl.int64) * block_stride
-            prefetch_rows(early, BLOCK_SIZE * HEAD_DIM)
-            prefetch_rows(early + part_stride, BLOCK_SIZE * HEAD_DIM)
-            tl.extra.cuda.gdc_wait()
-            tl.extra.cuda.gdc_launch_dependents()
-        group = qkv + row * qkv_stride + head * GROUP * HEAD_DIM
-        queries = load_queries(group, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS)
-        for chunk in range(split, num_chunks, num_programs):
+    stores_token = (num_chunks - 1 - split) % num_programs == 0
+    queries, new_score, new_value = _attend_chunk(
+        split, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, None, stores_token,
+        qkv + row * qkv_stride, cos + row * cos_stride, sin + row * sin_stride, q_norm, k_norm, eps,
+        keys, table, part_stride, block_stride, out, logsums, partials, arrivals, scale, softcap, sinks,
+        ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
+        HAS_WINDOW, HAS_SOFTCAP, PDL,
+    )  # fmt: skip
+    if LOOPS:
+        for chunk in range(split + num_programs, num_chunks, num_programs):
             _attend_chunk(
-                chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries,
-                qkv, cos, sin, q_norm, k_norm, eps,
+                chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, new_score, new_value,
+                stores_token, qkv, cos, sin, q_norm, k_norm, eps,
                 keys, table, part_stride, block_stride, out, logsums, partials, arrivals, scale, softcap, sinks,
                 ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
                 HAS_WINDOW, HAS_SOFTCAP, PDL,
@@ -165,6 +150,9 @@ def _attend_chunk(
     end: tl.tensor,
     head: tl.tensor,
     queries: tl.tensor,
+    new_score: tl.tensor,
+    new_value: tl.tensor,
+    stores_token: tl.tensor,
     row_qkv: tl.tensor,
     row_cos: tl.tensor,
     row_sin: tl.tensor,
@@ -199,9 +187,14 @@ def _attend_chunk(
     """One chunk of one row and key/value head, and the merge if it is the last one; pointers are the row's and head's.
 
     Args:
-        queries: of the head's group, or None to prepare them, and the new token's key and value, from ``row_qkv``.
+        queries, new_score, new_value: what became of the new token, see ``take_token``; None for a program's first
+            chunk, which sees to that.
+        stores_token: whether this program stores the new token's key and value.
+
+    Returns:
+        The three.
     """
-    FUSED: tl.constexpr = queries is None
+    IS_FIRST: tl.constexpr = queries is None
     start_tile = first_tile + chunk * chunk_tiles
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
     is_owner = chunk == num_chunks - 1
@@ -214,7 +207,7 @@ def _attend_chunk(
     offsets = ((tokens - steps) * HEAD_DIM)[:, :, None] + dims[None, None, :]
     positions = start_tile * TOKENS + steps
     blocks = tl.load(table + positions // BLOCK_SIZE, (positions + STEP > first) & (positions < end), other=0)
-    if FUSED:
+    if IS_FIRST:
         block = tl.load(table + end // BLOCK_SIZE).to(tl.int64)
         place = keys + block * block_stride + end % BLOCK_SIZE * HEAD_DIM
         queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), row_qkv.dtype.element_ty)
@@ -229,12 +222,12 @@ def _attend_chunk(
             keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
             HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
         )  # fmt: skip
-        if FUSED:  # noqa: SIM102
+        if IS_FIRST:  # noqa: SIM102
             # Here, because the pipeline puts the first tiles' loads before the loop, and so before the wait.
             if tile == start_tile:
                 queries, new_score, new_value = take_token(
-                    row_qkv, head, row_cos, row_sin, q_norm, k_norm, eps, place, part_stride, is_owner, scale, softcap,
-                    ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS, HAS_SOFTCAP, PDL,
+                    row_qkv, head, row_cos, row_sin, q_norm, k_norm, eps, place, part_stride, stores_token,
+                    scale, softcap, ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS, HAS_SOFTCAP, PDL,
                 )  # fmt: skip
         peak, total, acc = _attend_tile(queries, k, v, is_seen, peak, total, acc, scale, softcap, HAS_SOFTCAP)
 
@@ -243,19 +236,17 @@ def _attend_chunk(
         peak, total, acc = _first_half(peak[:, :, None]), _first_half(total[:, :, None]), _first_half(acc)
         peak, total = tl.reshape(peak, (WALKERS, HEADS)), tl.reshape(total, (WALKERS, HEADS))
     chunk_peak = tl.max(peak, 0)[None, :]
-    if FUSED:
-        # No program reads the new token from the cache: it takes part from registers, as the first walker's.
-        new_score = tl.broadcast_to(new_score, (1, HEADS // new_score.shape[2], new_score.shape[2]))
-        new_score = tl.where(is_owner, tl.reshape(new_score, (1, HEADS)), float("-inf"))
-        chunk_peak = tl.maximum(chunk_peak, new_score)
+    # No program reads the new token from the cache: it takes part from registers, as the first walker's.
+    last_score = tl.broadcast_to(new_score, (1, HEADS // new_score.shape[2], new_score.shape[2]))
+    last_score = tl.where(is_owner, tl.reshape(last_score, (1, HEADS)), float("-inf"))
+    chunk_peak = tl.maximum(chunk_peak, last_score)
     decay = tl.exp2(peak - chunk_peak)
     total *= decay
     acc *= decay[:, :, None]
-    if FUSED:
-        is_first = (tl.arange(0, WALKERS) == 0)[:, None]
-        weight = tl.where(is_first, tl.exp2(new_score - chunk_peak), 0.0)
-        total += weight
-        acc += weight[:, :, None] * tl.reshape(new_value.to(tl.float32), (1, 1, BLOCK_D))
+    is_first = (tl.arange(0, WALKERS) == 0)[:, None]
+    weight = tl.where(is_first, tl.exp2(last_score - chunk_peak), 0.0)
+    total += weight
+    acc += weight[:, :, None] * tl.reshape(new_value.to(tl.float32), (1, 1, BLOCK_D))
     total = tl.sum(total, 0)[None, :]
 
     heads = tl.arange(0, HEADS)
@@ -276,6 +267,7 @@ def _attend_chunk(
         if tl.atomic_add(arrivals, 1, sem="acq_rel") == num_chunks - 1:
             tl.store(arrivals, 0)
             _merge_chunks(num_chunks, logsums, partials, out, sinks, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D)
+    return queries, new_score, new_value
 
 
 @triton.jit

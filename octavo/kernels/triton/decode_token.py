@@ -22,22 +22,6 @@ def scale_scores(scores: tl.tensor, scale: tl.tensor, softcap: tl.tensor, HAS_SO
 
 
 @triton.jit
-def load_queries(
-    queries: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    WALKERS: tl.constexpr,
-):
-    """A group's queries for each walker, ``[WALKERS, BLOCK_G, BLOCK_D]``, zeros past the group and the head."""
-    HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
-    heads, dims = tl.arange(0, HEADS)[None, None, :, None], tl.arange(0, BLOCK_D)[None, None, None, :]
-    values = tl.load(queries + heads * HEAD_DIM + dims, (heads < GROUP) & (dims < HEAD_DIM), other=0.0)
-    return _repeat(values, WALKERS, BLOCK_G)
-
-
-@triton.jit
 def take_token(
     qkv: tl.tensor,
     head: tl.tensor,
@@ -48,7 +32,7 @@ def take_token(
     eps: tl.tensor,
     place: tl.tensor,
     part_stride: tl.tensor,
-    is_owner: tl.tensor,
+    stores_token: tl.tensor,
     scale: tl.tensor,
     softcap: tl.tensor,
     ROTARY_DIM: tl.constexpr,
@@ -68,7 +52,7 @@ def take_token(
         head: which key/value head.
         cos, sin: the row's rotation.
         place: where the key goes; the value goes ``part_stride`` further.
-        is_owner: whether this program is the one of the row and head that stores them.
+        stores_token: whether this program is the one of the row and head that stores them.
 
     Returns:
         Queries ``[WALKERS, BLOCK_G, BLOCK_D]``, their scores with the key ``[1, BLOCK_G]`` (scaled, base 2), and the
@@ -103,8 +87,8 @@ def take_token(
     key = _norm_and_rotate(
         key, key_partner, k_weight, k_partner_weight, eps, cosine, sine, HEAD_DIM, ROTARY_DIM, BLOCK_D
     )
-    tl.store(place + shared, key, in_head & (heads == 0) & is_owner)
-    tl.store(place + part_stride + dims, value, in_head & is_owner)
+    tl.store(place + shared, key, in_head & (heads == 0) & stores_token)
+    tl.store(place + part_stride + dims, value, in_head & stores_token)
     scores = tl.sum(queries.to(tl.float32) * key.to(tl.float32), axis=3)
     return _repeat(queries, WALKERS, BLOCK_G), scale_scores(scores, scale, softcap, HAS_SOFTCAP), value
 

@@ -28,6 +28,7 @@ from octavo.kernels.triton.linear_workspace import Workspace
 
 # Renamed after Triton 3.6.
 _async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 TILE = 64
 """Channels of a program, and rows of ``x``."""
@@ -254,7 +255,7 @@ def _consume(
         if FACTORS == 2:
             gl.store(own + size, factor)
         # All threads' stores come before the arrival; the last program's loads come after it.
-        gl.thread_barrier()
+        _barrier()
         is_last = gl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == num_parts - 1
         if is_last:
             gl.store(arrivals + tile, 0)

@@ -35,11 +35,13 @@ def qk_rope_store(
     slot_mapping: torch.Tensor,
     num_heads: int,
     num_kv_heads: int,
+    counts: torch.Tensor | None = None,
     tile: Tile | None = None,
 ) -> None:
     """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
 
     Args:
+        counts: int32 on the device: the first ``counts[1]`` tokens are left alone. None is none of them.
         tile: None for the one that suits.
     """
     num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
@@ -57,6 +59,7 @@ def qk_rope_store(
         sin,
         kv_cache,
         slot_mapping,
+        counts,
         cos.stride(0),
         sin.stride(0),
         part,
@@ -109,6 +112,7 @@ def _qk_rope_store_kernel(
     sin,
     cache,
     slot_mapping,
+    counts,
     cos_stride,
     sin_stride,
     cache_part_stride,
@@ -150,6 +154,9 @@ def _qk_rope_store_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+    if counts is not None:  # noqa: SIM102
+        if token < tl.load(counts + 1):
+            return
     place = tl.load(slot_mapping + token).to(tl.int64)
     qkv += token * all_heads * HEAD_DIM + head * HEAD_DIM
     x_low = tl.load(qkv + low, in_half, other=0.0)

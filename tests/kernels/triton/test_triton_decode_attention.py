@@ -1,4 +1,4 @@
-"""Decode attention in Triton, alone and fused with what comes before it, against plain loops over rows."""
+"""Decode attention in Triton, with what comes before it, against plain loops over rows."""
 
 import copy
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from octavo.kernels.triton.decode_attention import (
     choose_tile,
     decode_attention,
 )
-from octavo.kernels.triton.fused_decode import fused_decode_attention
 
 LENGTHS = [1, 37, 16, 150]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -75,6 +74,16 @@ class Case:
         positions = torch.arange(self.first(row), self.lengths[row], device=self.block_tables.device)
         return self.block_tables[self.slots[row], positions // self.block_size].long()
 
+    def product(self) -> torch.Tensor:
+        """Each row's queries, and the key and value of its last token, ``[R, (H + 2·Hkv)·D]``."""
+        qkv = torch.full((len(self.q), self.num_heads + 2 * self.num_kv_heads, self.head_dim), float("nan"))
+        qkv = qkv.to(self.device, self.dtype)
+        qkv[:, : self.num_heads] = self.q
+        for row, length in enumerate(self.lengths):
+            last = self.kv_cache[:, self.blocks(row)[-1], :, (length - 1) % self.block_size]
+            qkv[row, self.num_heads :] = last.flatten(0, 1)
+        return qkv.flatten(1)
+
     def run(
         self, max_chunks: int, tile: Tile | None = None, min_tokens: int = 32, num_programs: int | None = None
     ) -> torch.Tensor:
@@ -87,10 +96,12 @@ class Case:
         rows = len(self.q)
         workspace = DecodeWorkspace.allocate(rows + 1, self.num_heads, self.head_dim, cut.max_chunks, self.device)
         workspace.partials.fill_(float("nan"))
+        # Queries and keys as they are: no norms, and a rotation by nothing.
+        ones = torch.ones(rows, 1, self.head_dim, dtype=self.dtype, device=self.device)
         decode_attention(
-            self.q, self.kv_cache, self.block_tables, self.slots, self.seq_lens, self.counts, out, workspace,
-            num_rows=rows, scale=self.scale, window=self.window, softcap=self.softcap, sinks=self.sinks,
-            cut=cut, tile=tile,
+            self.product(), ones, ones * 0, None, None, 0.0, self.kv_cache, self.block_tables, self.slots,
+            self.seq_lens, self.counts, out, workspace, num_rows=rows, scale=self.scale, window=self.window,
+            softcap=self.softcap, sinks=self.sinks, cut=cut, tile=tile,
         )  # fmt: skip
         assert not workspace.arrivals.any()
         partials = workspace.partials.view(rows + 1, cut.max_chunks, self.num_heads, self.head_dim)
@@ -187,19 +198,6 @@ def test_softcap_and_sinks(num_splits: int, device: torch.device) -> None:
     case.check(case.run(num_splits))
 
 
-def test_queries_may_be_a_slice_of_a_product(device: torch.device) -> None:
-    case = Case([20, 9], 4, 2, 16, device)
-    case.q = torch.randn(3, 8, 16, device=device)[:, :4]
-    case.counts[0] = 2
-    output = torch.full((3, 6, 16), float("nan"), device=device)[:, 1:5]
-    workspace = DecodeWorkspace.allocate(2, 4, 16, 1, device)
-    decode_attention(
-        case.q, case.kv_cache, case.block_tables, case.slots, case.seq_lens, case.counts, output, workspace,
-        num_rows=2, scale=case.scale, window=None, softcap=None, sinks=None, cut=Cut(1, 64),
-    )  # fmt: skip
-    case.check(output)
-
-
 def test_a_poisoned_row_stays_alone(device: torch.device) -> None:
     case = Case([40, 40, 40], 4, 2, 16, device)
     clean = case.run(1)
@@ -283,7 +281,7 @@ def run_fused(
 ) -> torch.Tensor:
     out = torch.full((len(qkv), case.num_heads, case.head_dim), float("nan"), dtype=qkv.dtype, device=qkv.device)
     workspace = DecodeWorkspace.allocate(len(qkv), case.num_heads, case.head_dim, num_splits, case.device)
-    fused_decode_attention(
+    decode_attention(
         qkv, *rope, *norms, 1e-6, case.kv_cache, case.block_tables, case.slots, case.seq_lens, case.counts,
         out, workspace, num_rows=len(qkv), scale=case.scale, window=case.window, softcap=case.softcap,
         sinks=case.sinks, cut=Cut(num_splits, 32), tile=tile,

@@ -37,10 +37,10 @@ class Case:
             self.num_heads, self.num_kv_heads,
         )  # fmt: skip
 
-    def ours(self, tile: rotary.Tile | None = None) -> None:
+    def ours(self, tile: rotary.Tile | None = None, counts: torch.Tensor | None = None) -> None:
         rotary.qk_rope_store(
             self.qkv, self.q_norm, self.k_norm, 1e-6, self.cos, self.sin, self.cache, self.slot_mapping,
-            self.num_heads, self.num_kv_heads, tile,
+            self.num_heads, self.num_kv_heads, counts, tile,
         )  # fmt: skip
 
 
@@ -150,3 +150,17 @@ def test_tiles_are_legal(num_heads: int, head_dim: int) -> None:
     tile = rotary.choose_tile(num_heads, head_dim)
     assert tile.num_heads & (tile.num_heads - 1) == 0 < tile.num_heads
     assert tile.num_warps in (1, 2, 4, 8, 16)
+
+
+def test_tokens_of_rows_that_decode_are_left_alone(device: torch.device) -> None:
+    case = make_case(device)
+    expected, found = case.copy(), case.copy()
+    expected.plain()
+    found.ours(counts=torch.tensor([5, 3, 5], dtype=torch.int32, device=device))
+    assert torch.equal(found.qkv[:3], case.qkv[:3])
+    torch.testing.assert_close(found.qkv[3:], expected.qkv[3:], rtol=1e-5, atol=1e-5)
+    for token, place in enumerate(case.slot_mapping.tolist()):
+        if place >= 0:
+            block, offset = divmod(place, case.cache.shape[3])
+            wanted = case if token < 3 else expected
+            torch.testing.assert_close(found.cache[:, block, :, offset], wanted.cache[:, block, :, offset])
