@@ -3,11 +3,16 @@
 import os
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 
 from octavo.scheduling.outlook import Outlook
+
+# How long an example takes says more about what else the machine does than about the code.
+hypothesis.settings.register_profile("octavo", deadline=None)
+hypothesis.settings.load_profile("octavo")
 
 
 @pytest.fixture

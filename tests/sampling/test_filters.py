@@ -42,9 +42,10 @@ def test_agrees_with_the_plain_definition(
     logits = (np.random.default_rng(seed).standard_normal(size) * spread).astype(np.float32).astype(np.float64)
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     mine, plain = kept(logits, params), probabilities(logits, params)
-    # A rounding may move the border of the nucleus by one token, no more. What float32 cannot hold does not count.
+    # A rounding may move the border of the nucleus by one token, or by what float32 loses in the sum of the others.
     has_mine, has_plain = mine > 1e-30, plain > 1e-30
-    assert abs(int(has_mine.sum()) - int(has_plain.sum())) <= 1
+    differs = has_mine != has_plain
+    assert differs.sum() <= 1 or np.maximum(mine, plain)[differs].sum() < 1e-6
     if (has_mine == has_plain).all():
         np.testing.assert_allclose(mine, plain, rtol=1e-3, atol=1e-7)
 

@@ -153,6 +153,20 @@ class TestSteps:
         third = harness.schedule()
         assert third is not None and third.slots.tolist() == [0, 2]
 
+    def test_rows_that_decode_come_first_and_the_longest_of_them_foremost(self) -> None:
+        harness = quiet(make_plan(max_num_seqs=4))
+        for name, length in (("a", 3), ("b", 9), ("c", 6)):
+            harness.add(request(name, [1] * length, max_tokens=9))
+        harness.step()
+        harness.add(request("d", [2] * 12, max_tokens=9))
+        step = harness.schedule()
+        assert step is not None
+        assert step.slots.tolist() == [1, 2, 0, 3]
+        assert step.num_computed.tolist() == [9, 6, 3, 0]
+        assert step.num_decodes == 3
+        outputs = harness.scheduler.update(harness.results.popleft())
+        assert {*outputs.request_ids, *(output.request_id for output in outputs.others)} == {"a", "b", "c", "d"}
+
 
 class TestEnds:
     @pytest.mark.parametrize(("token", "stop_reason"), [(END, None), (STOP, STOP)])
