@@ -32,20 +32,6 @@ def wait_in_loop():
     )
 
 
-@triton.jit
-def prefetch_rows(rows, columns):
-    """Ask for ``columns`` values of each row to come into the L2 cache (16-byte multiples)."""
-    num_bytes = columns * (rows.dtype.element_ty.primitive_bitwidth // 8)
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; // dummy $0",
-        "=r,l,r",
-        [rows.to(tl.int64), num_bytes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
 def dependent_launch(device: torch.device) -> dict[str, Any]:
     """Keyword arguments for a launch on a device: the constexpr ``PDL``, and the launcher's option to match."""
     if IS_INTERPRETED:

@@ -13,8 +13,6 @@ input features. So an output's bits depend on its own row, its channel's weights
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.launch import prefetch_rows
-
 
 @triton.jit(do_not_specialize=["num_rows", "num_parts", "prefetch"])
 def linear_kernel(
@@ -71,9 +69,9 @@ def linear_kernel(
         if prefetch > 0:
             start, end = _part_borders(part, num_parts, num_features, BLOCK_K)
             columns = tl.minimum(prefetch, end - start)
-            prefetch_rows(weight_rows + start, columns)
+            _prefetch_rows(weight_rows + start, columns)
             if GATED:
-                prefetch_rows(weight_rows + up_offset + start, columns)
+                _prefetch_rows(weight_rows + up_offset + start, columns)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
 
@@ -202,6 +200,20 @@ def _add_parts(spots, stride, num_parts, is_row, BLOCK_M: tl.constexpr, BLOCK_N:
             # Not through the L1 cache: another multiprocessor wrote this.
             total += tl.load(spot, mask=is_row & (first + ahead < num_parts), other=0.0, cache_modifier=".cg")
     return total
+
+
+@triton.jit
+def _prefetch_rows(rows, columns):
+    """Ask for ``columns`` values of each row to come into the L2 cache (16-byte multiples)."""
+    num_bytes = columns * (rows.dtype.element_ty.primitive_bitwidth // 8)
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; // dummy $0",
+        "=r,l,r",
+        [rows.to(tl.int64), num_bytes],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
