@@ -24,6 +24,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
 # Renamed after Triton 3.6.
@@ -271,13 +272,7 @@ def _consume(
         if FACTORS == 2:
             if bias is not None:
                 factor += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
-            if ACTIVATION == "silu":
-                slope = total
-            else:
-                gl.static_assert(ACTIVATION == "gelu_tanh")
-                # (1 + tanh(z)) / 2 is sigmoid(2z).
-                slope = 1.5957691216057308 * (total + 0.044715 * total * total * total)
-            total = total / (1.0 + gl.exp(-slope)) * factor
+            total = apply_gate(total, factor, ACTIVATION)
         spots = out + (m[None, :] * num_channels + n[:, None])
         gl.store(spots, total.to(out.dtype.element_ty), (m < num_rows)[None, :] & is_channel[:, None])
 

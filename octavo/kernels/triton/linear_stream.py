@@ -153,6 +153,18 @@ def _copy(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
     _async_load(slot, spots + i * ROUND, mask, cache_modifier=".cg")
 
 
+@gluon.jit
+def apply_gate(gate, factor, ACTIVATION: gl.constexpr):
+    """``act(gate) · factor``, of float32."""
+    if ACTIVATION == "silu":
+        slope = gate
+    else:
+        gl.static_assert(ACTIVATION == "gelu_tanh")
+        # (1 + tanh(z)) / 2 is sigmoid(2z).
+        slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    return gate / (1.0 + gl.exp(-slope)) * factor
+
+
 @gluon.jit(do_not_specialize=["num_rows"])
 def stream_kernel(
     x,
@@ -241,12 +253,6 @@ def stream_kernel(
     if GATED:
         if bias is not None:
             factor += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
-        if ACTIVATION == "silu":
-            slope = total
-        else:
-            gl.static_assert(ACTIVATION == "gelu_tanh")
-            # (1 + tanh(z)) / 2 is sigmoid(2z).
-            slope = 1.5957691216057308 * (total + 0.044715 * total * total * total)
-        total = total / (1.0 + gl.exp(-slope)) * factor
+        total = apply_gate(total, factor, ACTIVATION)
     spots = out + (row * num_channels + channel)
     gl.store(spots, total.to(out.dtype.element_ty), (row < num_rows) & is_channel)

@@ -5,8 +5,8 @@ The kernel's warps have different tasks, which Triton's interpreter does not kno
 
 import pytest
 import torch
+from product_case import ProductCase
 
-from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear_hopper import (
     FEWEST_ROWS,
     MOST_ROWS,
@@ -31,24 +31,18 @@ SHAPES = [(6144, 4096, False), (4096, 4096, False), (12288, 4096, True), (4096, 
 SHAPES += [(4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False), (100, 72, True)]
 
 
-def random(device: torch.device, seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
-
-
-def multiply(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, tile: HopperTile
-) -> torch.Tensor:
+def multiply(case: ProductCase, tile: HopperTile) -> torch.Tensor:
     """Twice over the same workspace, of the least size, full of what an earlier launch may have left."""
-    is_gated = activation != "none"
-    out = x.new_full((len(x), len(weight) // (2 if is_gated else 1)), float("nan"))
+    x, is_gated = case.x, case.activation != "none"
+    out = x.new_full((len(x), len(case.weight) // (2 if is_gated else 1)), float("nan"))
     num_partials, num_tiles = workspace_size(len(x), out.shape[1], tile, is_gated=is_gated)
     space = Workspace(
         torch.full((num_partials,), float("nan"), device=x.device),
         torch.zeros(num_tiles, dtype=torch.int32, device=x.device),
     )
-    hopper_linear(x, weight, bias, out, activation, tile, space)
+    hopper_linear(x, case.weight, case.bias, out, case.activation, tile, space)
     again = torch.full_like(out, float("nan"))
-    hopper_linear(x, weight, bias, again, activation, tile, space)
+    hopper_linear(x, case.weight, case.bias, again, case.activation, tile, space)
     assert torch.equal(again, out)
     assert not space.arrivals.any()
     return out
@@ -61,30 +55,17 @@ def multiply(
     ids=str,
 )
 @pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize(
-    ("num_rows", "num_channels", "num_features"), [(33, 100, 392), (64, 8, 2048), (128, 320, 1000)]
-)
+@pytest.mark.parametrize("shape", [(33, 100, 392), (64, 8, 2048), (128, 320, 1000)])
 def test_products(
     device: torch.device,
     tile: HopperTile,
     dtype: torch.dtype,
     activation: str,
     with_bias: bool,
-    num_rows: int,
-    num_channels: int,
-    num_features: int,
+    shape: tuple[int, int, int],
 ) -> None:
-    num_weights = num_channels * (1 if activation == "none" else 2)
-    weight = random(device, 1, num_weights, num_features, dtype=dtype) / num_features**0.5
-    bias = random(device, 2, num_weights, dtype=dtype) if with_bias else None
-    x = random(device, 3, num_rows, num_features, dtype=dtype)
-    expected = x.double() @ weight.double().T
-    if bias is not None:
-        expected += bias.double()
-    if activation != "none":
-        expected = GATES[activation](expected)
-    actual = multiply(x, weight, bias, activation, tile)
-    torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=2e-2)
+    case = ProductCase.make(device, shape, dtype, activation, with_bias=with_bias)
+    case.check(multiply(case, tile))
 
 
 @needs_hopper
@@ -97,16 +78,9 @@ def test_what_is_chosen_for_models(
     if tile is None:
         assert num_rows > TILE
         return
-    dtype = torch.bfloat16
-    weight = random(device, 1, num_channels * (2 if is_gated else 1), num_features, dtype=dtype) / num_features**0.5
-    wide = random(device, 3, num_rows, num_features + 8, dtype=dtype)
-    x = wide[:, :num_features]
-    expected = x.double() @ weight.double().T
-    activation = "silu" if is_gated else "none"
-    if is_gated:
-        expected = GATES[activation](expected)
-    actual = multiply(x, weight, None, activation, tile)
-    torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=2e-2)
+    shape = (num_rows, num_channels, num_features)
+    case = ProductCase.make(device, shape, torch.bfloat16, "silu" if is_gated else "none", padding=8)
+    case.check(multiply(case, tile))
 
 
 @pytest.mark.parametrize("num_sms", [16, 114, 132])

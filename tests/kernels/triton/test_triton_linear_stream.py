@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 import torch
+from product_case import ProductCase, random
 
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear_stream import MAX_ROWS, StreamTile, choose_tile, stream_linear
@@ -22,10 +23,6 @@ TILES = [
     dataclasses.replace(FEW, num_stages=5, num_x_stages=3, weight_first=False, num_warps=2),
     dataclasses.replace(FEW, num_weights=32, num_columns=32, weight_first=False, num_warps=8),
 ]
-
-
-def random(device: torch.device, seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -48,27 +45,17 @@ def multiply(
     ids=str,
 )
 @pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize(("num_rows", "num_channels", "num_features"), [(5, 100, 392), (8, 1, 8), (19, 72, 2048)])
+@pytest.mark.parametrize("shape", [(5, 100, 392), (8, 1, 8), (19, 72, 2048)])
 def test_products(
     device: torch.device,
     tile: StreamTile,
     dtype: torch.dtype,
     activation: str,
     with_bias: bool,
-    num_rows: int,
-    num_channels: int,
-    num_features: int,
+    shape: tuple[int, int, int],
 ) -> None:
-    num_weights = num_channels * (1 if activation == "none" else 2)
-    weight = random(device, 1, num_weights, num_features, dtype=dtype) / num_features**0.5
-    bias = random(device, 2, num_weights, dtype=dtype) if with_bias else None
-    x = random(device, 3, num_rows, num_features, dtype=dtype)
-    expected = x.double() @ weight.double().T
-    if bias is not None:
-        expected += bias.double()
-    if activation != "none":
-        expected = GATES[activation](expected)
-    close(multiply(x, weight, bias, activation, tile), expected)
+    case = ProductCase.make(device, shape, dtype, activation, with_bias=with_bias)
+    case.check(multiply(case.x, case.weight, case.bias, activation, tile))
 
 
 @needs_kernel

@@ -1,0 +1,52 @@
+"""A product's operands, and what it is in float64."""
+
+from dataclasses import dataclass
+
+import torch
+
+from octavo.kernels.linear import GATES
+
+
+def random(device: torch.device, seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Normal numbers, the same on every device."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+@dataclass
+class ProductCase:
+    """``x Wᵀ + b``, or with an activation the gated product of ``W``'s halves."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    activation: str
+
+    @classmethod
+    def make(
+        cls,
+        device: torch.device,
+        shape: tuple[int, int, int],
+        dtype: torch.dtype,
+        activation: str = "none",
+        *,
+        with_bias: bool = False,
+        padding: int = 0,
+    ) -> "ProductCase":
+        """Operands of so many rows, channels and features; rows of ``x`` lie ``padding`` values further apart."""
+        num_rows, num_channels, num_features = shape
+        num_weights = num_channels * (1 if activation == "none" else 2)
+        return cls(
+            x=random(device, 3, num_rows, num_features + padding, dtype=dtype)[:, :num_features],
+            weight=random(device, 1, num_weights, num_features, dtype=dtype) / num_features**0.5,
+            bias=random(device, 2, num_weights, dtype=dtype) if with_bias else None,
+            activation=activation,
+        )
+
+    def check(self, actual: torch.Tensor) -> None:
+        """Hold a product of bfloat16 or float16 against the one of float64."""
+        expected = self.x.double() @ self.weight.double().T
+        if self.bias is not None:
+            expected += self.bias.double()
+        if self.activation != "none":
+            expected = GATES[self.activation](expected)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=2e-2)
