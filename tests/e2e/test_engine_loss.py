@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
+import pytest
+import torch
 from openai.types import Completion
 from server_process import MODEL, ServerProcess, until, until_async
 
@@ -18,6 +20,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "whole": {"seed": 14, "stream": False, "extra_body": {"ignore_eos": True, "prompt_logprobs": 1}},
     "penalised": {"temperature": 0, "frequency_penalty": 1.5, "presence_penalty": 0.5},
 }
+
+is_slow = pytest.mark.skipif(
+    torch.cuda.is_available(),
+    reason="a GPU has answered before its engine can be killed: tests/gpu/test_faults_on_gpu.py kills one there",
+)
 
 
 class Reader:
@@ -79,6 +86,7 @@ async def read_all(server: ServerProcess, names: list[str], kill_after: list[int
         return seen(readers)
 
 
+@is_slow
 def test_streams_survive_the_engine(server: ServerProcess) -> None:
     names = list(REQUESTS)
     undisturbed = asyncio.run(read_all(server, names, []))
@@ -86,6 +94,7 @@ def test_streams_survive_the_engine(server: ServerProcess) -> None:
     until(server.is_idle, 20)
 
 
+@is_slow
 def test_streams_survive_two_engines(server: ServerProcess) -> None:
     names = ["seeded", "greedy"]
     undisturbed = asyncio.run(read_all(server, names, []))
