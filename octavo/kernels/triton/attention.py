@@ -87,6 +87,8 @@ class TritonAttention(AttentionBackend):
             "softcap": spec.softcap,
             "sinks": None,
             "cut": self._cut(shape.num_rows, spec, workspace),
+            # A row may have found blocks that a chunk of the same step has just stored.
+            "reads_early": not shape.has_chunks,
             "tile": self._tile(shape.num_rows, spec, kv_cache.dtype),
         }
 

@@ -159,6 +159,7 @@ def decode_attention(
     softcap: float | None,
     sinks: torch.Tensor | None,
     cut: Cut,
+    reads_early: bool = True,
     tile: Tile | None = None,
 ) -> None:
     """Norm and rotate a row's query and key heads, store its key and value at its last position, and attend.
@@ -182,6 +183,8 @@ def decode_attention(
         softcap: scores become ``c · tanh(scores / c)``; None for no cap.
         sinks: ``[H]``, a logit of each head that takes its share of the softmax and has no value.
         cut: see :func:`choose_cut`.
+        reads_early: whether keys and values are read while the launch before this one still runs: it must write none of
+            theirs.
     """
     _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
     num_heads = out.shape[1]
@@ -223,6 +226,7 @@ def decode_attention(
         max_chunks=cut.max_chunks,
         min_tiles=max(cut.min_tokens // tile.num_tokens, 1),
         num_long=cut.num_long,
+        reads_early=int(reads_early),
         scale=scale,
         window=0 if window is None else window,
         softcap=0.0 if softcap is None else softcap,

@@ -17,7 +17,7 @@ COPIES = tl.constexpr(4)
 """How often a chunk's weight is kept: as many values as a thread reads at once."""
 
 
-@triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "num_long", "window"])
+@triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "num_long", "reads_early", "window"])
 def paged_decode_kernel(
     qkv: tl.tensor,
     qkv_stride: tl.tensor,
@@ -45,6 +45,7 @@ def paged_decode_kernel(
     max_chunks: tl.tensor,
     min_tiles: tl.tensor,
     num_long: tl.tensor,
+    reads_early: tl.tensor,
     scale: tl.tensor,
     window: tl.tensor,
     softcap: tl.tensor,
@@ -75,6 +76,7 @@ def paged_decode_kernel(
         logsums, partials, arrivals: see ``DecodeWorkspace``.
         max_chunks, min_tiles: most chunks of a row, fewest tiles of ``TOKENS`` tokens that are worth one of their own.
         num_long: if not 0, so many of the first rows are cut, into chunks of about the rows' mean length or more.
+        reads_early: if 0, nothing is read from the cache before earlier kernels are done.
         WALKERS: how many parts of a tile have a softmax of their own: one a warp, or one in all.
     """
     BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP), 16)
@@ -120,6 +122,9 @@ def paged_decode_kernel(
     arrivals += row * NUM_HEADS + head
     if sinks is not None:
         sinks += head * GROUP
+    if PDL:  # noqa: SIM102
+        if reads_early == 0:
+            tl.extra.cuda.gdc_wait()
     stores_token = (num_chunks - 1 - split) % num_programs == 0
     queries, new_score, new_value = _attend_chunk(
         split, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, None, stores_token,
