@@ -106,7 +106,7 @@ class DeviceRunner(ModelRunner):
         if not shape.has_chunks:
             return replace(shape, num_rows=num_rows, num_tokens=num_rows)
         num_tokens = -(-shape.num_tokens // _TOKEN_UNIT) * _TOKEN_UNIT
-        num_tokens = max(shape.num_tokens, min(num_tokens, self.plan.max_num_batched_tokens))
+        num_tokens = min(num_tokens, self.plan.max_num_batched_tokens)
         return replace(shape, num_rows=num_rows, num_tokens=max(num_tokens, num_rows))
 
     def _draw_from(

@@ -21,9 +21,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "penalised": {"temperature": 0, "frequency_penalty": 1.5, "presence_penalty": 0.5},
 }
 
-is_slow = pytest.mark.skipif(
+without_a_gpu = pytest.mark.skipif(
     torch.cuda.is_available(),
-    reason="a GPU has answered before its engine can be killed: tests/gpu/test_faults_on_gpu.py kills one there",
+    reason="runs on a machine without a GPU, which answers before its engine can be killed: "
+    "tests/gpu/test_faults_on_gpu.py kills one there",
 )
 
 
@@ -86,7 +87,7 @@ async def read_all(server: ServerProcess, names: list[str], kill_after: list[int
         return seen(readers)
 
 
-@is_slow
+@without_a_gpu
 def test_streams_survive_the_engine(server: ServerProcess) -> None:
     names = list(REQUESTS)
     undisturbed = asyncio.run(read_all(server, names, []))
@@ -94,7 +95,7 @@ def test_streams_survive_the_engine(server: ServerProcess) -> None:
     until(server.is_idle, 20)
 
 
-@is_slow
+@without_a_gpu
 def test_streams_survive_two_engines(server: ServerProcess) -> None:
     names = ["seeded", "greedy"]
     undisturbed = asyncio.run(read_all(server, names, []))

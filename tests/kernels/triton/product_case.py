@@ -2,9 +2,19 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from octavo.kernels.linear import GATES
+
+Kind = tuple[torch.dtype, str, bool]
+"""Type of a product's values, its activation, whether it has a bias."""
+
+every_kind = pytest.mark.parametrize(
+    "kind",
+    [(torch.float16, "none", True), (torch.bfloat16, "silu", False), (torch.float16, "gelu_tanh", True)],
+    ids=str,
+)
 
 
 def random(device: torch.device, seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -28,8 +38,8 @@ class ProductCase:
         shape: tuple[int, int, int],
         dtype: torch.dtype,
         activation: str = "none",
-        *,
         with_bias: bool = False,
+        *,
         padding: int = 0,
     ) -> "ProductCase":
         """Operands of so many rows, channels and features; rows of ``x`` lie ``padding`` values further apart."""

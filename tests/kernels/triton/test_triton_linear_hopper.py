@@ -5,7 +5,7 @@ The kernel's warps have different tasks, which Triton's interpreter does not kno
 
 import pytest
 import torch
-from product_case import ProductCase
+from product_case import Kind, ProductCase, every_kind
 
 from octavo.kernels.triton.linear_hopper import (
     FEWEST_ROWS,
@@ -49,22 +49,16 @@ def multiply(case: ProductCase, tile: HopperTile) -> torch.Tensor:
 
 
 @needs_hopper
-@pytest.mark.parametrize(
-    ("dtype", "activation", "with_bias"),
-    [(torch.float16, "none", True), (torch.bfloat16, "silu", False), (torch.float16, "gelu_tanh", True)],
-    ids=str,
-)
+@every_kind
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("shape", [(33, 100, 392), (64, 8, 2048), (128, 320, 1000)])
 def test_products(
     device: torch.device,
     tile: HopperTile,
-    dtype: torch.dtype,
-    activation: str,
-    with_bias: bool,
+    kind: Kind,
     shape: tuple[int, int, int],
 ) -> None:
-    case = ProductCase.make(device, shape, dtype, activation, with_bias=with_bias)
+    case = ProductCase.make(device, shape, *kind)
     case.check(multiply(case, tile))
 
 

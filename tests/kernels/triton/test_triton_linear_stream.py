@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 import torch
-from product_case import ProductCase, random
+from product_case import Kind, ProductCase, every_kind, random
 
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear_stream import MAX_ROWS, StreamTile, choose_tile, stream_linear
@@ -39,23 +39,17 @@ def multiply(
 
 
 @needs_kernel
-@pytest.mark.parametrize(
-    ("dtype", "activation", "with_bias"),
-    [(torch.float16, "none", True), (torch.bfloat16, "silu", False), (torch.float16, "gelu_tanh", True)],
-    ids=str,
-)
+@every_kind
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("shape", [(5, 100, 392), (8, 1, 8), (19, 72, 2048)])
 def test_products(
     device: torch.device,
     tile: StreamTile,
-    dtype: torch.dtype,
-    activation: str,
-    with_bias: bool,
+    kind: Kind,
     shape: tuple[int, int, int],
 ) -> None:
-    case = ProductCase.make(device, shape, dtype, activation, with_bias=with_bias)
-    case.check(multiply(case.x, case.weight, case.bias, activation, tile))
+    case = ProductCase.make(device, shape, *kind)
+    case.check(multiply(case.x, case.weight, case.bias, case.activation, tile))
 
 
 @needs_kernel
