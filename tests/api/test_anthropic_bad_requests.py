@@ -157,7 +157,7 @@ FIELDS = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.fixed_dictionaries({}, optional=FIELDS), st.sampled_from([PATH, COUNT]))
 def test_no_body_is_the_servers_fault(_shared_server: RunningServer, fields: dict[str, Any], path: str) -> None:
     response = _shared_server.client.post(path, json={**BODY, **fields})

@@ -84,7 +84,7 @@ def test_vectors_must_be_allowed(start_server: StartServer) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whatever_bytes_come_are_read_or_refused(data: bytes) -> None:
     for content in (data, len(data).to_bytes(8, "little") + data):
         try:

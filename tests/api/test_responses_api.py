@@ -311,7 +311,7 @@ def test_a_late_failure_ends_the_stream_in_order(start_server: StartServer) -> N
     assert server.client.post(PATH, json={"input": "hi"}).status_code == 500
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(

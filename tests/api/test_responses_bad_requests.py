@@ -234,7 +234,7 @@ _items = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_body_breaks_the_server(server: RunningServer, fields: list[str], data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(fields), max_size=4))

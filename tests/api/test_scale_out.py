@@ -126,7 +126,7 @@ NAMES = ["n", "temperature", "top_k", "stop", "stop_token_ids", "logprobs", "log
 NAMES += ["seed", "bad_words", "extra_args", "structured_outputs", "allowed_token_ids", "output_kind", "detokenize"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(NAMES), values, max_size=3), st.booleans())
 def test_no_parameters_are_the_servers_fault(
     _shared_server: RunningServer, params: dict[str, Any], is_streamed: bool

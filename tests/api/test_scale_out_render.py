@@ -195,7 +195,7 @@ requests = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(choices, max_size=2), st.booleans(), st.one_of(st.none(), requests), scalars)
 def test_no_tokens_are_the_servers_fault(
     _server: RunningServer, given_choices: Any, is_chat: bool, request: Any, count: Any

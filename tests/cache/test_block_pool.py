@@ -100,7 +100,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestPoolMachine.settings = settings(max_examples=80, stateful_step_count=40)
 
 
 def test_blocks_without_contents_are_reused_first_then_the_least_recently_freed() -> None:

@@ -183,7 +183,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 TestManagerMachine = ManagerMachine.TestCase
-TestManagerMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestManagerMachine.settings = settings(max_examples=120, stateful_step_count=30)
 
 
 def test_a_window_returns_blocks_as_it_moves_on() -> None:

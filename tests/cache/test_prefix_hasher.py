@@ -9,7 +9,7 @@ TOKENS = st.lists(st.integers(0, 2), max_size=12)
 KEYS = st.lists(st.sampled_from(["", "a", "ab", "b"]), max_size=2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(first=TOKENS, second=TOKENS, first_keys=KEYS, second_keys=KEYS, size=st.integers(1, 4))
 def test_hashes_are_equal_exactly_for_equal_prefixes(
     first: list[int], second: list[int], first_keys: list[str], second_keys: list[str], size: int
@@ -22,7 +22,7 @@ def test_hashes_are_equal_exactly_for_equal_prefixes(
         assert (one == other) == (first[:end] == second[:end] and first_keys == second_keys)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tokens=TOKENS, cuts=st.lists(st.integers(0, 12)), size=st.integers(1, 4))
 def test_hashing_piece_by_piece_gives_what_hashing_at_once_gives(tokens: list[int], cuts: list[int], size: int) -> None:
     hasher = PrefixHasher(size)

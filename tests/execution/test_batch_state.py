@@ -127,7 +127,7 @@ class Mirror:
                 assert self.state.block_tables[group, slot, : len(table)].tolist() == table
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), num_steps=st.integers(1, 15))
 def test_random_steps_leave_the_state_that_plain_lists_have(data: st.DataObject, num_steps: int) -> None:
     mirror = Mirror()

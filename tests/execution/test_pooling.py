@@ -62,7 +62,7 @@ def expected(states: torch.Tensor, pooling: SequencePooling, task: PoolingTask) 
     return F.normalize(pooled, dim=-1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     pooling=st.sampled_from(["CLS", "LAST", "MEAN"]),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),

@@ -142,7 +142,7 @@ keys = st.sampled_from(
 
 
 @given(st.sampled_from(["Qwen3ForCausalLM", "Gemma3ForCausalLM", "OtherLM"]), st.dictionaries(keys, json_values))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_it_says_it_is_read_or_refused(architecture: str, changes: dict[str, Any]) -> None:
     try:
         config = parse_config({**GOOD, "architectures": [architecture], **changes})

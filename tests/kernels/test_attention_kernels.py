@@ -79,7 +79,7 @@ def lengths(draw: st.DrawFn) -> list[tuple[int, int]]:
     return [(query_len, query_len + draw(st.integers(0, 40))) for query_len in query_lens]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     seed=st.integers(0, 999),
     lengths=lengths(),

@@ -26,7 +26,7 @@ def rms_norm_by_hand(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch
     return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 99), tokens=st.integers(0, 5), size=st.integers(1, 70), dtype=DTYPES, wide=st.booleans())
 def test_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wide: bool) -> None:
     x = random(seed, tokens, 2, size, dtype=dtype)
@@ -38,7 +38,7 @@ def test_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wide: b
         close(result, expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 99), tokens=st.integers(1, 5), size=st.integers(1, 70), dtype=DTYPES, wide=st.booleans())
 def test_add_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wide: bool) -> None:
     x, residual = random(seed, tokens, size, dtype=dtype), random(seed + 1, tokens, size, dtype=dtype)
@@ -58,7 +58,7 @@ def test_gated_activations(dtype: torch.dtype) -> None:
     close(kernels.gelu_tanh_and_mul(x), F.gelu(gate, approximate="tanh") * up)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 99),
     tokens=st.integers(1, 5),

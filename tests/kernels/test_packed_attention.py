@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 SIZE = 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 70), min_size=1, max_size=9),
     heads=st.sampled_from([(1, 1), (4, 4), (4, 2)]),

@@ -52,7 +52,7 @@ def all_texts(seed: int, max_tokens: int, *, ignore_eos: bool) -> dict[tuple[int
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([-2.0, 0.0, 0.7, 3.0]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_wide_search_finds_the_best_of_all(seed: int, max_tokens: int, penalty: float, ignore_eos: bool) -> None:
     params = BeamSearchParams(256, max_tokens, ignore_eos=ignore_eos, length_penalty=penalty)
     texts = all_texts(seed, max_tokens, ignore_eos=ignore_eos)
@@ -65,7 +65,7 @@ def test_a_wide_search_finds_the_best_of_all(seed: int, max_tokens: int, penalty
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 6), st.sampled_from([-1.0, 0.0, 1.0, 2.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_search_that_stops_early_misses_nothing(seed: int, max_tokens: int, width: int, penalty: float) -> None:
     params = BeamSearchParams(width, max_tokens, length_penalty=penalty)
     found = search(seed, params)
@@ -77,7 +77,7 @@ def test_a_search_that_stops_early_misses_nothing(seed: int, max_tokens: int, wi
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_one_beam_without_ends_is_greedy(seed: int, max_tokens: int) -> None:
     text: tuple[int, ...] = ()
     while len(text) < max_tokens:

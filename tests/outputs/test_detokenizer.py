@@ -38,7 +38,7 @@ def pushes_of(draw, token_ids):
 
 
 @given(st.data(), NAMES, st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pieces_join_to_the_one_shot_text_of_any_tokens(data, name, skip_special_tokens):
     tokenizer = TOKENIZERS[name]
     ids = st.integers(0, min(tokenizer.vocab_size, 500) - 1) | st.integers(0, tokenizer.vocab_size - 1)
@@ -48,7 +48,7 @@ def test_pieces_join_to_the_one_shot_text_of_any_tokens(data, name, skip_special
 
 
 @given(st.data(), NAMES, st.text(max_size=30), st.text(max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pieces_continue_the_prompts_text(data, name, prompt, continuation):
     tokenizer = TOKENIZERS[name]
     prompt_ids = tokenizer.encode(prompt)
@@ -66,7 +66,7 @@ def test_pieces_continue_the_prompts_text(data, name, prompt, continuation):
 
 
 @given(st.sampled_from(["byte-level", "demo"]), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_byte_level_text_is_what_the_tokenizers_library_decodes(name, data):
     tokenizer = TOKENIZERS[name]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=20))
@@ -75,7 +75,7 @@ def test_byte_level_text_is_what_the_tokenizers_library_decodes(name, data):
 
 
 @given(st.sampled_from(["sentencepiece", "sentencepiece-no-space"]), st.text(max_size=40), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_sentencepiece_text_is_what_the_tokenizers_library_decodes(name, text, data):
     tokenizer = TOKENIZERS[name]
     num_special_and_bytes = 259
@@ -122,7 +122,7 @@ def test_the_space_at_the_front_goes_only_where_nothing_stands_before():
 
 
 @given(st.data(), st.lists(st.integers(0, 7), max_size=30), st.lists(st.integers(0, 7), max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_other_kinds_of_tokenizer_stream_as_well(data, prompt_ids, outputs):
     tokenizer = word_piece_tokenizer()
     pieces = stream(tokenizer, prompt_ids, data.draw(pushes_of(outputs)))

@@ -315,7 +315,7 @@ def test_replays_go_on_where_the_tokens_ended():
 
 
 @given(st.data(), st.sampled_from(list(RequestOutputKind)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_cut_of_the_tokens_gives_the_same_result(data, kind):
     tokenizer = data.draw(st.sampled_from([TOKENIZER, sentencepiece_tokenizer()]))
     token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), min_size=1, max_size=30))
@@ -351,7 +351,7 @@ def test_any_cut_of_the_tokens_gives_the_same_result(data, kind):
 
 
 @given(st.data(), st.sampled_from(list(RequestOutputKind)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tokens_in_columns_give_what_tokens_one_by_one_give(data, kind):
     streams = data.draw(
         st.lists(st.lists(st.integers(0, TOKENIZER.vocab_size - 1), min_size=1, max_size=8), max_size=4)
@@ -384,7 +384,6 @@ def test_tokens_in_columns_give_what_tokens_one_by_one_give(data, kind):
     assert results(step) == results(lambda outputs: StepOutputs(others=outputs))
 
 
-@settings(deadline=None)
 @given(
     text=st.text("aé😀 stop", min_size=1, max_size=20),
     taken=st.lists(st.booleans(), min_size=1, max_size=30),

@@ -19,7 +19,7 @@ def delta(index: int, token_ids: list[int], finish_reason: str | None, *, is_fir
     return RequestOutput("r", None, [1], [None] if is_first else None, [completion], finish_reason is not None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     parts=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), min_size=1, max_size=3)), min_size=1),
     pauses=st.lists(st.integers(0, 3), min_size=40, max_size=40),

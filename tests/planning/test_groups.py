@@ -9,7 +9,7 @@ from octavo.planning.groups import longest_sequence, make_groups
 from octavo.records import CacheGroup
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(num_layers=st.integers(1, 30), data=st.data(), window=st.integers(1, 40))
 def test_every_layer_is_in_one_group_of_its_kind_and_sizes_are_even(
     num_layers: int, data: st.DataObject, window: int
@@ -46,7 +46,7 @@ def test_a_model_of_sliding_layers_alone_is_one_group() -> None:
 WINDOWS = st.none() | st.integers(1, 30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     windows=st.lists(WINDOWS, min_size=1, max_size=4),
     num_blocks=st.integers(1, 60),

@@ -165,7 +165,7 @@ def test_a_length_not_set_shrinks_to_the_cache_and_says_so() -> None:
     assert reason(plan, "max_model_len") == "144: what the cache holds; the model was made for 512"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     num_layers=st.integers(1, 6),
     data=st.data(),

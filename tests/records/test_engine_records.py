@@ -42,13 +42,13 @@ OUTPUTS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(request=REQUESTS)
 def test_a_request_survives_the_way_to_the_engine(request: EngineRequest) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=EngineRequest) == request
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(outputs=st.lists(OUTPUTS, max_size=3))
 def test_outputs_survive_the_way_back(outputs: list[EngineOutput]) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(outputs), type=list[EngineOutput]) == outputs

@@ -145,7 +145,7 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(params=PARAMS)
 def test_a_clone_is_equal_and_shares_nothing_that_can_change(params: SamplingParams) -> None:
     copy = params.clone()
@@ -155,7 +155,7 @@ def test_a_clone_is_equal_and_shares_nothing_that_can_change(params: SamplingPar
         assert not isinstance(value, (list, dict)) or getattr(copy, field.name) is not value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(params=PARAMS)
 def test_parameters_survive_the_way_between_processes(params: SamplingParams) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params

@@ -101,7 +101,7 @@ class Repeat(AdapterLogitsProcessor):
         return process
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 32))
 def test_a_processor_follows_any_coming_and_going(seed: int) -> None:
     rng = random.Random(seed)

@@ -59,7 +59,7 @@ def requests(draw: st.DrawFn) -> dict:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(request=requests(), seed=st.integers(0, 1000))
 def test_every_feature_agrees_with_the_reference(request: dict, seed: int) -> None:
     logits = logits_of(1, seed)
@@ -82,7 +82,7 @@ def test_every_feature_agrees_with_the_reference(request: dict, seed: int) -> No
         assert probabilities(x, wider)[token] > 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch_of=st.lists(requests(), min_size=2, max_size=12), order=st.randoms(), seed=st.integers(0, 1000))
 def test_a_row_is_the_same_alone_and_in_any_company(batch_of: list[dict], order: object, seed: int) -> None:
     logits = logits_of(len(batch_of), seed).bfloat16()

@@ -18,7 +18,7 @@ def ends_in_repetitions(text: list[int], params: RepetitionDetectionParams) -> b
 
 
 @given(st.lists(st.integers(0, 2), max_size=60), st.integers(0, 4), st.integers(1, 6), st.integers(2, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_as_seen_by_looking_at_the_whole_text(text: list[int], smallest: int, largest: int, count: int) -> None:
     params = RepetitionDetectionParams(largest, min(smallest, largest), count)
     detector = RepetitionDetector(params)

@@ -105,7 +105,7 @@ def add_forks(harness: Harness, sources: list[EngineRequest], number: int) -> in
     return accepted
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(plan=plans(), seed=st.integers(0, 1 << 16), batch=st.lists(forks(), min_size=1, max_size=5))
 def test_requests_that_take_blocks_together_get_what_they_would_get_one_by_one(
     plan: Plan, seed: int, batch: list[list[EngineRequest]]
@@ -184,10 +184,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=25)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(plan=plans(), num_prompt=st.integers(1, 40), max_tokens=st.integers(1, 40))
 def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens: int) -> None:
     harness = Harness(plan, end_share=0.0)
@@ -204,7 +204,7 @@ def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens
         assert too_long or unchunked or not cache.fits(min(plan.max_model_len, num_prompt + max_tokens))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     groups=GROUPS,
     seed=st.integers(0, 1 << 32),

@@ -54,7 +54,7 @@ def test_the_demo_model_tokenizes_as_transformers_does():
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_comes_back_from_the_demo_model(text):
     tokenizer = demo_tokenizer()
     # Its vocabulary lacks a few rare bytes; nothing can bring those back.
@@ -84,7 +84,7 @@ def _merge_like_sentencepiece(metadata, text):
 
 
 @given(st.text(alphabet="the quickfoxrin é世😀", min_size=1, max_size=40), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_sentencepiece_merges_by_score(text, add_space_prefix):
     metadata = sentencepiece_metadata(add_space_prefix=add_space_prefix)
     tokenizer = sentencepiece_tokenizer(add_space_prefix=add_space_prefix)
@@ -146,7 +146,7 @@ _KEYS = [*sentencepiece_metadata(add_space_prefix=True), "tokenizer.ggml.merges"
 
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _VALUES, min_size=1), st.sampled_from(["llama", "gpt2"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whatever_the_metadata_says_it_works_or_is_refused(change, kind):
     metadata = sentencepiece_metadata(add_space_prefix=True) | {"tokenizer.ggml.model": kind} | change
     try:

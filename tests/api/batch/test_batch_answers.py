@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.api.batch.answers import Answers
@@ -60,7 +60,6 @@ def test_what_was_added_is_on_disk_at_once(files: Files) -> None:
     again.close()
 
 
-@settings(deadline=None)  # every example waits for the disk
 @given(st.permutations(IDS), st.integers(0, 2000), st.binary(max_size=6))
 def test_a_file_cut_anywhere_goes_on_where_it_was(
     tmp_path_factory: pytest.TempPathFactory, order: list[str], cut: int, rubbish: bytes

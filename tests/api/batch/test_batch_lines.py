@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.api.batch.lines import (
@@ -98,7 +98,6 @@ def test_what_can_be_asked_has_no_problem() -> None:
         assert msgspec.json.decode(json.dumps({**GOOD, "body": body}), type=BatchRequest).problem() is None
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1, max_size=20), st.sampled_from([200, 400, 500]), st.text(max_size=30))
 def test_every_answer_is_one_line_that_can_be_read_again(custom_id: str, status: int, text: str) -> None:
     body = json.dumps({"text": text}, indent=2).encode() if status == 200 else error_body(status, text)

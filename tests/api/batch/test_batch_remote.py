@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.api.batch import remote
@@ -33,7 +33,6 @@ def test_public_addresses_are(address: str) -> None:
     assert is_public_address(address)
 
 
-@settings(deadline=None)
 @given(st.ip_addresses(v=4))
 def test_an_address_in_another_dress_is_the_same(address: ipaddress.IPv4Address) -> None:
     expected = is_public_address(str(address))

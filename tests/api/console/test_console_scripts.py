@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -68,7 +68,6 @@ ENDING = st.sampled_from(["\n", "\r\n", "\r"])
 def test_events_do_not_depend_on_how_the_stream_is_cut(run_script: RunScript) -> None:
     cases: list[tuple[list[str], list[str]]] = []
 
-    @settings(deadline=None)
     @given(st.lists(st.tuples(EVENT, ENDING), max_size=4), st.lists(st.integers(0, 80), max_size=12))
     def collect(events: list[tuple[list[str], str]], cuts: list[int]) -> None:
         wire = "".join(

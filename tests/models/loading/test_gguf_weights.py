@@ -63,7 +63,7 @@ def test_pieces_smaller_than_a_tensor(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("kind", QUANTIZED)
 @given(seed=st.integers(0, 1 << 32), num_rows=st.integers(1, 5), num_blocks=st.integers(1, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_any_bytes_mean_what_the_library_says(kind: str, seed: int, num_rows: int, num_blocks: int) -> None:
     number = gguf.GGMLQuantizationType[kind]
     size, num_bytes = gguf.GGML_QUANT_SIZES[number]
@@ -75,7 +75,7 @@ def test_any_bytes_mean_what_the_library_says(kind: str, seed: int, num_rows: in
 
 
 @given(arrays.arrays(np.float32, (3, 8), elements=st.floats(-1e4, 1e4, width=32)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_unquantised_values_are_kept(values: np.ndarray) -> None:
     rows = values.view(np.uint8)
     number = int(gguf.GGMLQuantizationType.F32)

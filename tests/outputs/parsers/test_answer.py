@@ -144,7 +144,7 @@ def test_a_thought_and_a_call_as_models_write_them(name, tool_name, prompt, text
 PIECES = ["<think>", "</think>", "[[", "]]", "[", "\n", "a", "<", "[THINK]", "[/THINK]"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(reasoning_names()),
     st.lists(

@@ -166,7 +166,7 @@ def render(generated, form):
     return text, joined(parts)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(messages, min_size=1, max_size=4), st.integers(0, 3), places(), st.integers(0, 300))
 def test_generated_messages_come_back_however_they_are_cut(generated, form, cuts, end):
     text, expected = render(generated, form)

@@ -188,7 +188,7 @@ def messages(draw):
 answers = st.lists(messages(), min_size=1, max_size=4).map(START.join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(answers, places())
 def test_whole_answers_mean_what_the_library_says(text, cuts):
     tokens = encoded(text)
@@ -202,7 +202,7 @@ def test_whole_answers_mean_what_the_library_says(text, cuts):
     assert parts_from(without_end, cuts, is_whole=True) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(answers, st.data())
 def test_answers_that_break_off_mean_what_the_library_says(text, data):
     tokens = encoded(text)
@@ -211,7 +211,7 @@ def test_answers_that_break_off_mean_what_the_library_says(text, data):
     assert parts_from(decoded(tokens[:end]), data.draw(places(), label="cuts")) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(answers)
 def test_no_token_is_late_but_by_the_beginning_of_a_tag(text):
     tokens = encoded(text)
@@ -229,7 +229,7 @@ def test_no_token_is_late_but_by_the_beginning_of_a_tag(text):
         assert any(tag.startswith(late.strip("\n")) for tag in BODY_TAGS) or late.startswith('{"code": "<')
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(messages(), st.lists(st.sampled_from(PIECES), max_size=8).map("".join)), min_size=1, max_size=3)
 )
@@ -255,7 +255,7 @@ def spelled(parts):
     return "".join(part.name if isinstance(part, ToolCallBegin) else part.text for part in parts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(answers, st.data(), st.sampled_from(["", "<|start|>user<|message|>Hi<|end|>"]))
 def test_the_answer_goes_on_wherever_the_prompt_ends(text, data, before):
     tokens = encoded(START + text)
@@ -394,7 +394,7 @@ def inserted(answer, num_tokens, text):
     return decoded(tokens[:num_tokens]) + text + decoded(tokens[num_tokens:])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of(noise, noisy_answers, noisy_answers), places(), st.booleans())
 def test_whatever_the_library_takes_means_the_same(text, cuts, is_whole):
     """Any sequence of tags and words is read, and what the library reads as messages means the same."""

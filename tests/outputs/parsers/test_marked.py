@@ -92,7 +92,7 @@ pieces = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pieces, st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 12))
 def test_it_does_not_matter_how_tokens_and_text_come(pieces, sizes, late):
     pieces = [piece.encode("utf-8", "ignore").decode() for piece in pieces]
@@ -100,7 +100,7 @@ def test_it_does_not_matter_how_tokens_and_text_come(pieces, sizes, late):
     assert read(ids, sizes, late) == read(ids, (len(ids),))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from([FORGED, "<|end|", ">", "<|return|>", "<", "é"]), min_size=1), st.integers(0, 12))
 def test_a_body_comes_back_whatever_it_spells(pieces, late):
     body = "x" + "".join(pieces)

@@ -35,7 +35,7 @@ def num_thought_tokens(text: list[int], *, is_open: bool) -> int:
 
 
 @given(st.lists(TOKENS, max_size=60), st.integers(0, 12), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_thoughts_keep_to_their_budget(wishes: list[int], budget: int, is_open: bool) -> None:
     text = write(ThoughtLimit(budget, ThoughtTags([START], END, is_open)), wishes)
     # A thought may seem to end when its budget does, and then go on.
@@ -43,7 +43,7 @@ def test_thoughts_keep_to_their_budget(wishes: list[int], budget: int, is_open: 
 
 
 @given(st.lists(TOKENS, max_size=40), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_large_budget_changes_nothing(wishes: list[int], is_open: bool) -> None:
     assert write(ThoughtLimit(1000, ThoughtTags([START], END, is_open)), wishes) == wishes
 

@@ -44,7 +44,7 @@ def answers(tags):
 
 
 @pytest.mark.parametrize("name", reasoning_names())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_cuts_do_not_matter(name, data):
     tags = tags_of(name)
@@ -63,7 +63,7 @@ def test_cuts_do_not_matter(name, data):
 
 
 @pytest.mark.parametrize("format_", TAGGED_FORMATS, ids=lambda format_: format_.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     thought=st.text("ab <{\n", max_size=12),
     content=st.text("ab <{\n", max_size=12),
@@ -85,7 +85,7 @@ def test_a_generated_answer_is_split_where_it_was_joined(format_, thought, conte
             assert "".join(p.text for p in expected if isinstance(p, ContentText)).startswith(part.text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(reasoning_names()), st.text(max_size=40), places())
 def test_text_without_tags_comes_back(name, text, cuts):
     """White space at the ends apart, nothing is lost, but for what looks like a header that breaks off."""

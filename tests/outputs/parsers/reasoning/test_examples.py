@@ -214,7 +214,7 @@ def test_the_split(name, prompt, values, answer, thought, content):
     assert texts(parts) == (thought, content)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_truncated_anywhere_the_cuts_agree_and_it_is_a_beginning(example, data):
     name, prompt, values, answer, thought, content = example

@@ -34,7 +34,7 @@ TREE = Tool("tree", {"type": "object", "properties": {"child": {"$ref": "#"}, "n
 BARE = Tool("now")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(calls=call_lists(), cuts=places())
 @pytest.mark.parametrize("key", ["parameters", "arguments"])
 def test_required_calls_come_back(key, calls, cuts):
@@ -44,7 +44,7 @@ def test_required_calls_come_back(key, calls, cuts):
     assert not any(isinstance(part, ContentText) for part in parts)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(arguments=argument_sets(), cuts=places())
 def test_the_named_function_gets_what_was_written(arguments, cuts):
     text = json.dumps(arguments, indent=1)
@@ -52,7 +52,7 @@ def test_the_named_function_gets_what_was_written(arguments, cuts):
     assert parts == [ToolCallBegin(0, "f"), ToolCallArguments(0, text)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(arguments=argument_sets(), cuts=places())
 def test_arguments_that_break_off_stay_broken(arguments, cuts):
     text = json.dumps({"last": arguments})[:-1]

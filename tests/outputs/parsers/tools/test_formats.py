@@ -11,7 +11,7 @@ from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, tool_parser
 from tests.outputs.parsers.cuts import check_cuts, cut, joined, places, run
 from tests.outputs.parsers.tools.rendering import RENDERINGS, TOOLS, argument_sets, call_lists, without
 
-EXAMPLES = settings(max_examples=6, deadline=None)
+EXAMPLES = settings(max_examples=6)
 BY_RENDERING = pytest.mark.parametrize("rendering", RENDERINGS, ids=lambda rendering: rendering.name)
 
 
@@ -67,7 +67,7 @@ def test_an_answer_that_breaks_off_is_a_beginning_of_the_whole(rendering, calls,
 
 
 @BY_RENDERING
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data(), cuts=places())
 def test_whatever_comes_is_read_alike_in_all_cuts(rendering, data, cuts):
     """Pieces of the format in any order: nothing crashes, and words outside calls are kept."""

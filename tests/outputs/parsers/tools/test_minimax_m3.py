@@ -63,7 +63,7 @@ def start():
     return tool_parser("minimax_m3", [ORDER])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(calls=st.lists(ARGUMENTS, min_size=1, max_size=2), cuts=places())
 def test_calls_come_back_as_they_were_written(calls, cuts):
     parts = check_cuts(start, f"Yes.\n{render(*calls)}", cuts)
@@ -71,7 +71,7 @@ def test_calls_come_back_as_they_were_written(calls, cuts):
     assert content_of(parts) == "Yes."
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(arguments=ARGUMENTS, place=st.integers(0, 400), cuts=places())
 def test_answers_that_break_off_are_read_alike_in_all_cuts(arguments, place, cuts):
     check_cuts(start, render(arguments)[:place], cuts)

@@ -39,7 +39,7 @@ def read(generator, text, size):
 
 
 @given(VALUES, st.integers(1, 9), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_json_is_passed_on_as_it_is(value, size, is_ascii):
     text = json.dumps(value, ensure_ascii=is_ascii)
     passed, is_whole = read(pass_value, text + " ", size)
@@ -48,7 +48,7 @@ def test_json_is_passed_on_as_it_is(value, size, is_ascii):
 
 
 @given(RANDOM_TEXT, st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_taken_for_json_is_json(text, size):
     passed, is_whole = read(pass_value, text, size)
     if is_whole:
@@ -61,7 +61,7 @@ def test_what_is_taken_for_json_is_json(text, size):
 
 
 @given(st.text(max_size=12), st.integers(1, 7), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_strings_are_decoded(text, size, is_ascii):
     decoded, is_whole = read(pass_decoded_string, json.dumps(text, ensure_ascii=is_ascii), size)
     assert is_whole
@@ -74,7 +74,7 @@ def test_halves_of_pairs_are_replaced():
 
 
 @given(VALUES, st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_python_literals_become_json(value, size):
     passed, is_whole = read(pass_literal, repr(value) + " ", size)
     assert is_whole
@@ -82,7 +82,7 @@ def test_python_literals_become_json(value, size):
 
 
 @given(st.text("'\"\\nxuN0{}rab7 \n", max_size=10), st.sampled_from(["'", '"', "'''", '"""']), st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_strings_mean_what_they_mean_in_python(body, quote, size):
     text = f"{quote}{body}{quote}"
