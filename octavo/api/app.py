@@ -24,14 +24,14 @@ from octavo.api.errors import install_error_handlers
 from octavo.api.frontend import Frontend
 from octavo.api.generative_scoring import generative_scoring_router
 from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
+from octavo.api.models import models_router
 from octavo.api.openai.chat import chat_router
 from octavo.api.openai.chat_batch import chat_batch_router
 from octavo.api.openai.completions import completions_router
-from octavo.api.openai.models import models_router
-from octavo.api.openai.responses_api.router import responses_router
 from octavo.api.plugins import add_plugins
 from octavo.api.pooling.refusal import NoTextMiddleware
 from octavo.api.pooling.router import pooling_router
+from octavo.api.responses.router import responses_router
 from octavo.api.scale_out.derender import derender_router
 from octavo.api.scale_out.generate import generate_router
 from octavo.api.scale_out.render import render_router

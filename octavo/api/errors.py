@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope, Send
 
-from octavo.api.anthropic.errors import anthropic_error_body
+from octavo.api.anthropic_errors import anthropic_error_body
 from octavo.errors import (
     DeadlineExceededError,
     EngineDeadError,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from octavo import __version__
+from octavo.api.chat.formats import AnswerFormats
 from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
-from octavo.api.formats import AnswerFormats
 from octavo.api.middleware import clean_request_id
 from octavo.config import ServerSettings
 from octavo.errors import InvalidRequestError

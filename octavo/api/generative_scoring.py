@@ -12,9 +12,10 @@ from pydantic import Field
 from starlette.types import Send
 
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
+from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import json_route
-from octavo.api.openai.protocol import MAX_CACHE_SALT, RequestModel, Strings, TokenIds
-from octavo.api.openai.responses import ENCODER, Usage
+from octavo.api.request_body import MAX_CACHE_SALT, RequestModel, Strings, TokenIds
+from octavo.api.usage import Usage
 from octavo.api.watched import WatchedResponse, last_items, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutput, RequestOutputKind, SamplingParams

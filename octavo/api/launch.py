@@ -85,7 +85,7 @@ async def serve_engine(
     Args:
         sockets: where to listen; made from the settings if not given.
     """
-    from octavo.api.formats import check_names
+    from octavo.api.chat.formats import check_names
     from octavo.api.server import bind_sockets, serve
 
     try:

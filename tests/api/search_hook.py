@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.api.openai.responses_api.hooks import BuiltinResult
+from octavo.api.responses.hooks import BuiltinResult
 from octavo.errors import InvalidRequestError, RequestFailedError
 
 

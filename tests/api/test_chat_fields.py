@@ -9,7 +9,7 @@ from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
 from test_connections import until
 
-from octavo.api.openai.usage import request_metrics
+from octavo.api.usage import request_metrics
 from octavo.records import RequestOutput, RequestStateStats
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ValidationError
 from octavo.api.admin.pause import AbortRequest
 from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
-from octavo.api.openai.responses_api.protocol import McpTool, ResponsesRequest
 from octavo.api.pooling.protocol import CohereEmbedRequest, InputBody, RerankRequest
+from octavo.api.responses.protocol import McpTool, ResponsesRequest
 from octavo.api.scale_out.derender import DerenderChatRequest, DerenderCompletionRequest
 from octavo.api.scale_out.protocol import GenerateRequest
 

@@ -17,7 +17,7 @@ from octavo.api.anthropic import messages
 from octavo.api.frontend import Frontend
 from octavo.api.generative_scoring import Scoring
 from octavo.api.openai import chat, completions
-from octavo.api.openai.responses_api import router, run
+from octavo.api.responses import router, run
 from octavo.errors import InvalidRequestError
 from octavo.tokenization.tokenizer import Tokenizer
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from pooling_engine import PoolingEngine
 from tiny_bert import write_bert
 
-from octavo.api import pieces
-from octavo.api.openai import logprobs
-from octavo.api.openai.responses import CompletionLogprobs
+from octavo.api import logprobs, pieces
+from octavo.api.openai.answers import CompletionLogprobs
 from octavo.api.pooling import vectors
 
 
@@ -57,6 +56,7 @@ def threads_of_entries(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         return finite(logprob)
 
     monkeypatch.setattr(logprobs, "finite", watched)
+    monkeypatch.setattr("octavo.api.openai.logprobs.finite", watched)
     monkeypatch.setattr("octavo.api.scale_out.generate.finite", watched)
     return found
 

@@ -10,39 +10,41 @@ from fastapi import FastAPI
 from starlette.routing import Match
 from test_admin_control import ControlledEngine
 
+from octavo.api import logprobs, usage
 from octavo.api.app import build_app
-from octavo.api.openai import protocol, responses
+from octavo.api.openai import answers, protocol
+from octavo.api.request_body import RequestModel, StreamOptions
 from octavo.config import ServerSettings
 
 NAMES = json.loads((Path(__file__).parent / "vllm_protocol.json").read_text())
 DIFFERENCES = (Path(__file__).parents[2] / "docs/differences.md").read_text()
-REQUESTS: dict[str, type[protocol.RequestModel] | type[protocol.StreamOptions]] = {
+REQUESTS: dict[str, type[RequestModel] | type[StreamOptions]] = {
     "BatchChatCompletionRequest": protocol.ChatCompletionRequest,
     "ChatCompletionRequest": protocol.ChatCompletionRequest,
     "CompletionRequest": protocol.CompletionRequest,
     "DetokenizeRequest": protocol.DetokenizeRequest,
-    "StreamOptions": protocol.StreamOptions,
+    "StreamOptions": StreamOptions,
     "TokenizeChatRequest": protocol.TokenizeRequest,
     "TokenizeCompletionRequest": protocol.TokenizeRequest,
 }
 ANSWERS: dict[str, Any] = {
-    "ChatCompletionLogProb": responses.ChatLogprob,
-    "ChatCompletionLogProbsContent": responses.ChatTokenLogprob,
-    "ChatCompletionResponse": responses.ChatCompletion,
-    "ChatCompletionResponseChoice": responses.ChatChoice,
-    "ChatCompletionResponseStreamChoice": responses.ChatChunkChoice,
-    "ChatCompletionStreamResponse": responses.ChatChunk,
-    "ChatMessage": responses.ChatMessage,
-    "CompletionLogProbs": responses.CompletionLogprobs,
-    "CompletionResponse": responses.Completion,
-    "CompletionResponseChoice": responses.CompletionChoice,
-    "CompletionResponseStreamChoice": responses.CompletionChoice,
-    "CompletionStreamResponse": responses.Completion,
-    "CompletionTokenUsageInfo": responses.CompletionTokensDetails,
-    "DeltaMessage": responses.ChatDelta,
-    "ModelCard": responses.ModelCard,
-    "PromptTokenUsageInfo": responses.PromptTokensDetails,
-    "UsageInfo": responses.Usage,
+    "ChatCompletionLogProb": logprobs.ChatLogprob,
+    "ChatCompletionLogProbsContent": logprobs.ChatTokenLogprob,
+    "ChatCompletionResponse": answers.ChatCompletion,
+    "ChatCompletionResponseChoice": answers.ChatChoice,
+    "ChatCompletionResponseStreamChoice": answers.ChatChunkChoice,
+    "ChatCompletionStreamResponse": answers.ChatChunk,
+    "ChatMessage": answers.ChatMessage,
+    "CompletionLogProbs": answers.CompletionLogprobs,
+    "CompletionResponse": answers.Completion,
+    "CompletionResponseChoice": answers.CompletionChoice,
+    "CompletionResponseStreamChoice": answers.CompletionChoice,
+    "CompletionStreamResponse": answers.Completion,
+    "CompletionTokenUsageInfo": usage.CompletionTokensDetails,
+    "DeltaMessage": answers.ChatDelta,
+    "ModelCard": answers.ModelCard,
+    "PromptTokenUsageInfo": usage.PromptTokensDetails,
+    "UsageInfo": usage.Usage,
 }
 # What docs/differences.md explains.
 IGNORED_FIELDS = {

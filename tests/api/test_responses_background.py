@@ -13,8 +13,8 @@ from responses_engine import ScriptedEngine, call_text, check_order
 from test_connections import until
 from test_responses_api import PATH, THINKING, WEATHER, client_of, create, parse_events
 
-from octavo.api.openai.responses_api import events
-from octavo.api.openai.responses_api.background import EventLog
+from octavo.api.responses import events
+from octavo.api.responses.background import EventLog
 from octavo.errors import InvalidRequestError
 
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_responses_api import PATH, WEATHER
 
-from octavo.api.openai.responses_api.protocol import ResponsesRequest
-from octavo.api.openai.responses_api.tools import Toolset
+from octavo.api.responses.protocol import ResponsesRequest
+from octavo.api.responses.tools import Toolset
 
 USER = {"role": "user", "content": "hi"}
 MCP = {"type": "mcp", "server_label": "a"}

@@ -8,7 +8,7 @@ from conftest import StartServer
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids
 from test_responses_api import create, stream
 
-from octavo.api.openai.responses_api.hooks import base_type, load_hooks
+from octavo.api.responses.hooks import base_type, load_hooks
 from octavo.errors import ConfigError
 
 SEARCH = {"type": "web_search_preview", "search_context_size": "low"}

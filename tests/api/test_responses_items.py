@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from responses_engine import ScriptedEngine
 from test_responses_api import PATH, WEATHER, both, create
 
-from octavo.api.openai.responses_api.items import parse_items, sealed_thought, thought_of
-from octavo.api.openai.responses_api.messages import Message, cut_points, to_messages, without_beginning
+from octavo.api.responses.items import parse_items, sealed_thought, thought_of
+from octavo.api.responses.messages import Message, cut_points, to_messages, without_beginning
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError
 
@@ -79,7 +79,7 @@ def test_channels_of_gpt_oss_are_items(start_server: StartServer) -> None:
 
 
 def test_any_date_is_one() -> None:
-    from octavo.api.template_date import pinned_date
+    from octavo.api.chat.template_date import pinned_date
 
     assert pinned_date(ServerSettings(chat_template_date="2025-06-28"))["strftime_now"]("%d.%m.%Y") == "28.06.2025"
     assert pinned_date(ServerSettings()) == {}

@@ -11,8 +11,8 @@ from mcp_server import RunningMcpServer, running_mcp_server
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids
 from test_responses_api import PATH, WEATHER, create, stream
 
-from octavo.api.openai.responses_api.mcp import McpServers, request_headers
-from octavo.api.openai.responses_api.protocol import McpTool
+from octavo.api.responses.mcp import McpServers, request_headers
+from octavo.api.responses.protocol import McpTool
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError, InvalidRequestError
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from octavo.api.openai.responses_api import mcp_connection
-from octavo.api.openai.responses_api.mcp import McpError, McpServer
-from octavo.api.openai.responses_api.mcp_connection import McpConnection
+from octavo.api.responses import mcp_connection
+from octavo.api.responses.mcp import McpError, McpServer
+from octavo.api.responses.mcp_connection import McpConnection
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

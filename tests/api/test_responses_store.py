@@ -11,10 +11,10 @@ from responses_engine import ScriptedEngine
 from test_responses_api import PATH, client_of, create
 
 from octavo.api.errors import HttpError
-from octavo.api.openai.responses_api import prepare as prepare_module
-from octavo.api.openai.responses_api import store as store_module
-from octavo.api.openai.responses_api.objects import Response
-from octavo.api.openai.responses_api.store import ResponseStore, Turn
+from octavo.api.responses import prepare as prepare_module
+from octavo.api.responses import store as store_module
+from octavo.api.responses.objects import Response
+from octavo.api.responses.store import ResponseStore, Turn
 
 
 def keep(store: ResponseStore, owner: str, parent: Turn | None = None, size: int = 10) -> str:

@@ -7,11 +7,11 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 
-from octavo.api.conversation import render
+from octavo.api.chat.conversation import render
 from octavo.api.frontend import SHORT_TEXT, Frontend
+from octavo.api.json_answer import json_answer
 from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.chat import conversation_of
-from octavo.api.openai.models import json_answer
 from octavo.api.openai.protocol import DetokenizeRequest, TokenizeRequest
 from octavo.errors import InvalidRequestError
 

@@ -6,9 +6,9 @@ from typing import Any
 from octavo.api.anthropic.content import assistant_message, system_text, user_messages
 from octavo.api.anthropic.protocol import UNSUPPORTED, CountTokensRequest, ToolChoice
 from octavo.api.anthropic.tools import offered_tools
-from octavo.api.conversation import Conversation
-from octavo.api.conversation import ToolChoice as Choice
-from octavo.api.openai.protocol import extras
+from octavo.api.chat.conversation import Conversation
+from octavo.api.chat.conversation import ToolChoice as Choice
+from octavo.api.request_body import extras
 from octavo.errors import InvalidRequestError
 from octavo.records import StructuredOutputsParams
 

@@ -26,10 +26,11 @@ from octavo.api.anthropic.events import (
     error_event,
 )
 from octavo.api.anthropic.protocol import CountTokensRequest, MessagesRequest
-from octavo.api.conversation import Conversation, Turn, Update, render
+from octavo.api.chat.conversation import Conversation, render
+from octavo.api.chat.turn import Turn, Update
 from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_answer import json_answer
 from octavo.api.json_body import apart_if_large, json_route
-from octavo.api.openai.models import json_answer
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutputKind, SamplingParams

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from octavo.api.limits import ExtraArgs
-from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings
+from octavo.api.request_body import MAX_CACHE_SALT, ExtraArgs, Int64, Objects, RequestModel, Strings
 
 MIN_THINKING_BUDGET = 1024
 

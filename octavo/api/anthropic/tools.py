@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from octavo.api.anthropic.protocol import CountTokensRequest, ToolParam
-from octavo.api.openai.tools import MAX_TOOLS, parse_function
+from octavo.api.chat.tools import MAX_TOOLS, parse_function
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.base import Tool
 

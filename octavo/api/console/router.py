@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from octavo.api.console.files import StaticFile, console_files
 from octavo.api.console.status import console_status
 from octavo.api.frontend import Frontend
-from octavo.api.openai.models import json_answer
+from octavo.api.json_answer import json_answer
 
 # The page loads from this server alone, runs no inline script, and no string can become markup in it: what a model
 # writes, whatever it is, stays text.

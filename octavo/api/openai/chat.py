@@ -12,18 +12,18 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
-from octavo.api.conversation import Answer, Conversation, Gathered, Turn, Update, gather, render
+from octavo.api.chat.conversation import Conversation, render
+from octavo.api.chat.tools import allowed_tools, parse_tool_choice, parse_tools
+from octavo.api.chat.turn import Answer, Gathered, Turn, Update, gather
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import apart_if_large, json_route
-from octavo.api.openai.logprobs import chat_logprobs, finite_prompt_logprobs
-from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
-from octavo.api.openai.responses import (
+from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite_prompt_logprobs
+from octavo.api.openai.answers import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
-    ChatLogprobs,
     ChatMessage,
     FunctionCall,
     TextEvents,
@@ -31,10 +31,10 @@ from octavo.api.openai.responses import (
     ToolCallInfo,
     event,
 )
+from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
-from octavo.api.openai.tools import allowed_tools, parse_tool_choice, parse_tools
-from octavo.api.openai.usage import UsageCounter, UsageMode, request_metrics
 from octavo.api.pieces import ListWriter
+from octavo.api.usage import UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
@@ -115,7 +115,7 @@ class ChatAnswer:
         self._role = answer_role(body, frontend.settings.response_role)
         check_repeated_text(len(self._role) + len(self._echo()), self._params.n, "echo")
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
-        self._usage_mode = UsageMode.of(body, frontend.settings)
+        self._usage_mode = UsageMode.of(body.stream_options, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._is_brief = not self._usage_mode.is_continuous  # an event of text holds nothing else that changes
         self._text_events: dict[tuple[int, str], TextEvents] = {}

@@ -12,14 +12,16 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.answer_size import PromptBudget
-from octavo.api.conversation import Turn, gather
+from octavo.api.chat.turn import Turn, gather
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
+from octavo.api.openai.answers import ChatCompletion
 from octavo.api.openai.chat import ChatAnswer
-from octavo.api.openai.protocol import ChatCompletionRequest, Objects, RequestModel
-from octavo.api.openai.responses import ChatCompletion, PromptTokensDetails
+from octavo.api.openai.protocol import ChatCompletionRequest
 from octavo.api.openai.sampling import MAX_SEQUENCES, refuse_unsupported
 from octavo.api.pieces import ListWriter
+from octavo.api.request_body import Objects, RequestModel
+from octavo.api.usage import PromptTokensDetails
 from octavo.api.watched import STARTED_AT_ONCE, WatchedResponse, send_json
 from octavo.errors import InvalidRequestError
 

@@ -14,12 +14,13 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
-from octavo.api.conversation import PROMPT_END_CHARACTERS
+from octavo.api.chat.turn import PROMPT_END_CHARACTERS
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
 from octavo.api.json_body import apart_if_large, json_route
-from octavo.api.openai.logprobs import completion_logprobs, finite_prompt_logprobs
+from octavo.api.logprobs import finite_prompt_logprobs
+from octavo.api.openai.answers import Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
+from octavo.api.openai.logprobs import completion_logprobs
 from octavo.api.openai.protocol import CompletionRequest
-from octavo.api.openai.responses import Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
 from octavo.api.openai.sampling import (
     beam_length_penalty,
     completion_params,
@@ -29,8 +30,8 @@ from octavo.api.openai.sampling import (
     refuse_unsupported,
     returns_prompt_only,
 )
-from octavo.api.openai.usage import UsageCounter, UsageMode, request_metrics
 from octavo.api.pieces import ListWriter
+from octavo.api.usage import UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
 from octavo.inputs.embeds import decode_embeds
 from octavo.outputs.parsers.base import PromptEnd
@@ -88,7 +89,7 @@ class CompletionAnswer:
         self._prompt_logprobs: dict[int, PromptLogprobs] = {}
         self._text_offsets: dict[int, int] = {}
         self._usage = UsageCounter(len(self._embeds or self._prompts), frontend.settings.enable_prompt_tokens_details)
-        self._usage_mode = UsageMode.of(body, frontend.settings)
+        self._usage_mode = UsageMode.of(body.stream_options, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._text_events: dict[int, TextEvents] = {}
         # Those of several prompts would have to be told one by one.

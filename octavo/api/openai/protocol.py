@@ -4,59 +4,22 @@ Models check types and hard limits; ranges of sampling parameters are :class:`Sa
 Fields that are neither listed here nor in :data:`UNSUPPORTED` are ignored, as OpenAI's server does.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from octavo.api.limits import ExtraArgs, at_most
-from octavo.records.sampling_params import MAX_LISTED_TOKENS
-
-MAX_CACHE_SALT = 1024
-
-Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
-# Fail fast: one wrong element must not cost an error record for each of a million.
-TokenIds = Annotated[list[Int64], Field(fail_fast=True)]
-Strings = Annotated[list[str], Field(fail_fast=True)]
-Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-
-
-def _check_bias(value: object) -> object:
-    if isinstance(value, dict):
-        if len(value) > MAX_LISTED_TOKENS:
-            raise ValueError(f"it takes at most {MAX_LISTED_TOKENS} entries")
-        for key, bias in value.items():
-            if isinstance(bias, bool) or not isinstance(bias, int | float):
-                raise ValueError(f"the bias of token {str(key)[:40]!r} must be a number")
-            if abs(bias) > 1e9:
-                raise ValueError(f"the bias of token {str(key)[:40]!r} is out of range")
-    return value
-
-
-LogitBias = Annotated[dict[str, float] | None, BeforeValidator(_check_bias)]
-
-
-class RequestModel(BaseModel):
-    """Base of all request bodies: no conversion between types, unknown fields kept aside."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-    model: str | None = None
-
-
-def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Those of a body's unknown fields that have one of the names; of others there may be hundreds of thousands."""
-    given = body.model_extra or {}
-    return ((name, given[name]) for name in names if name in given)
-
-
-class StreamOptions(BaseModel):
-    """What a stream tells besides text."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    include_usage: bool | None = False
-    continuous_usage_stats: bool | None = False
+from octavo.api.request_body import (
+    MAX_CACHE_SALT,
+    ExtraArgs,
+    Int64,
+    LogitBias,
+    Objects,
+    RequestModel,
+    StreamOptions,
+    Strings,
+    TokenIds,
+    at_most,
+)
 
 
 class ResponseFormat(BaseModel):

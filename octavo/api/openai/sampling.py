@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
-from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest, extras
+from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
 from octavo.api.openai.structured import parse_format
+from octavo.api.request_body import extras
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     BeamSearchParams,

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import msgspec
 from starlette.types import Send
 
-from octavo.api.openai.responses import ENCODER, Usage
+from octavo.api.json_answer import ENCODER
 from octavo.api.pooling.encoding import to_bytes
 from octavo.api.pooling.protocol import EncodingBody
+from octavo.api.usage import Usage
 from octavo.errors import InvalidRequestError
 from octavo.outputs.pooling import Pooled
 

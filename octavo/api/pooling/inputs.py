@@ -6,8 +6,8 @@ from typing import Any
 
 from octavo.api.answer_size import PromptBudget
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.openai.responses import PromptTokensDetails, Usage
 from octavo.api.pooling.protocol import MAX_INPUTS, InputBody, PoolingBody
+from octavo.api.usage import PromptTokensDetails, Usage
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.outputs.pooling import Pooled

@@ -13,8 +13,8 @@ from pydantic import (
     field_validator,
 )
 
-from octavo.api.openai.protocol import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds, extras
-from octavo.api.openai.responses import Usage
+from octavo.api.request_body import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds, extras
+from octavo.api.usage import Usage
 from octavo.errors import InvalidRequestError
 from octavo.records import PoolingTask
 

@@ -11,8 +11,8 @@ from msgspec import UNSET
 from starlette.types import Send
 
 from octavo.api.frontend import Frontend, answer_id, engine_id
+from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import json_route
-from octavo.api.openai.responses import ENCODER, PromptTokensDetails, Usage
 from octavo.api.pooling.inputs import LONG_TEXT, options_of, processor_of
 from octavo.api.pooling.protocol import (
     RerankAnswer,
@@ -26,6 +26,7 @@ from octavo.api.pooling.protocol import (
     ScoringBody,
     TextObject,
 )
+from octavo.api.usage import PromptTokensDetails, Usage
 from octavo.api.watched import WatchedResponse, send_json
 from octavo.errors import InvalidRequestError
 from octavo.inputs.scoring import Outputs, Score, ScoringOptions, make_pairs, proceed, score_pairs

@@ -9,8 +9,8 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import json_route
-from octavo.api.openai.responses import ENCODER
 from octavo.api.pieces import ListWriter
 from octavo.api.pooling.answers import check_binary, send_binary
 from octavo.api.pooling.encoding import to_base64

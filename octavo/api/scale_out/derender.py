@@ -12,13 +12,14 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from octavo.api.frontend import Frontend
+from octavo.api.json_answer import json_answer
 from octavo.api.json_body import json_route
 from octavo.api.middleware import clean_request_id
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.completions import CompletionAnswer
-from octavo.api.openai.models import json_answer
-from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest, RequestModel, TokenIds
+from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.openai.sampling import completion_prompts, refuse_unsupported
+from octavo.api.request_body import RequestModel, TokenIds
 from octavo.api.scale_out.replay import MAX_RESPONSES, GivenResponse, ReplayEngine
 from octavo.api.watched import last_items
 from octavo.errors import InvalidRequestError

@@ -14,11 +14,10 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
+from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.middleware import clean_request_id
-from octavo.api.openai.logprobs import chat_logprobs, finite, finite_prompt_logprobs
-from octavo.api.openai.responses import ENCODER, ChatLogprobs
-from octavo.api.openai.usage import UsageCounter
 from octavo.api.pieces import ListWriter
 from octavo.api.scale_out.protocol import (
     GenerateAnswer,
@@ -30,6 +29,7 @@ from octavo.api.scale_out.protocol import (
     TokensLogprobs,
     refuse_unsupported_transfers,
 )
+from octavo.api.usage import UsageCounter
 from octavo.api.watched import WatchedResponse, last_items, send_events, send_json
 from octavo.errors import InvalidRequestError
 from octavo.records import CompletionOutput, RequestOutput, RequestOutputKind, SampleLogprobs, SamplingParams

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 
-from octavo.api.openai.protocol import MAX_CACHE_SALT, RequestModel, StreamOptions, TokenIds
-from octavo.api.openai.responses import ChatLogprobs, PromptLogprobs, Usage
+from octavo.api.logprobs import ChatLogprobs, PromptLogprobs
+from octavo.api.request_body import MAX_CACHE_SALT, RequestModel, StreamOptions, TokenIds
+from octavo.api.usage import Usage
 from octavo.errors import InvalidRequestError
-from octavo.records import SamplingParams
 
 _NO_MEDIA = "images, audio and video are not supported"
 _NO_TRANSFER = "moving caches between servers is not supported"
@@ -94,19 +94,6 @@ class GenerateChunk(msgspec.Struct, kw_only=True):
     choices: list[GenerateChoice]
     usage: Usage | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class RenderedRequest(msgspec.Struct, kw_only=True):
-    """What a render route makes of a request: a body for ``/inference/v1/generate``."""
-
-    request_id: str
-    token_ids: list[int]
-    sampling_params: SamplingParams
-    model: str
-    stream: bool
-    stream_options: dict[str, Any] | None
-    cache_salt: str | None
-    priority: int
 
 
 def refuse_unsupported_transfers(body: RequestModel) -> None:

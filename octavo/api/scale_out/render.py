@@ -1,26 +1,19 @@
 """Requests to tokens: what ``/inference/v1/generate`` needs, without generating anything."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from octavo.api.anthropic.messages import start_message
 from octavo.api.anthropic.protocol import MessagesRequest
-from octavo.api.conversation import Turn
+from octavo.api.chat.rendered import rendered_request, rendered_turn
 from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_answer import ENCODER, json_answer
 from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.completions import token_ids_of
-from octavo.api.openai.models import json_answer
-from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
-from octavo.api.openai.responses import ENCODER
-from octavo.api.openai.responses_api.protocol import ResponsesRequest
+from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.openai.sampling import completion_params, completion_prompts, engine_prompts, refuse_unsupported
-from octavo.api.scale_out.protocol import RenderedRequest
-from octavo.records import RequestOutputKind, SamplingParams
 
 
 def render_router(frontend: Frontend) -> APIRouter:
@@ -34,7 +27,7 @@ def render_router(frontend: Frontend) -> APIRouter:
         name = answer_id("chatcmpl", request, body.request_id)
         answer = await apart_if_large(request, partial(ChatAnswer, frontend, body, name, model))
         turn = await answer.start(partial(apart_if_large, request))
-        return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body)))
+        return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body, body.stream_options)))
 
     @router.post("/v1/messages/render", summary="The tokens of a conversation in Anthropic's protocol.")
     async def render_message(body: MessagesRequest, request: Request) -> Response:
@@ -54,7 +47,7 @@ def render_router(frontend: Frontend) -> APIRouter:
 
         def render() -> bytes:
             rendered = [
-                rendered_request(token_ids_of(prompt), params, f"{name}-{index}", model, body)
+                rendered_request(token_ids_of(prompt), params, f"{name}-{index}", model, body, body.stream_options)
                 for index, prompt in enumerate(made)
             ]
             return ENCODER.encode(rendered)
@@ -62,34 +55,3 @@ def render_router(frontend: Frontend) -> APIRouter:
         return json_answer(await apart_if_large(request, render))
 
     return router
-
-
-def rendered_turn(
-    turn: Turn, name: str, model: str, body: ChatCompletionRequest | MessagesRequest | ResponsesRequest
-) -> RenderedRequest:
-    """A turn that is not taken here."""
-    return rendered_request(turn.prompt["prompt_token_ids"], turn.params, name, model, body)
-
-
-def rendered_request(
-    token_ids: Sequence[int],
-    params: SamplingParams,
-    name: str,
-    model: str,
-    body: GenerationRequest | MessagesRequest | ResponsesRequest,
-) -> RenderedRequest:
-    """A body for ``/inference/v1/generate``."""
-    options: dict[str, Any] | None = None
-    if isinstance(body, GenerationRequest) and body.stream_options is not None:
-        options = body.stream_options.model_dump()
-    return RenderedRequest(
-        request_id=name,
-        token_ids=list(token_ids),
-        # How it is sent is left to the request.
-        sampling_params=msgspec.structs.replace(params, output_kind=RequestOutputKind.CUMULATIVE),
-        model=model,
-        stream=bool(body.stream),
-        stream_options=options,
-        cache_salt=body.cache_salt,
-        priority=body.priority,
-    )

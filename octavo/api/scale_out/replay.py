@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from octavo.api.engine import ServingEngine
-from octavo.api.openai.protocol import Int64, TokenIds
+from octavo.api.request_body import Int64, TokenIds
 from octavo.errors import InvalidRequestError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor

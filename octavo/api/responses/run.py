@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.conversation import Conversation, Turn, Update, render
+from octavo.api.chat.conversation import Conversation, render
+from octavo.api.chat.turn import Turn, Update
 from octavo.api.drain import SHUTTING_DOWN
 from octavo.api.errors import INTERNAL_ERROR, status_of
-from octavo.api.openai.responses import ChatTokenLogprob
-from octavo.api.openai.responses_api import events
-from octavo.api.openai.responses_api.events import Event
-from octavo.api.openai.responses_api.items import (
+from octavo.api.logprobs import ChatTokenLogprob
+from octavo.api.responses import events
+from octavo.api.responses.events import Event
+from octavo.api.responses.items import (
     BuiltinCallItem,
     Item,
     McpCallItem,
@@ -26,18 +27,18 @@ from octavo.api.openai.responses_api.items import (
     short,
     shown,
 )
-from octavo.api.openai.responses_api.logprobs import ContentLogprobs
-from octavo.api.openai.responses_api.mcp import McpError, as_http_error
-from octavo.api.openai.responses_api.messages import cut_points, failure_text, to_messages, without_beginning
-from octavo.api.openai.responses_api.objects import (
+from octavo.api.responses.logprobs import ContentLogprobs
+from octavo.api.responses.mcp import McpError, as_http_error
+from octavo.api.responses.messages import cut_points, failure_text, to_messages, without_beginning
+from octavo.api.responses.objects import (
     IncompleteDetails,
     Response,
     ResponseError,
     ResponseUsage,
 )
-from octavo.api.openai.responses_api.output import Call, CallKind, OutputBuilder
-from octavo.api.openai.responses_api.prepare import Prepared, Services, seals_reasoning
-from octavo.api.openai.responses_api.tools import CallOutcome, McpSource
+from octavo.api.responses.output import Call, CallKind, OutputBuilder
+from octavo.api.responses.prepare import Prepared, Services, seals_reasoning
+from octavo.api.responses.tools import CallOutcome, McpSource
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
 from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import SamplingParams, TokensPrompt

@@ -11,22 +11,22 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Send
 
+from octavo.api.chat.rendered import rendered_turn
+from octavo.api.chat.template_date import pinned_date
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
+from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.middleware import KEY_INDEX
-from octavo.api.openai.responses import ENCODER
-from octavo.api.openai.responses_api.background import MAX_RUNNING, Background, EventLog
-from octavo.api.openai.responses_api.events import Event, encode
-from octavo.api.openai.responses_api.hooks import load_hooks
-from octavo.api.openai.responses_api.items import Item
-from octavo.api.openai.responses_api.mcp import McpServers
-from octavo.api.openai.responses_api.prepare import Prepared, Services, prepare
-from octavo.api.openai.responses_api.protocol import InputTokensRequest, ResponsesRequest
-from octavo.api.openai.responses_api.run import Run
-from octavo.api.openai.responses_api.store import ResponseStore, StoredResponse
-from octavo.api.scale_out.render import rendered_turn
-from octavo.api.template_date import pinned_date
+from octavo.api.responses.background import MAX_RUNNING, Background, EventLog
+from octavo.api.responses.events import Event, encode
+from octavo.api.responses.hooks import load_hooks
+from octavo.api.responses.items import Item
+from octavo.api.responses.mcp import McpServers
+from octavo.api.responses.prepare import Prepared, Services, prepare
+from octavo.api.responses.protocol import InputTokensRequest, ResponsesRequest
+from octavo.api.responses.run import Run
+from octavo.api.responses.store import ResponseStore, StoredResponse
 from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
 

@@ -9,10 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from octavo.api.openai.responses import ChatTokenLogprob
-from octavo.api.openai.responses_api import events
-from octavo.api.openai.responses_api.events import Event
-from octavo.api.openai.responses_api.items import (
+from octavo.api.logprobs import ChatTokenLogprob
+from octavo.api.responses import events
+from octavo.api.responses.events import Event
+from octavo.api.responses.items import (
     BuiltinCallItem,
     FunctionCallItem,
     McpApprovalRequestItem,

@@ -13,8 +13,8 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult
 
-from octavo.api.openai.responses_api.items import McpToolInfo
-from octavo.api.openai.responses_api.mcp import McpError, McpServer
+from octavo.api.responses.items import McpToolInfo
+from octavo.api.responses.mcp import McpError, McpServer
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -1,20 +1,18 @@
-"""A conversation goes on: what all chat protocols ask of the model, and its answer in parts."""
+"""A turn: one conversation answered, with the answer in parts as they come."""
 
-import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from octavo.api.beam_search import beam_outputs
+from octavo.api.chat.conversation import Conversation, merged_kwargs
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.template_date import pinned_date
-from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.outputs.parsers.answer import AnswerParser
-from octavo.outputs.parsers.base import PromptEnd, Tool
+from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
 from octavo.outputs.stream import TextTaker
@@ -30,45 +28,6 @@ from octavo.sampling.grammar.thought import ThoughtLimit
 
 PROMPT_END_CHARACTERS = 1000
 """As much of the prompt's end as tells whether it leaves a thought open."""
-
-ToolChoice = Literal["none", "auto", "required", "named"]
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """What is asked, in terms of no protocol.
-
-    Attributes:
-        messages: in OpenAI's form, as templates take them.
-        tools: what the model may call.
-        tool_choice: "named" makes it call ``named_tool``.
-        is_parallel: whether one answer may hold several calls.
-        documents: passages, for templates that take them.
-        template_kwargs: further values for the template.
-        response_format: what the answer must look like; not with a forced call.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Tool] = ()
-    tool_choice: ToolChoice = "auto"
-    named_tool: str | None = None
-    is_parallel: bool = True
-    documents: Sequence[Mapping[str, Any]] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    add_special_tokens: bool = False
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    response_format: StructuredOutputsParams | None = None
-
-    @property
-    def is_forced(self) -> bool:
-        """Whether the answer must be calls of tools."""
-        return self.tool_choice in ("required", "named")
-
-    @property
-    def may_call(self) -> bool:
-        """Whether the answer may hold calls of tools."""
-        return bool(self.tools) and self.tool_choice != "none"
 
 
 @dataclass(slots=True)
@@ -156,7 +115,7 @@ class Turn:
         self._formats = frontend.formats()
         self._prompt_end = PromptEnd(
             (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:],
-            _merged_kwargs(frontend, conversation),
+            merged_kwargs(frontend, conversation),
             frontend.engine.tokenizer,
             prompt["prompt_token_ids"],
         )
@@ -297,54 +256,6 @@ def _named(parts: list[Part]) -> list[Part]:
         ToolCallBegin(part.index, part.name, part.call_id or new_call_id()) if isinstance(part, ToolCallBegin) else part
         for part in parts
     ]
-
-
-async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt:
-    """The conversation as the model reads it; templates run in a thread, since they may be slow.
-
-    Raises:
-        ChatTemplateError: there is no template, or it failed.
-        InvalidRequestError: a tool that must be called is not among the tools.
-    """
-    renderer = frontend.engine.chat_renderer
-    if renderer is None:
-        raise ChatTemplateError("This model has no chat template; use /v1/completions or give one to the server.")
-    if conversation.is_forced and not conversation.tools:
-        raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
-    if conversation.named_tool is not None and conversation.named_tool not in {t.name for t in conversation.tools}:
-        raise InvalidRequestError(
-            f"tool_choice names {conversation.named_tool!r}, which is not among the tools.", "tool_choice"
-        )
-    shows_tools = conversation.may_call or not frontend.settings.exclude_tools_when_tool_choice_none
-    return await asyncio.to_thread(
-        renderer.render,
-        conversation.messages,
-        tools=[tool_description(tool) for tool in conversation.tools] if shows_tools else None,
-        documents=conversation.documents,
-        add_generation_prompt=conversation.add_generation_prompt,
-        continue_final_message=conversation.continue_final_message,
-        template_kwargs=_merged_kwargs(frontend, conversation),
-        add_special_tokens=conversation.add_special_tokens,
-    )
-
-
-def _merged_kwargs(frontend: Frontend, conversation: Conversation) -> dict[str, Any]:
-    """The request's values for the template, over the server's."""
-    return {
-        **pinned_date(frontend.settings),
-        **(frontend.settings.default_chat_template_kwargs or {}),
-        **conversation.template_kwargs,
-    }
-
-
-def tool_description(tool: Tool) -> dict[str, Any]:
-    """A tool in the form that templates take."""
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.parameters is not None:
-        function["parameters"] = tool.parameters
-    return {"type": "function", "function": function}
 
 
 Gathered = tuple[RequestOutput, dict[int, tuple[Update, Answer]]]

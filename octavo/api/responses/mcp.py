@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from octavo.api.errors import HttpError
-from octavo.api.openai.responses_api.items import McpToolInfo
-from octavo.api.openai.responses_api.protocol import McpTool
+from octavo.api.responses.items import McpToolInfo
+from octavo.api.responses.protocol import McpTool
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError, InvalidRequestError, OctavoError
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from octavo.api.limits import at_most
-from octavo.api.openai.protocol import (
+from octavo.api.request_body import (
     MAX_CACHE_SALT,
     Int64,
     LogitBias,
@@ -14,6 +13,7 @@ from octavo.api.openai.protocol import (
     RequestModel,
     Strings,
     TokenIds,
+    at_most,
     extras,
 )
 from octavo.errors import InvalidRequestError

@@ -5,9 +5,10 @@ Every event has a ``sequence_number``, which the sender sets: numbers go up by o
 
 import msgspec
 
-from octavo.api.openai.responses import ENCODER, ChatTokenLogprob
-from octavo.api.openai.responses_api.items import OutputText, ReasoningPart, ShownItem
-from octavo.api.openai.responses_api.objects import Response
+from octavo.api.json_answer import ENCODER
+from octavo.api.logprobs import ChatTokenLogprob
+from octavo.api.responses.items import OutputText, ReasoningPart, ShownItem
+from octavo.api.responses.objects import Response
 
 
 class Event(msgspec.Struct, tag_field="type", kw_only=True):

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Request, Response
 from octavo.api.anthropic.models import ModelInfo, model_info, model_page
 from octavo.api.errors import is_anthropic
 from octavo.api.frontend import Frontend
-from octavo.api.openai.responses import ENCODER, ModelCard, ModelList
+from octavo.api.json_answer import ENCODER, json_answer
+from octavo.api.openai.answers import ModelCard, ModelList
 
 
 def models_router(frontend: Frontend) -> APIRouter:
@@ -33,8 +34,3 @@ def models_router(frontend: Frontend) -> APIRouter:
         return json_answer(ENCODER.encode(info(served) if is_anthropic(request.scope) else card(served)))
 
     return router
-
-
-def json_answer(body: bytes) -> Response:
-    """Encoded JSON as a response."""
-    return Response(body, media_type="application/json")

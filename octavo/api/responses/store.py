@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from octavo.api.errors import HttpError
-from octavo.api.openai.responses_api.background import Background
-from octavo.api.openai.responses_api.items import Item
-from octavo.api.openai.responses_api.objects import Response
+from octavo.api.responses.background import Background
+from octavo.api.responses.items import Item
+from octavo.api.responses.objects import Response
 from octavo.errors import InvalidRequestError
 
 MAX_RECALLED_BYTES = 16 << 20

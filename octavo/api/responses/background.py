@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from octavo.api.openai.responses_api.events import Event, encode
-from octavo.api.openai.responses_api.objects import Response
+from octavo.api.responses.events import Event, encode
+from octavo.api.responses.objects import Response
 from octavo.errors import InvalidRequestError
 
 MAX_LOG_BYTES = 8 << 20

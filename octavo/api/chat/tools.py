@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.api.conversation import ToolChoice
+from octavo.api.chat.conversation import ToolChoice
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.base import Tool
 

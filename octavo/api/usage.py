@@ -2,12 +2,52 @@
 
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo.api.openai.protocol import GenerationRequest
-from octavo.api.openai.responses import CompletionTokensDetails, PromptTokensDetails, RequestMetrics, Usage
+from octavo.api.request_body import StreamOptions
 from octavo.config import ServerSettings
 from octavo.records import RequestOutput
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct):
+    """What generated tokens were for."""
+
+    reasoning_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Tokens that a request read and wrote."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+
+
+class RequestMetrics(msgspec.Struct):
+    """How long one request took; None where that is not known, or there is nothing to measure.
+
+    Attributes:
+        time_to_first_token_ms: from the request's arrival.
+        generation_time_ms: from the first token to the last.
+        queue_time_ms: before the engine began with it.
+        mean_itl_ms: between tokens of one completion.
+        tokens_per_second: of all completions, from the time that the engine began.
+    """
+
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
 
 
 class UsageCounter:
@@ -70,9 +110,8 @@ class UsageMode:
     is_continuous: bool
 
     @classmethod
-    def of(cls, body: GenerationRequest, settings: ServerSettings) -> "UsageMode":
+    def of(cls, options: StreamOptions | None, settings: ServerSettings) -> "UsageMode":
         """What the request asks for, or the settings impose."""
-        options = body.stream_options
         is_sent = settings.enable_force_include_usage or bool(options and options.include_usage)
         return cls(is_sent, is_sent and bool(options and options.continuous_usage_stats))
 

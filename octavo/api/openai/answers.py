@@ -3,49 +3,9 @@
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from octavo.records import Logprob
-
-ENCODER = msgspec.json.Encoder()
-
-
-class PromptTokensDetails(msgspec.Struct):
-    """Where prompt tokens came from."""
-
-    cached_tokens: int
-
-
-class CompletionTokensDetails(msgspec.Struct):
-    """What generated tokens were for."""
-
-    reasoning_tokens: int
-
-
-class Usage(msgspec.Struct):
-    """Tokens that a request read and wrote."""
-
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None = None
-    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
-
-
-class RequestMetrics(msgspec.Struct):
-    """How long one request took; None where that is not known, or there is nothing to measure.
-
-    Attributes:
-        time_to_first_token_ms: from the request's arrival.
-        generation_time_ms: from the first token to the last.
-        queue_time_ms: before the engine began with it.
-        mean_itl_ms: between tokens of one completion.
-        tokens_per_second: of all completions, from the time that the engine began.
-    """
-
-    time_to_first_token_ms: float | None = None
-    generation_time_ms: float | None = None
-    queue_time_ms: float | None = None
-    mean_itl_ms: float | None = None
-    tokens_per_second: float | None = None
+from octavo.api.json_answer import ENCODER
+from octavo.api.logprobs import ChatLogprobs, PromptLogprobs
+from octavo.api.usage import RequestMetrics, Usage
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -55,9 +15,6 @@ class CompletionLogprobs(msgspec.Struct):
     token_logprobs: list[float | None] | Raw = []
     tokens: list[str] | Raw = []
     top_logprobs: list[dict[str, float] | None] | Raw = []
-
-
-PromptLogprobs = list[dict[int, Logprob] | None] | Raw
 
 
 class CompletionChoice(msgspec.Struct):
@@ -83,29 +40,6 @@ class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: RequestMetrics | UnsetType = UNSET
-
-
-class ChatLogprob(msgspec.Struct):
-    """One candidate at one position."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class ChatTokenLogprob(msgspec.Struct):
-    """The chosen token at one position, with the likeliest ones."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[ChatLogprob]
-
-
-class ChatLogprobs(msgspec.Struct):
-    """One entry a token."""
-
-    content: list[ChatTokenLogprob] | Raw
 
 
 class FunctionCall(msgspec.Struct, omit_defaults=True):

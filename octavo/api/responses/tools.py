@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.conversation import ToolChoice
-from octavo.api.openai.responses_api.hooks import BuiltinTool, Hook, base_type
-from octavo.api.openai.responses_api.items import Item, McpToolInfo, check, short
-from octavo.api.openai.responses_api.mcp import Connection, McpError, McpServer, McpServers, request_headers
-from octavo.api.openai.responses_api.messages import ShownName
-from octavo.api.openai.responses_api.output import CallKind
-from octavo.api.openai.responses_api.protocol import MAX_TOOLS, FunctionTool, McpTool, ToolChoiceObject, ToolFilter
-from octavo.api.openai.tools import parse_function
+from octavo.api.chat.conversation import ToolChoice
+from octavo.api.chat.tools import parse_function
+from octavo.api.responses.hooks import BuiltinTool, Hook, base_type
+from octavo.api.responses.items import Item, McpToolInfo, check, short
+from octavo.api.responses.mcp import Connection, McpError, McpServer, McpServers, request_headers
+from octavo.api.responses.messages import ShownName
+from octavo.api.responses.output import CallKind
+from octavo.api.responses.protocol import MAX_TOOLS, FunctionTool, McpTool, ToolChoiceObject, ToolFilter
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.outputs.parsers.base import Tool
 
@@ -49,7 +49,7 @@ class McpSource:
         """The session, opened if it is not."""
         if self.connection is None:
             # The package takes a second to import the first time; others go on meanwhile.
-            module = await asyncio.to_thread(importlib.import_module, "octavo.api.openai.responses_api.mcp_connection")
+            module = await asyncio.to_thread(importlib.import_module, "octavo.api.responses.mcp_connection")
             if self.connection is None:
                 self.connection = module.McpConnection(self.server, self.headers)
         assert self.connection is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.openai.responses_api.items import Item, is_builtin_call, text_of, thought_of
+from octavo.api.responses.items import Item, is_builtin_call, text_of, thought_of
 from octavo.errors import InvalidRequestError
 
 Message = dict[str, Any]

@@ -1,7 +1,6 @@
 """Which tokens stand behind a piece of content."""
 
-from octavo.api.openai.logprobs import chat_logprobs
-from octavo.api.openai.responses import ChatTokenLogprob
+from octavo.api.logprobs import ChatTokenLogprob, chat_logprobs
 from octavo.records import CompletionOutput, Logprob
 from octavo.tokenization.tokenizer import Tokenizer
 

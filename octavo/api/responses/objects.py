@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.openai.responses_api.items import OutputItem, ShownItem, shown
+from octavo.api.responses.items import OutputItem, ShownItem, shown
 
 
 class InputTokensDetails(msgspec.Struct):

@@ -10,11 +10,11 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
-from octavo.api.openai.responses_api.hooks import Hook
-from octavo.api.openai.responses_api.items import Item, parse_items, short
-from octavo.api.openai.responses_api.mcp import McpServers
-from octavo.api.openai.responses_api.objects import Response
-from octavo.api.openai.responses_api.protocol import (
+from octavo.api.responses.hooks import Hook
+from octavo.api.responses.items import Item, parse_items, short
+from octavo.api.responses.mcp import McpServers
+from octavo.api.responses.objects import Response
+from octavo.api.responses.protocol import (
     ENCRYPTED_REASONING,
     LOGPROBS,
     InputTokensRequest,
@@ -22,8 +22,8 @@ from octavo.api.openai.responses_api.protocol import (
     ToolChoiceObject,
     refuse_unsupported,
 )
-from octavo.api.openai.responses_api.store import MAX_RECALLED_BYTES, ResponseStore, Turn
-from octavo.api.openai.responses_api.tools import Toolset
+from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, Turn
+from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from octavo.records.structured import SERVER_FIELDS

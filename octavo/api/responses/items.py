@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field, ValidationError
 
-from octavo.api.openai.protocol import Objects
-from octavo.api.openai.responses import ChatTokenLogprob
-from octavo.api.openai.responses_api.protocol import MAX_TOOLS, Part
+from octavo.api.logprobs import ChatTokenLogprob
+from octavo.api.request_body import Objects
+from octavo.api.responses.protocol import MAX_TOOLS, Part
 from octavo.errors import InvalidRequestError
 
 Status = Literal["in_progress", "completed", "incomplete"]

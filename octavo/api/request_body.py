@@ -1,0 +1,79 @@
+"""What the bodies of all protocols are made of: their base class, their lists, and limits that hold early.
+
+A validator that goes through everything and then counts makes an error record for each of a million wrong entries.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from octavo.records.sampling_params import MAX_LISTED_TOKENS
+
+MAX_EXTRA_ARGS = 64
+MAX_CACHE_SALT = 1024
+
+Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
+# Fail fast: one wrong element must not cost an error record for each of a million.
+TokenIds = Annotated[list[Int64], Field(fail_fast=True)]
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+
+
+def _check_bias(value: object) -> object:
+    if isinstance(value, dict):
+        if len(value) > MAX_LISTED_TOKENS:
+            raise ValueError(f"it takes at most {MAX_LISTED_TOKENS} entries")
+        for key, bias in value.items():
+            if isinstance(bias, bool) or not isinstance(bias, int | float):
+                raise ValueError(f"the bias of token {str(key)[:40]!r} must be a number")
+            if abs(bias) > 1e9:
+                raise ValueError(f"the bias of token {str(key)[:40]!r} is out of range")
+    return value
+
+
+LogitBias = Annotated[dict[str, float] | None, BeforeValidator(_check_bias)]
+
+
+class RequestModel(BaseModel):
+    """Base of all request bodies: no conversion between types, unknown fields kept aside."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    model: str | None = None
+
+
+def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Those of a body's unknown fields that have one of the names; of others there may be hundreds of thousands."""
+    given = body.model_extra or {}
+    return ((name, given[name]) for name in names if name in given)
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells besides text."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+def at_most(limit: int) -> BeforeValidator:
+    """Refuses larger objects."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > limit:
+            raise PydanticCustomError(
+                "too_many", "at most {limit} entries may be given, got {count}", {"limit": limit, "count": len(value)}
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+_Scalar = str | Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)] | float
+ExtraArgs = Annotated[
+    dict[str, _Scalar | Annotated[list[_Scalar], Field(fail_fast=True)]] | None, at_most(MAX_EXTRA_ARGS)
+]
+"""vLLM's ``vllm_xargs``: values for logits processors of the owner's."""
