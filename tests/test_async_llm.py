@@ -302,9 +302,9 @@ def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(folder: Path, monke
         await other
         waiting = asyncio.create_task(last(llm, "waiting"))
         await until(lambda: llm.stats.num_running == 1)
-        assert llm._meter is not None
+        assert llm._admission is not None
         with monkeypatch.context() as patch:
-            patch.setattr(llm._meter, "observe", lambda outputs: outputs[0])
+            patch.setattr(llm._admission.meter, "observe", lambda outputs: outputs[0])
             with pytest.raises(RequestFailedError, match="could not be read"):
                 await waiting
         await last(llm, "afterwards")

@@ -58,8 +58,8 @@ async def replace_engine(llm: AsyncLLM) -> None:
     """Kill the engine and wait for the next one, which need not be healthy."""
     (engine,) = engine_processes()
     engine.kill()
-    assert llm._client is not None
-    client = llm._client
+    assert llm._engine._client is not None
+    client = llm._engine._client
     await until(lambda: not client.is_connected)
     await until(lambda: client.is_connected)
     assert engine_processes() != [engine]
@@ -194,7 +194,7 @@ def test_a_pause_holds_for_every_frontend_until_it_is_ended(folder: Path, update
 
 
 async def _until_replaced(llm: AsyncLLM) -> None:
-    assert llm._client is not None
-    client = llm._client
+    assert llm._engine._client is not None
+    client = llm._engine._client
     await until(lambda: not client.is_connected)
     await until(lambda: client.is_connected)

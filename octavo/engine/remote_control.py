@@ -13,7 +13,6 @@ class RemoteControl(ABC):
 
     Attributes:
         settings: the engine's.
-        stats: its latest figures.
 
     All of them raise:
         EngineDeadError: no engine is there, or it died before it answered.
@@ -21,7 +20,11 @@ class RemoteControl(ABC):
     """
 
     settings: EngineConfig
-    stats: EngineStats
+
+    @property
+    @abstractmethod
+    def stats(self) -> EngineStats:
+        """The engine's latest figures."""
 
     @property
     @abstractmethod

@@ -30,11 +30,11 @@ class ControlledEngine(FakeEngine, RemoteControl):
     """Notes what it is told, and answers what it was given."""
 
     metrics: Metrics = None  # type: ignore[assignment]
+    stats = EngineStats(is_paused=True, sleep_level=1)
 
     def __init__(self) -> None:
         super().__init__()
         self.settings = EngineConfig.from_kwargs(model="org/model", hf_token="hf_secret")
-        self.stats = EngineStats(is_paused=True, sleep_level=1)
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.answer: Any = True
 

@@ -1,0 +1,197 @@
+"""The life of one frontend's engine: started, watched, started again by its supervisor, and shut down."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from octavo.config import EngineConfig
+from octavo.engine.client import EngineClient
+from octavo.engine.messages import Failed
+from octavo.engine.supervisor import Supervisor
+from octavo.errors import ConfigError, EngineDeadError, OctavoError, RequestFailedError
+from octavo.records import EngineInfo, EngineRequest, EngineStats, StepOutputs
+
+logger = logging.getLogger(__name__)
+
+
+class RequestOwner(Protocol):
+    """Whoever has requests in the engine; called from the event loop."""
+
+    def handle_ready(self) -> list[EngineRequest]:
+        """An engine is there, the first or a later one; returns the requests that it is to (re)play."""
+
+    def handle_outputs(self, outputs: StepOutputs) -> None:
+        """The engine said how requests went on; ``outputs`` may be empty, where only its figures changed."""
+
+    def handle_failure(self, error: OctavoError) -> None:
+        """Nothing more will come for the requests in flight."""
+
+
+class EngineLifecycle:
+    """Starts an engine process, keeps the connection to whichever is alive, and knows whether it gets on.
+
+    Args:
+        settings: the engine's settings.
+        owner: gets what the engine says.
+        address: where to listen for an engine that somebody else keeps alive; None starts one and keeps it alive.
+
+    Attributes:
+        stats: the engine's latest figures.
+        error: why it is gone for good, None while it is not.
+    """
+
+    def __init__(self, settings: EngineConfig, owner: RequestOwner, address: str | None) -> None:
+        self.stats = EngineStats()
+        self.error: EngineDeadError | ConfigError | None = None
+        self._settings = settings
+        self._owner = owner
+        self._address = address
+        self._folder: Path | None = None
+        self._client: EngineClient | None = None
+        self._supervisor: Supervisor | None = None
+        self._supervision: asyncio.Task[None] | None = None
+        self._info: EngineInfo | None = None
+        self._is_settled = asyncio.Event()
+        self._last_progress = 0.0
+        self._background: set[asyncio.Task[None]] = set()
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's description."""
+        assert self._info is not None, "start() comes first"
+        return self._info
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether an engine is there and loaded."""
+        return self._client is not None and self._client.is_connected
+
+    def start(self) -> None:
+        """Begin to listen and start an engine process; :meth:`wait_until_started` says when it is there."""
+        address = self._address
+        if address is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+            address = f"ipc://{self._folder}/engine.sock"
+        self._client = EngineClient(
+            address,
+            on_ready=self._handle_ready,
+            on_batch=self._handle_batch,
+            on_failed=self._handle_failure,
+            on_lost=self._handle_loss,
+        )
+        self._client.start()
+        if self._address is None:
+            self._supervisor = Supervisor(self._settings, [address])
+            self._supervision = asyncio.create_task(self._supervise(self._supervisor))
+
+    async def wait_until_started(self) -> None:
+        """Return when the engine is loaded.
+
+        Raises:
+            OctavoError: the model or a setting is wrong.
+            EngineDeadError: the engine did not start.
+        """
+        await self._is_settled.wait()
+        if self.error is not None:
+            raise self.error
+
+    async def wait_until_dead(self) -> None:
+        """Return when the engine is gone for good."""
+        if self._supervision is None:
+            await asyncio.Event().wait()  # somebody else looks after the engine, and ends this process if need be
+        else:
+            await asyncio.wait([self._supervision])
+
+    def is_stuck(self, *, is_owed: bool) -> bool:
+        """Whether the engine has work, but no step ended for longer than ``step_timeout``.
+
+        Args:
+            is_owed: whether this frontend waits for it.
+        """
+        stats = self.stats
+        is_busy = is_owed or bool(stats.num_running or stats.num_waiting)
+        timeout = self._settings.scheduler.step_timeout
+        return is_busy and not stats.is_paused and time.monotonic() - self._last_progress > timeout
+
+    def note_progress(self) -> None:
+        """Measure from now how long the engine takes for its next step: it begins to have work."""
+        self._last_progress = time.monotonic()
+
+    async def add(self, requests: list[EngineRequest]) -> None:
+        """Send requests, if an engine is there."""
+        if requests and self._client is not None:
+            await self._client.add(requests)
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Ask to end requests, if an engine is there."""
+        if request_ids and self._client is not None:
+            await self._client.abort(request_ids)
+
+    def run_soon(self, work: Coroutine[None, None, None]) -> None:
+        """Run a coroutine in the background and keep it alive until it is done."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def call(self, name: str, **arguments: Any) -> Any:
+        """Run one of the engine's control functions.
+
+        Raises:
+            EngineDeadError: no engine is there, or it died before it answered.
+            InvalidRequestError: the engine refused.
+        """
+        if self._client is None:
+            raise self.error or EngineDeadError("The engine is not started.")
+        return await self._client.call(name, **arguments)
+
+    async def shutdown(self) -> None:
+        """End requests, the engine process and all that was set up; may be called more than once."""
+        self._die(EngineDeadError("The engine is shut down."))
+        # Taken at once: nothing is ended twice if two callers shut down at the same time.
+        supervisor, supervision, client, folder = self._supervisor, self._supervision, self._client, self._folder
+        self._supervisor = self._supervision = self._client = self._folder = None
+        if supervisor is not None:
+            await supervisor.stop()
+        if supervision is not None:
+            supervision.cancel()
+            await asyncio.gather(supervision, return_exceptions=True)
+        if client is not None:
+            await client.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _supervise(self, supervisor: Supervisor) -> None:
+        await supervisor.run()
+        self._die(EngineDeadError("The engine stopped and does not come back; see the log."))
+
+    def _die(self, error: EngineDeadError | ConfigError) -> None:
+        if self.error is None:
+            self.error = error
+        self._owner.handle_failure(self.error)
+        self._is_settled.set()
+
+    def _handle_ready(self, info: EngineInfo, stats: EngineStats) -> list[EngineRequest]:
+        self._info, self.stats = info, stats
+        self.note_progress()
+        self._is_settled.set()
+        return self._owner.handle_ready()
+
+    def _handle_batch(self, outputs: StepOutputs, stats: EngineStats) -> None:
+        if stats.num_steps != self.stats.num_steps or stats.is_paused or stats.only_awaits_grammars:
+            self.note_progress()
+        self.stats = stats
+        self._owner.handle_outputs(outputs)
+
+    def _handle_failure(self, failed: Failed) -> None:
+        if failed.is_final:
+            self._die(ConfigError(failed.error) if failed.is_setting else EngineDeadError(failed.error))
+        else:
+            logger.error("%s", failed.error)
+
+    def _handle_loss(self) -> None:
+        self._owner.handle_failure(RequestFailedError("What the engine said could not be read."))

@@ -1,0 +1,101 @@
+"""Requests come in and go out: limits, deadlines, metrics, traces and the log of each."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo.config import EngineConfig
+from octavo.errors import DeadlineExceededError, QueueFullError
+from octavo.inputs.gate import Gate
+from octavo.outputs.meter import RequestMeter
+from octavo.outputs.request_log import RequestLog
+from octavo.records import EngineInfo, PreparedRequest, StepOutputs
+from octavo.records.caller import CALLER
+from octavo.telemetry.metrics import Metrics
+from octavo.telemetry.tracing import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Requests that were taken in together, and what ends them at their deadline."""
+
+    prepared: Sequence[PreparedRequest]
+    timer: asyncio.TimerHandle | None
+
+
+class Admission:
+    """Lets requests in while there is room for them, and accounts for what their callers experience.
+
+    Args:
+        model_name: what metrics and traces call the model.
+        index: place among the frontends of the engine; a label of the metrics.
+        tracer: gets every request when it is over; None if nobody collects traces.
+
+    Attributes:
+        metrics: what Prometheus may scrape.
+        meter: times requests in flight.
+        log: writes a line per request if that is asked for.
+    """
+
+    def __init__(
+        self, settings: EngineConfig, info: EngineInfo, model_name: str, index: int, tracer: Tracer | None
+    ) -> None:
+        self.metrics = Metrics(model_name, info.max_model_len, str(index))
+        self.metrics.set_cache_info(info)
+        self.meter = RequestMeter(self.metrics, tracer, model_name)
+        self.log = RequestLog(settings.logging)
+        limits = settings.scheduler
+        self._gate = Gate(info.max_num_seqs, limits.max_num_waiting, limits.max_num_waiting_tokens)
+
+    def check(self, num_tokens: int = 0) -> None:
+        """Refuse a request if there is no room for it.
+
+        Args:
+            num_tokens: of its prompt, once they are known.
+
+        Raises:
+            QueueFullError: too many requests wait already.
+        """
+        try:
+            self._gate.check(CALLER.get().client, num_tokens)
+        except QueueFullError as error:
+            self.metrics.record_rejection(error.reason)
+            raise
+
+    def begin(self, prepared: Sequence[PreparedRequest], fail: Callable[[Exception], None]) -> Admitted:
+        """Note requests that were taken in, and end them at their caller's deadline; :meth:`end` comes after it.
+
+        Raises:
+            DeadlineExceededError: it has passed.
+        """
+        caller, timer = CALLER.get(), None
+        if caller.deadline is not None:
+            seconds = caller.deadline - time.monotonic()
+            error = DeadlineExceededError("The request took longer than its deadline allows.")
+            if seconds <= 0:
+                raise error
+            timer = asyncio.get_running_loop().call_later(seconds, fail, error)
+        for request in prepared:
+            for child in request.children:
+                child.client = caller.client
+            self._gate.enter(request.children[0].request_id, caller.client, len(request.prompt_token_ids))
+            self.meter.begin(request, caller.trace_headers)
+            if self.log.is_on:
+                self.log.begin(request)
+        return Admitted(prepared, timer)
+
+    def observe(self, outputs: StepOutputs) -> None:
+        """Outputs came from the engine."""
+        self.meter.observe(outputs)
+        for news in outputs.others:
+            self._gate.begin(news.request_id)
+
+    def end(self, admitted: Admitted, reasons: Sequence[str | None]) -> None:
+        """Requests are over; ``reasons`` are those of their completions."""
+        if admitted.timer is not None:
+            admitted.timer.cancel()
+        for request in admitted.prepared:
+            self._gate.leave(request.children[0].request_id)
+            if self.log.is_on:
+                self.log.end(request.request_id, reasons)
