@@ -15,8 +15,9 @@ from tiny_llama import EOS, SETTINGS, VOCAB_SIZE, write_model
 from octavo import LLM, SamplingParams
 from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError, RequestFailedError
 from octavo.execution.executor import InProcessExecutor
-from octavo.records import EngineStats, RequestOutput, Step, StepOutputs
+from octavo.records import EngineRequest, EngineStats, RequestOutput, Step, StepOutputs
 from octavo.sampling import AdapterLogitsProcessor
+from octavo.scheduling.request import Request
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 Start = Callable[..., LLM]
@@ -578,3 +579,16 @@ def test_shutdown_gives_the_model_back_at_once(folder: Path) -> None:
         assert model() is None
     finally:
         gc.enable()
+
+
+def test_finished_requests_are_freed_by_reference_counting(folder: Path) -> None:
+    llm = LLM(str(folder), **SETTINGS)
+    gc.collect()
+    gc.disable()
+    try:
+        llm.generate(["one", "two"], SamplingParams(max_tokens=3, ignore_eos=True))
+        alive = [found for found in gc.get_objects() if isinstance(found, (EngineRequest, Request))]
+    finally:
+        gc.enable()
+        llm.shutdown()
+    assert alive == []

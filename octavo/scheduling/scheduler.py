@@ -341,6 +341,8 @@ class Scheduler:
         if request.status is Status.RUNNING:
             self._running.leave(request, is_trusted=is_trusted)
         request.status = Status.FINISHED
+        # Its rows are others from now on; an idle engine must not keep the request, and all it came with, alive.
+        self._last_batch = None
         if was_waiting:
             self.waiting.discard(request)
         elif is_trusted:
