@@ -14,6 +14,7 @@ from pooling_engine import PoolingEngine
 from tiny_bert import write_bert
 
 from octavo.api import logprobs, pieces
+from octavo.api.openai.logprobs import completion_logprobs
 from octavo.api.openai.answers import CompletionLogprobs
 from octavo.api.pooling import vectors
 
@@ -125,6 +126,6 @@ def test_small_answers_need_no_thread(server: RunningServer, threads_of_entries:
 
 
 def test_offsets_go_on_behind_the_last_token() -> None:
-    found, end = logprobs.completion_logprobs([1, 2], [None, None], None, 10)
+    found, end = completion_logprobs([1, 2], [None, None], None, 10)
     assert found == CompletionLogprobs([10, 20], [None, None], ["token_id:1", "token_id:2"], [None, None])
     assert end == 30
