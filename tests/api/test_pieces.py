@@ -14,8 +14,8 @@ from pooling_engine import PoolingEngine
 from tiny_bert import write_bert
 
 from octavo.api import logprobs, pieces
-from octavo.api.openai.logprobs import completion_logprobs
 from octavo.api.openai.answers import CompletionLogprobs
+from octavo.api.openai.logprobs import completion_logprobs
 from octavo.api.pooling import vectors
 
 
