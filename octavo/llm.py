@@ -1,6 +1,5 @@
 """The offline face: a model in this process, prompts in, texts out."""
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
@@ -10,6 +9,7 @@ from tqdm import tqdm
 
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.frontend import Frontend
@@ -52,7 +52,7 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         self._outputs = OutputProcessor(self._frontend.tokenizer)
         self._request_ids = count()
         # What exists by now stays; a garbage collection between two steps need not look at it again.
-        gc.freeze()
+        freeze_until_exit()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer.

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -21,9 +22,11 @@ import msgspec
 from octavo.api.environment import with_environment
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig, ServerSettings
+from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.launch import START_FAILED
 from octavo.engine.supervisor import Supervisor
 from octavo.telemetry.logs import configure_logging, log_stats
+from octavo.telemetry.phases import process_age
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ class ApiLaunch(msgspec.Struct):
         address: where it listens for the engine.
         index: its place among the API processes.
         fds: listening sockets, inherited.
+        started: when the server's command was given, in seconds since the epoch, for the one process that reports the
+            start; 0 for the others.
     """
 
     settings: EngineConfig
@@ -46,6 +51,7 @@ class ApiLaunch(msgspec.Struct):
     address: str
     index: int
     fds: list[int]
+    started: float = 0.0
 
 
 def run_server(settings: EngineConfig, server: ServerSettings) -> int:
@@ -74,19 +80,29 @@ async def _serve_alone(settings: EngineConfig, server: ServerSettings) -> int:
     await asyncio.sleep(0)
     # The web framework is imported while the engine process loads the model.
     await asyncio.to_thread(__import__, "octavo.api.server")
-    return await serve_engine(engine, loading, server, None)
+    return await serve_engine(engine, loading, server, None, time.time() - process_age())
 
 
 async def serve_engine(
-    engine: AsyncLLM, loading: asyncio.Task[None], server: ServerSettings, sockets: list[socket.socket] | None
+    engine: AsyncLLM,
+    loading: asyncio.Task[None],
+    server: ServerSettings,
+    sockets: list[socket.socket] | None,
+    started: float,
 ) -> int:
     """Serve an engine that is starting; returns the exit status, 1 if the engine died for good.
 
     Args:
         sockets: where to listen; made from the settings if not given.
+        started: when the command was given, in seconds since the epoch, to report the start; 0 reports nothing.
     """
     from octavo.api.chat.formats import check_names
     from octavo.api.server import bind_sockets, serve
+    from octavo.api.start_report import report_start
+
+    def report(address: str) -> None:
+        if started:
+            report_start(engine, engine.settings, server, address, time.time() - started)
 
     try:
         check_names(server)
@@ -94,7 +110,7 @@ async def serve_engine(
         await loading
         collect_garbage_rarely()
         let_the_loop_run()
-        serving = asyncio.create_task(serve(engine, server, sockets))
+        serving = asyncio.create_task(serve(engine, server, sockets, report))
         dying = asyncio.create_task(engine.wait_until_dead())
         stats_log = None
         if not engine.settings.logging.disable_log_stats and engine.index == 0:
@@ -124,7 +140,7 @@ def collect_garbage_rarely() -> None:
     What exists by now stays for good and is not looked at any more.
     """
     gc.collect()
-    gc.freeze()
+    freeze_until_exit()
     # The second collection looks at what two of the first have left: nothing else runs meanwhile.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 2, 20)
 
@@ -140,8 +156,11 @@ async def _serve_with_children(settings: EngineConfig, server: ServerSettings) -
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     engine = asyncio.create_task(supervisor.run())
+    started = time.time() - process_age()
     launches = [
-        ApiLaunch(settings, server, address, index, [listener.fileno() for listener in sockets])
+        ApiLaunch(
+            settings, server, address, index, [listener.fileno() for listener in sockets], 0 if index else started
+        )
         for index, address in enumerate(addresses)
     ]
     children = [asyncio.create_task(_keep_child(launch, stopping)) for launch in launches]
@@ -191,6 +210,7 @@ async def _keep_child(launch: ApiLaunch, stopping: asyncio.Event) -> int:
             if process.returncode == START_FAILED:
                 return process.returncode
             logger.error("API process %d ended with status %s; starting it again", launch.index, process.returncode)
+            launch.started = 0.0
         finally:
             stop.cancel()
             if process.returncode is None:

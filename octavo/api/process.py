@@ -23,7 +23,8 @@ async def _serve(launch: ApiLaunch) -> int:
         served_name=first_name(launch.server),
     )
     loading = asyncio.create_task(engine.start())
-    return await serve_engine(engine, loading, launch.server, [socket.socket(fileno=fd) for fd in launch.fds])
+    sockets = [socket.socket(fileno=fd) for fd in launch.fds]
+    return await serve_engine(engine, loading, launch.server, sockets, launch.started)
 
 
 def main() -> int:

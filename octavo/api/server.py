@@ -64,6 +64,7 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, abort what is left, close."""
+        logger.info("Shutting down")
         self._drain.start()
         for server in self.servers:
             server.close()
@@ -188,7 +189,7 @@ async def serve(
         engine: the engine, started.
         settings: the server's settings.
         sockets: bound listeners (see :func:`bind_sockets`); made from the settings if not given.
-        on_ready: called with the server's URL when requests are accepted.
+        on_ready: called with the server's URL when requests are accepted; by default that is logged.
 
     Raises:
         ConfigError: the address cannot be bound.
@@ -197,8 +198,9 @@ async def serve(
     address = describe_address(listeners[0], settings)
 
     def on_started() -> None:
-        logger.info("Listening on %s", address)
-        if on_ready is not None:
+        if on_ready is None:
+            logger.info("Listening on %s", address)
+        else:
             on_ready(address)
 
     try:

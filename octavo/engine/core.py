@@ -66,6 +66,7 @@ class EngineCore:
         executor = InProcessExecutor(settings, source, config, plan, platform, phases, folder)
         self.executor: Executor = executor
         if not self.sleep_level:
+            logger.info("Loading %s on %s", source.name, platform.describe())
             self._wake_weights()
         with phases.phase("memory") as phase:
             self.plan: Plan
@@ -94,6 +95,8 @@ class EngineCore:
             device=platform.describe(),
             decode_limit=self.plan.decode_limit,
             embeds_size=config.hidden_size if settings.model.enable_prompt_embeds and config.pooling is None else 0,
+            cache_tokens=self.plan.cache_tokens,
+            phases=list(phases.phases),
         )
         phases.ready(f"{source.name} on {platform.describe()}, sequences up to {self.plan.max_model_len} tokens")
 

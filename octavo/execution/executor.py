@@ -231,7 +231,8 @@ class InProcessExecutor(Executor):
     def _load(self, source: ModelSource) -> CausalLM | PooledModel:
         load = self._settings.load
         with _out_of_memory_in_words("the weights were loaded"):
-            model = self._build(self._device)
+            with self._phases.phase("model"):
+                model = self._build(self._device)
             load_weights(
                 model,
                 source,

@@ -42,6 +42,7 @@ from octavo.records.pooling_outputs import (
 from octavo.records.prepared import PreparedRequest
 from octavo.records.prompts import EmbedsPrompt, PromptEmbeds, PromptType, TextPrompt, TokensPrompt
 from octavo.records.sampling_params import RequestOutputKind, SamplingParams
+from octavo.records.start import StartPhase
 from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Step, StepResult
 from octavo.records.structured import GrammarBackend, StructuredOutputsParams
 
@@ -91,6 +92,7 @@ __all__ = [
     "SamplingParams",
     "ScoringOutput",
     "ScoringRequestOutput",
+    "StartPhase",
     "Step",
     "StepOutputs",
     "StepResult",

@@ -8,6 +8,7 @@ import msgspec
 from octavo.records.pooling import PooledData, PoolingRequest, PoolingSpec
 from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
+from octavo.records.start import StartPhase
 
 
 class EngineRequest(msgspec.Struct, omit_defaults=True):
@@ -198,6 +199,8 @@ class EngineInfo(msgspec.Struct):
         device: in words.
         decode_limit: tokens a second that reading the weights allows one request; 0 if unknown.
         embeds_size: size of the vectors that may be given as prompts; 0 if none may.
+        cache_tokens: tokens that fit into the cache when every layer keeps all of them; 0 without a cache.
+        phases: where the time of the engine's start went.
     """
 
     max_model_len: int
@@ -211,3 +214,5 @@ class EngineInfo(msgspec.Struct):
     device: str = ""
     decode_limit: float = 0.0
     embeds_size: int = 0
+    cache_tokens: int = 0
+    phases: list[StartPhase] = []

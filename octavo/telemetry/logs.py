@@ -5,8 +5,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from octavo.records import EngineStats
 from octavo.records.caller import CALLER
@@ -25,6 +26,14 @@ class OneLineFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
+_FIELDS = "octavo_fields"
+
+
+def with_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """``extra`` for a log call whose line in JSON has these fields beside the usual ones; text does not show them."""
+    return {_FIELDS: fields}
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, with the id of the request that the line is about, if it is about one."""
 
@@ -36,6 +45,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             "process": record.process,
+            **record.__dict__.get(_FIELDS, {}),
         }
         if request_id := CALLER.get().request_id:
             fields["request_id"] = request_id
@@ -47,7 +57,7 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(level: str = "info", log_format: str = "text") -> None:
     """Log to standard error, one line an event; may be called again to change anything.
 
-    Octavo's and uvicorn's loggers speak from ``level`` on, everybody else from warnings on.
+    Octavo's loggers and uvicorn's access log speak from ``level`` on, everybody else from warnings on.
 
     Args:
         log_format: ``text`` or ``json``.
@@ -61,11 +71,14 @@ def configure_logging(level: str = "info", log_format: str = "text") -> None:
         if isinstance(old.formatter, OneLineFormatter | JsonFormatter):
             root.removeHandler(old)
     root.addHandler(handler)
-    for name in ("octavo", "uvicorn", "uvicorn.error", "uvicorn.access"):
+    for name in ("octavo", "uvicorn.access", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(level.upper())
+    # Octavo tells itself when it starts and stops.
+    server = logging.getLogger("uvicorn.error")
+    server.setLevel(max(server.level, logging.WARNING))
 
 
 class _QuietPaths(logging.Filter):

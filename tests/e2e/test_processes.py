@@ -1,6 +1,7 @@
 """The server's processes: how they end, who looks after whom, and what happens when one cannot start."""
 
 import contextlib
+import json
 import signal
 import threading
 from collections.abc import Callable
@@ -104,6 +105,33 @@ def test_several_api_processes(start_server: StartServer) -> None:
     server.process.kill()
     server.process.wait()
     until(lambda: are_gone(family), 10)
+
+
+def test_the_start_is_reported_once(start_server: StartServer) -> None:
+    """By one of several API processes, and in short when the engine is back; a second one is no second start."""
+    server = start_server("--api-server-count", "2", "--log-level", "info")
+    until(lambda: "docs " in server.log.read_text())
+    server.kill_engine()
+    until(lambda: "The engine is back after" in server.log.read_text())
+    until(lambda: server.health == 200)
+    for child in server.children("octavo.api.process"):
+        child.kill()
+    until(lambda: server.log.read_text().count("starting it again") == 3 and server.health == 200)
+    log = server.log.read_text()
+    assert log.count("Octavo ") == log.count(f"http://127.0.0.1:{server.port}/docs") == 1
+    assert log.count("The engine is back after") == 1
+    assert "Start: " not in log and "uvicorn.error" not in log
+
+
+def test_json_logs_have_a_line_for_each_phase(start_server: StartServer) -> None:
+    server = start_server("--log-level", "info", "--log-format", "json")
+    until(lambda: "Listening on" in server.log.read_text())
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    phases = {line["phase"]: line for line in lines if "phase" in line}
+    assert [*phases] == ["imports", "configuration", "model", "weights", "memory", "ready"]
+    assert phases["weights"]["bytes"] > 1 << 26 and phases["imports"]["seconds"] > 0
+    assert phases["weights"]["logger"] == "octavo.engine.server"
+    assert f"http://127.0.0.1:{server.port}/docs" in lines[-1]["urls"].values()
 
 
 def test_processes_end_with_the_one_that_started_them(start_server: StartServer) -> None:
