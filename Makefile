@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: demo test lint clean
 
 demo: $(VENV)/.octavo
-	$(BIN)/octavo chat bundled:smollm2 --temperature 0.2 --top-p 0.9 --quick "$(QUESTION)"
+	$(BIN)/octavo chat bundled:smollm2 --quick "$(QUESTION)"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest

@@ -19,14 +19,30 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 @dataclass(slots=True)
 class Answer:
-    """An answer and how fast it came; times in seconds since it was asked for."""
+    """An answer and how fast it came; times in seconds since it was asked for.
+
+    Attributes:
+        max_tokens: the limit that was asked for, None if there was none.
+    """
 
     text: str = ""
     num_tokens: int = 0
+    max_tokens: int | None = None
     finish_reason: str | None = None
     is_interrupted: bool = False
     first_token_time: float = 0.0
     end_time: float = 0.0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is shorter than the model would have made it."""
+        return self.finish_reason == "length"
+
+    def cut(self) -> str:
+        """Where it was cut."""
+        if self.max_tokens is not None and self.num_tokens >= self.max_tokens:
+            return f"cut at max_tokens ({self.max_tokens})"
+        return "cut at the length limit of the model's context"
 
     def speed(self) -> str:
         """A line for people: tokens, tokens per second after the first, time to the first."""
@@ -38,8 +54,8 @@ class Answer:
             parts.append(f"first token after {self.first_token_time:.2f} s")
         if self.is_interrupted:
             parts.append("interrupted")
-        elif self.finish_reason == "length":
-            parts.append("cut at the length limit")
+        elif self.is_cut:
+            parts.append(self.cut())
         return ", ".join(parts)
 
 

@@ -9,7 +9,7 @@ from octavo.cli.backend import Backend
 from octavo.cli.choose import add_flags, make_backend
 from octavo.cli.parser import Parser
 from octavo.cli.sampling_flags import given_sampling
-from octavo.cli.session import Action, Session
+from octavo.cli.session import MAX_TOKENS, Action, Session
 from octavo.cli.talk import is_interactive, talk
 
 
@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         "octavo chat",
         "Talk with a model: MODEL is loaded here; without it, a running server answers. "
-        "Text piped in is answered once.",
+        f"Text piped in is answered once. An answer ends after {MAX_TOKENS} tokens unless --max-tokens is given.",
         "[MODEL]",
     )
     parser.add_argument("--system-prompt", default="", metavar="TEXT", help="what the model is told beforehand")
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
             with_stats=namespace.stats,
             respond=chat.respond,
             history_name="chat_history",
-            hint="/help lists commands, Ctrl-D ends.",
+            hint="/help lists commands, /exit ends.",
         )
     )
 
@@ -73,12 +73,16 @@ class Chat:
         return await self._answer()
 
     async def _answer(self) -> Answer:
-        pieces = self._backend.chat(self._session.messages, self._session.sampling)
+        sampling = self._session.request_sampling
+        pieces = self._backend.chat(self._session.messages, sampling)
         try:
             answer = await show_answer(pieces, sys.stdout)
         except BaseException:
             self._session.take_back_question()
             raise
+        answer.max_tokens = sampling["max_tokens"]
+        if answer.is_cut and not self._takes_commands:
+            write_note(f"The answer is {answer.cut()}; --max-tokens sets the limit.")
         if answer.text:
             self._session.answer(answer.text)
         else:

@@ -10,6 +10,9 @@ from octavo.cli.backend import Message
 from octavo.cli.sampling_flags import PARAMETERS, Sampling, set_parameter
 from octavo.errors import ConfigError
 
+MAX_TOKENS = 512
+"""Tokens of an answer unless the user sets another limit: a small model may go on for ever."""
+
 
 class Action(Enum):
     """What the program does after a command."""
@@ -39,12 +42,18 @@ class Session:
             "save": (self._save, "FILE: write the conversation as JSON"),
             "help": (self._help, "show this"),
             "quit": (self._quit, "end the program, as Ctrl-D does"),
+            "exit": (self._quit, "the same"),
         }
 
     @property
     def messages(self) -> list[Message]:
         """The conversation as a model takes it."""
         return ([{"role": "system", "content": self.system}] if self.system else []) + self.turns
+
+    @property
+    def request_sampling(self) -> Sampling:
+        """Parameters of the next request: what the user set, and the limit that applies otherwise."""
+        return {"max_tokens": MAX_TOKENS, **self.sampling}
 
     def ask(self, text: str) -> None:
         """Add a message of the user."""
@@ -109,8 +118,8 @@ class Session:
             if not value.strip():
                 raise ConfigError("Give a value as well: /set temperature 0.5, or /set temperature default.")
             set_parameter(self.sampling, name, value.strip())
-        shown = ", ".join(f"{name} {value}" for name, value in self.sampling.items())
-        return shown or "All parameters are the model's defaults.", Action.NOTHING
+        shown = ", ".join(f"{name} {value}" for name, value in self.request_sampling.items())
+        return f"{shown}; the other parameters are the model's defaults.", Action.NOTHING
 
     def _save(self, text: str) -> tuple[str, Action]:
         if not text:

@@ -52,7 +52,7 @@ def load_generation_config(source: ModelSource) -> dict[str, Any]:
         WeightsError: a GGUF file is truncated or corrupted.
     """
     if source.kind == "gguf":
-        return gguf_generation_config(GGUFFile.open(source.path))
+        return {**source.generation_config, **gguf_generation_config(GGUFFile.open(source.path))}
     path = source.path / "generation_config.json"
     return read_json(path) if path.is_file() else {}
 

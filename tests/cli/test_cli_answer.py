@@ -49,3 +49,5 @@ def test_speed() -> None:
     assert Answer(num_tokens=1, first_token_time=0.5, end_time=0.5).speed() == "1 token, first token after 0.50 s"
     assert Answer(is_interrupted=True).speed() == "0 tokens, interrupted"
     assert "cut at the length limit" in Answer(finish_reason="length").speed()
+    assert "cut at max_tokens (5)" in Answer(num_tokens=5, max_tokens=5, finish_reason="length").speed()
+    assert "cut at the length limit" in Answer(num_tokens=4, max_tokens=5, finish_reason="length").speed()

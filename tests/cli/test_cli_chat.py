@@ -78,7 +78,7 @@ def test_a_conversation_at_a_terminal(chat: Terminal, openai_server: FakeServer)
     chat.wait_for("3 tokens")
     chat.wait_for_prompt()
     chat.type("/set temperature 0.1\r")
-    chat.wait_for("temperature 0.1")
+    chat.wait_for("max_tokens 512, temperature 0.1")
     chat.type("/nonsense\r")
     chat.wait_for("There is no command")
     chat.type("again\r")
@@ -88,6 +88,7 @@ def test_a_conversation_at_a_terminal(chat: Terminal, openai_server: FakeServer)
     assert chat.process.wait(_PATIENCE) == 0
     first, second = openai_server.requests
     assert (first["temperature"], second["temperature"]) == (0.5, 0.1)
+    assert first["max_tokens"] == second["max_tokens"] == 512
     assert first["messages"] == [{"role": "user", "content": "hi"}]
     assert [message["content"] for message in second["messages"]] == ["hi", "Hello there!", "again"]
 
@@ -153,6 +154,26 @@ def test_piped_text_is_one_question(
     assert capsys.readouterr() == ("Hello there!\n", "")
     assert openai_server.requests[0]["messages"][-1]["content"] == "one\ntwo\n"
     assert openai_server.requests[0]["model"] == "other"
+
+
+def test_slash_exit_ends_the_program(chat: Terminal) -> None:
+    chat.type("/exit\r")
+    assert chat.process.wait(_PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--max-tokens", "3"], "cut at max_tokens (3); --max-tokens sets the limit"),
+        ([], "cut at the length limit of the model's context"),
+    ],
+)
+def test_an_answer_that_was_cut_says_so(
+    openai_server: FakeServer, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    openai_server.finish_reason = "length"
+    assert main(["chat", "--url", openai_server.url + "/v1", "-q", "hi", *flags]) == 0
+    assert words in capsys.readouterr().err
 
 
 def test_complete_sends_the_text_itself(openai_server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:

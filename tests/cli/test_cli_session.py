@@ -85,7 +85,16 @@ def test_help_names_every_command_and_quit_quits() -> None:
     text, action = Session().command("/help")
     assert action is Action.NOTHING
     assert all(f"/{name}" in text for name in ("clear", "system", "retry", "undo", "set", "save", "quit"))
-    assert Session().command("/quit")[1] is Action.QUIT
+    assert Session().command("/quit")[1] is Session().command("/exit")[1] is Action.QUIT
+
+
+def test_answers_have_a_limit_unless_the_user_sets_another() -> None:
+    session = Session()
+    assert session.request_sampling == {"max_tokens": 512}
+    session.command("/set max_tokens 7")
+    assert session.request_sampling == {"max_tokens": 7}
+    session.command("/set max_tokens default")
+    assert session.request_sampling == {"max_tokens": 512}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What is read of a model before the engine is up."""
 
+from typing import Any
+
 import pytest
 
 from octavo.config import EngineConfig
@@ -16,3 +18,16 @@ def test_a_given_template_replaces_the_models_own() -> None:
     frontend = Frontend.load(EngineConfig.from_kwargs(model="bundled:smollm2"), "{{ messages[0].content }}!")
     assert frontend.chat_renderer is not None
     assert frontend.chat_renderer.render([{"role": "user", "content": "hi"}]).get("prompt") == "hi!"
+
+
+@pytest.mark.parametrize(
+    ("settings", "params"),
+    [
+        ({}, {"temperature": 0.2, "top_p": 0.9}),
+        ({"generation_config": "vllm"}, {}),
+        ({"override_generation_config": {"top_p": 0.5}}, {"temperature": 0.2, "top_p": 0.5}),
+    ],
+)
+def test_the_bundled_model_brings_the_defaults_of_its_card(settings: dict[str, Any], params: dict[str, Any]) -> None:
+    frontend = Frontend.load(EngineConfig.from_kwargs(model="bundled:smollm2", **settings))
+    assert frontend.default_params == params
