@@ -75,9 +75,13 @@ class DeviceRunner(ModelRunner):
         self._mask(self._logits_buffer[:1], np.zeros(1, np.int64), np.full((1, width), -1, np.int32))
 
     @torch.inference_mode()
-    def capture(self) -> int:
-        """Capture the steps worth capturing, after :meth:`warm_up`; returns their number."""
-        self._graphs.capture(self._shapes, self._forward_shape, self._sample_and_append)
+    def capture(self, *, show_progress: bool = False) -> int:
+        """Capture the steps worth capturing, after :meth:`warm_up`; returns their number.
+
+        Args:
+            show_progress: whether a long capture shows a bar, on a terminal.
+        """
+        self._graphs.capture(self._shapes, self._forward_shape, self._sample_and_append, show_progress=show_progress)
         self._wait()
         return len(self._shapes)
 

@@ -160,7 +160,8 @@ class InProcessExecutor(Executor):
             runner.warm_up()
         if not self._settings.model.enforce_eager:
             with self._phases.phase("graphs") as phase:
-                phase.words = f"{runner.capture()} step sizes"
+                num_graphs = runner.capture(show_progress=self._settings.load.use_tqdm_on_load)
+                phase.words = f"{num_graphs} step sizes"
 
     def submit(self, step: Step) -> PendingStep | HeldStep:
         assert self._runner is not None, "the executor is not started, or shut down"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from octavo.kernels import StepShape
+from octavo.telemetry.progress import start_bar
 
 Forward = Callable[[StepShape], tuple[torch.Tensor, torch.Tensor]]
 """Runs a step of a shape from device state; returns hidden states and logits."""
@@ -79,15 +80,23 @@ class StepGraphs:
         self._decodes: list[CapturedStep] = []
         self._mixed: list[CapturedStep] = []
 
-    def capture(self, shapes: list[StepShape], forward: Forward, sample: Sample) -> None:
-        """Capture every shape; the step's kernels must have run before, so that nothing compiles now."""
+    def capture(
+        self, shapes: list[StepShape], forward: Forward, sample: Sample, *, show_progress: bool = False
+    ) -> None:
+        """Capture every shape; the step's kernels must have run before, so that nothing compiles now.
+
+        Args:
+            show_progress: whether a long capture shows a bar, on a terminal.
+        """
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.stream(stream), _no_garbage_collection():
+        bar = start_bar(len(shapes), "Capturing graphs", "step sizes", is_wanted=show_progress)
+        with bar, torch.cuda.stream(stream), _no_garbage_collection():
             for shape in shapes:
                 captured = _capture_one(shape, pool, forward, sample)
                 (self._mixed if shape.has_chunks else self._decodes).append(captured)
+                bar.update()
         torch.cuda.current_stream().wait_stream(stream)
         self._decodes.sort(key=lambda step: step.shape.num_rows)
         self._mixed.sort(key=lambda step: (step.shape.num_tokens, step.shape.num_rows))

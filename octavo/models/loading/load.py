@@ -1,12 +1,10 @@
 """Getting weights into a model, from whatever holds them."""
 
 import logging
-import sys
 from dataclasses import dataclass
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
@@ -19,11 +17,9 @@ from octavo.models.loading.pooled_weights import checkpoint_parts
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.pooled import PooledModel
 from octavo.telemetry.phases import PhaseTimer
+from octavo.telemetry.progress import start_bar
 
 logger = logging.getLogger(__name__)
-
-# A bar that appears at once and vanishes at once would only flicker.
-_BAR_DELAY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ def load_weights(
             fill_with_noise(slots, seed)
         else:
             for checkpoint, wanted in _fitting_parts(model, source, config, load_format):
-                _copy(checkpoint, wanted, show_progress and sys.stderr.isatty())
+                _copy(checkpoint, wanted, show_progress)
         finalize(model)
         _wait_for(slots)
         phase.num_bytes = num_bytes
@@ -113,14 +109,8 @@ def _open(source: ModelSource, config: ModelConfig, load_format: str) -> Checkpo
     return SafetensorsCheckpoint(source.path)
 
 
-def _copy(checkpoint: Checkpoint, slots: dict[str, torch.Tensor], has_bar: bool) -> None:
-    with tqdm(
-        total=sum(slot.numel() for slot in slots.values()),
-        desc="Loading weights",
-        unit=" parameters",
-        unit_scale=True,
-        delay=_BAR_DELAY,
-        disable=not has_bar,
-    ) as bar:
+def _copy(checkpoint: Checkpoint, slots: dict[str, torch.Tensor], show_progress: bool) -> None:
+    num_parameters = sum(slot.numel() for slot in slots.values())
+    with start_bar(num_parameters, "Loading weights", "parameters", is_wanted=show_progress) as bar:
         for count in checkpoint.copy_into(slots):
             bar.update(count)
