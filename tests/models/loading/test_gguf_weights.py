@@ -18,9 +18,9 @@ from tiny_weights import GGUF_ARCHITECTURES, Tiny, tiny, write_gguf
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub import ModelSource, load_model_config, resolve
 from octavo.models.loading import gguf_weights, load_weights, staging
-from octavo.models.loading import load as load_module
 from octavo.models.loading.dequantize import QUANTIZED, dequantize
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
+from octavo.telemetry import progress
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
 WRITABLE = [kind for kind in QUANTIZED if not kind.endswith("_K")]
@@ -165,7 +165,7 @@ def test_a_bar_on_a_terminal_if_it_takes_long(
     assert capsys.readouterr().err == ""
     load_weights(model.model, source, model.config, load_format="auto", seed=0, show_progress=True)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(load_module, "_BAR_DELAY", 0.0)
+    monkeypatch.setattr(progress, "_DELAY", 0.0)
     load_weights(model.model, source, model.config, load_format="auto", seed=0, show_progress=True)
     assert "Loading weights" in capsys.readouterr().err
 
