@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import secrets
 import sys
 
 from octavo.cli.backend import Backend
@@ -49,6 +50,8 @@ def make_backend(namespace: argparse.Namespace) -> tuple[Backend, int | None]:
         raise ConfigError("Give either a MODEL to load here or --url and --model-name for a server, not both.")
     values.setdefault("log_level", "warning")
     values.setdefault("use_tqdm_on_load", sys.stderr.isatty())
+    # The same question asked again is to have another chance of a good answer.
+    values.setdefault("seed", secrets.randbelow(1 << 31))
     config = engine_config(values)
     from octavo.cli.local import LocalBackend
     from octavo.telemetry.logs import configure_logging
