@@ -6,24 +6,56 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
 QUESTION ?= What is the capital of France, and what is it known for?
+# Test processes side by side; each runs torch with one thread.
+WORKERS ?= logical
+# Further arguments to pytest, such as PYTEST_ARGS="tests/cache --durations 20".
+PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-long test-changed test-full test-clients docs wheel lint clean
 
 demo: $(VENV)/.octavo
 	$(BIN)/octavo chat bundled:smollm2 --quick "$(QUESTION)"
 
+# All tests but the long ones, with samples of long tables and fewer examples of property tests.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	OCTAVO_TESTS=quick $(PYTEST) -m "not slow and not long" $(PYTEST_ARGS)
+
+# The long tests, sampled likewise.
+test-long: $(VENV)/.dev
+	OCTAVO_TESTS=quick $(PYTEST) -m "long and not slow" $(PYTEST_ARGS)
+
+# Tests of what changed since BASE, whole: all tables, all examples.
+test-changed: $(VENV)/.dev
+	paths="$$($(BIN)/python .ci/changed.py $(BASE))"; test -z "$$paths" || \
+	    $(PYTEST) -m "not slow" $$paths $(PYTEST_ARGS)
+
+# Every test there is, whole; fetches some gigabytes of weights.
+test-full: $(VENV)/.dev
+	$(PYTEST) -m "" $(PYTEST_ARGS)
+
+# Other projects' clients against a server; their packages live in an environment of their own.
+test-clients: .venv-clients/.installed
+	OMP_NUM_THREADS=1 .venv-clients/bin/python -m pytest tests/clients $(PYTEST_ARGS)
+
+# The documentation site, with warnings as errors.
+docs: $(VENV)/.docs
+	$(BIN)/python -m mkdocs build --strict
+
+# Build the wheel and try it in an environment of its own.
+wheel: $(VENV)/.dev
+	$(BIN)/python .ci/try_wheel.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint docker/Dockerfile.*; fi
 
 $(VENV)/.octavo: pyproject.toml requirements/demo.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,5 +68,20 @@ $(VENV)/.dev: $(VENV)/.octavo
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable '.[docs]'
+	touch $@
+
+# Sees the packages of $(VENV), torch among them; what clients need is installed beside and comes first. uv, because pip
+# needs many minutes to find versions that go together.
+.venv-clients/.installed: $(VENV)/.dev requirements/clients.txt
+	$(PYTHON) -m venv --clear .venv-clients
+	$(BIN)/python -c 'import os, sysconfig; print(sysconfig.get_path("purelib"), os.getcwd(), sep="\n")' \
+	    > "$$(.venv-clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/octavo.pth"
+	.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-clients/bin/python -m uv pip install --quiet --python .venv-clients/bin/python \
+	    --requirement requirements/clients.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-clients site build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -10,6 +10,8 @@ import torch
 
 from octavo.scheduling.outlook import Outlook
 
+pytest_plugins = ("amount", "pytester")
+
 # How long an example takes says more about what else the machine does than about the code.
 hypothesis.settings.register_profile("octavo", deadline=None)
 hypothesis.settings.load_profile("octavo")

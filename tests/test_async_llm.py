@@ -209,6 +209,7 @@ def test_an_engine_that_cannot_start_is_told_at_once(folder: Path, next_start_fa
     assert not next_start_fails.exists() and not engine_processes()
 
 
+@pytest.mark.long
 def test_an_engine_that_cannot_start_again_yet_is_tried_once_more(folder: Path, next_start_fails: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         request = asyncio.create_task(last(llm, "request"))
@@ -221,6 +222,7 @@ def test_an_engine_that_cannot_start_again_yet_is_tried_once_more(folder: Path, 
     assert not next_start_fails.exists()
 
 
+@pytest.mark.long
 def test_a_grammar_goes_on_in_the_next_engine(folder: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         form = StructuredOutputsParams(regex="([ab]{2} ){80}")
@@ -313,6 +315,7 @@ def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(folder: Path, monke
     run(folder, scenario)
 
 
+@pytest.mark.long
 def test_request_that_kills_engines_dies_alone(folder: Path) -> None:
     def deadly(after: int) -> SamplingParams:
         return SamplingParams(max_tokens=200, ignore_eos=True, extra_args={"die_after": after})

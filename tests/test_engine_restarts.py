@@ -69,6 +69,7 @@ async def text(llm: AsyncLLM) -> str:
     return (await last(llm, "text")).outputs[0].text
 
 
+@pytest.mark.long
 def test_new_weights_stay_and_requests_go_on_with_them(folder: Path, updates: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         first = await text(llm)
@@ -117,6 +118,7 @@ def test_who_slept_sleeps_on(folder: Path, updates: Path) -> None:
     run(folder, updates, scenario)
 
 
+@pytest.mark.long
 def test_weights_that_are_gone_are_not_replaced_by_others(
     folder: Path, updates: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

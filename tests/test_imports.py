@@ -12,6 +12,7 @@ import octavo.sampling
 HEAVY = (
     *("torch", "transformers", "fastapi", "huggingface_hub", "tokenizers", "numpy"),
     *("xgrammar", "llguidance", "jsonschema", "mcp", "openai_harmony", "openai", "anthropic", "grpc", "httpx"),
+    *("opentelemetry.sdk", "opentelemetry.exporter"),
 )
 NAMES_LOADED = f"import sys; print([name for name in {HEAVY} if name in sys.modules])"
 

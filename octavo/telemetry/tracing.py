@@ -65,7 +65,8 @@ class Tracer:
             exporter = exporter or _exporter(endpoint)
         except ImportError as error:
             raise ConfigError(
-                f"Traces need packages that are not installed ({error.name}): pip install 'octavo[otel]'."
+                f"Traces need packages that are not installed ({error.name}): "
+                "pip install opentelemetry-sdk opentelemetry-exporter-otlp."
             ) from None
         self._exporter = exporter
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over these.

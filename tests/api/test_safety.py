@@ -219,6 +219,7 @@ def named_server(stopped_servers: list[RunningServer]) -> Iterator[RunningServer
     stopped_servers.append(server)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("path", [path for path, methods in SCHEMA["paths"].items() if "post" in methods])
 def test_nothing_sent_is_opened_called_or_logged(
     named_server: RunningServer, path: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]

@@ -28,6 +28,8 @@ CASES_BETWEEN = 4
 """Of the cases that go through all fields and limits one by one, ten thousand, one in so many is sent."""
 NUM_NUMBERS = 4
 
+pytestmark = pytest.mark.long
+
 
 class ShortEngine(ControlledEngine):
     """Has room for few tokens, so that no answer is long."""

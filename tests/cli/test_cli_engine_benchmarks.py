@@ -9,6 +9,7 @@ from octavo.cli.main import main
 SMALL = {"num_gpu_blocks_override": 600, "num_threads": 1, "device": "cpu"}
 
 
+@pytest.mark.long
 def test_an_engine_beside_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.json"
     settings = json.dumps({**SMALL, "use_tqdm_on_load": False})
@@ -28,6 +29,7 @@ def test_an_engine_beside_itself(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "| time per token, batch 1 (ms) |" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "k.json"
     sizes = ["--batch", "1,3", "--context", "40", "--prefill-tokens", "80", "--device", "cpu"]

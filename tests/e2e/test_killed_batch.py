@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from server_process import MODEL, SMALL, environment, octavo, until
 
 FLAGS = [*(flag for flag in SMALL if flag != "--disable-uvicorn-access-log"), "--max-inflight", "1"]
 
 
+@pytest.mark.long
 def test_a_killed_batch_goes_on_and_says_what_it_would_have_said(tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     chat = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}

@@ -42,6 +42,7 @@ def are_gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to_all", [False, True], ids=["main process", "whole group"])
 def test_sigterm_lets_streams_finish(start_server: StartServer, to_all: bool) -> None:
     """Some supervisors signal only the process that they started, others every process of the service."""
@@ -68,6 +69,7 @@ def test_sigterm_lets_streams_finish(start_server: StartServer, to_all: bool) ->
     assert "starting it again" not in server.log.read_text()
 
 
+@pytest.mark.long
 def test_several_api_processes(start_server: StartServer) -> None:
     server = start_server("--api-server-count", "2")
     until(lambda: len(server.children("octavo.api.process")) == 2)
@@ -144,6 +146,7 @@ def test_processes_end_with_the_one_that_started_them(start_server: StartServer)
     until(lambda: are_gone(family), 10)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -58,6 +58,7 @@ def drain(engine: EngineCore) -> list[EngineOutput]:
     return outputs
 
 
+@pytest.mark.long
 def test_every_kind_binds_its_own_request_and_no_other(llm: LLM) -> None:
     free = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     alone = llm.generate(PROMPT, free, use_tqdm=False)[0].outputs[0].text
@@ -154,6 +155,7 @@ def test_one_that_can_never_run_is_refused_though_its_grammar_is_good(llm: LLM) 
     assert output.is_refused and output.finish_reason == "error" and "600 tokens" in (output.error or "")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty_admission")
 def test_a_grammar_follows_a_request_through_preemption() -> None:
     llm = LLM(

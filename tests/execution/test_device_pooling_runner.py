@@ -69,6 +69,7 @@ def make_requests() -> list[EngineRequest]:
     ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("settings", [{"num_steps_ahead": 1, "max_num_batched_tokens": 9}, {"num_blocks": 24}])
 @pytest.mark.parametrize("pooling", ["LAST", "MEAN"])
 def test_vectors_equal_the_plain_runners(pooling: SequencePooling, settings: dict[str, Any]) -> None:

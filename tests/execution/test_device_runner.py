@@ -54,6 +54,7 @@ def make_requests() -> list[EngineRequest]:
     ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -111,6 +112,7 @@ class Alternating:
         mask[:] = np.uint32(0xAAAAAAAA if self._parity else 0x55555555).view(np.int32)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -29,6 +29,7 @@ def expected(source: Checkpoint, prompt: list[int], width: int, max_tokens: int,
     )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("width", [2, 3, 5])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.5, -1.0])
 def test_texts_and_scores_are_those_of_hugging_face(checkpoint: Get, start: Start, width: int, penalty: float) -> None:

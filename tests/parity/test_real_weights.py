@@ -57,6 +57,7 @@ def readings(request: pytest.FixtureRequest) -> tuple[Reading, Reading]:
     return ours, _read_with_transformers(path, ours.answer_ids, composes=request.param in COMPOSING)
 
 
+@pytest.mark.long
 def test_greedy_text_is_the_same(readings: tuple[Reading, Reading]) -> None:
     ours, theirs = readings
     assert len(ours.answer_ids) == NUM_TOKENS

@@ -58,6 +58,7 @@ def _num_preemptions(outputs: list[RequestOutput]) -> int:
     return sum(output.metrics.num_preemptions for output in outputs if output.metrics is not None)
 
 
+@pytest.mark.sample(6)
 @every_model
 def test_a_batch_of_mixed_lengths(name: str, checkpoint: Checkpoints, start: Start) -> None:
     source = checkpoint(name)
@@ -66,6 +67,7 @@ def test_a_batch_of_mixed_lengths(name: str, checkpoint: Checkpoints, start: Sta
     _check(source, outputs)
 
 
+@pytest.mark.sample(6)
 @in_turn_and_ahead
 def test_prompts_in_chunks(name: str, async_scheduling: bool, checkpoint: Checkpoints, start: Start) -> None:
     source = checkpoint(name)
@@ -73,6 +75,7 @@ def test_prompts_in_chunks(name: str, async_scheduling: bool, checkpoint: Checkp
     _check(source, llm.generate(PROMPTS, GREEDY_WITH_PROMPT, use_tqdm=False))
 
 
+@pytest.mark.sample(6)
 @in_turn_and_ahead
 def test_prompts_found_in_the_cache(name: str, async_scheduling: bool, checkpoint: Checkpoints, start: Start) -> None:
     source = checkpoint(name)
@@ -90,6 +93,7 @@ def test_prompts_found_in_the_cache(name: str, async_scheduling: bool, checkpoin
     _check(source, [*first, *again, *continued])
 
 
+@pytest.mark.sample(6)
 @pytest.mark.usefixtures("hasty_admission")
 @in_turn_and_ahead
 def test_requests_that_are_preempted(name: str, async_scheduling: bool, checkpoint: Checkpoints, start: Start) -> None:
@@ -106,6 +110,7 @@ def test_requests_that_are_preempted(name: str, async_scheduling: bool, checkpoi
     _check(source, outputs)
 
 
+@pytest.mark.sample(6)
 @every_model
 def test_several_completions_of_one_prompt(name: str, checkpoint: Checkpoints, start: Start) -> None:
     source = checkpoint(name)

@@ -120,6 +120,7 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
     assert batch.sample(logits, [0, 1]).token_ids.tolist() == [300, 300]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "settings_",
     [

@@ -3,9 +3,11 @@
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import grpc
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -106,6 +108,32 @@ def test_a_request_becomes_one_span_of_its_callers_trace(collector: Collector) -
     )
 
 
+def test_an_endpoint_without_a_path_is_sent_spans_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    found = Collector()
+
+    def export(body: bytes, _: grpc.ServicerContext) -> bytes:
+        found.bodies.append(body)
+        return b""
+
+    service = "opentelemetry.proto.collector.trace.v1.TraceService"
+    handlers = {"Export": grpc.unary_unary_rpc_method_handler(export)}
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        tracer = Tracer(f"http://127.0.0.1:{port}")
+        meter = RequestMeter(Metrics("m"), tracer)
+        meter.begin(prepared("a"))
+        meter.end(["0_a"], "stop")
+        tracer.shutdown()
+    finally:
+        server.stop(None)
+    assert [span.name for span in found.spans()] == ["llm_request"]
+
+
 def test_a_request_without_context_begins_a_trace_and_one_never_run_has_no_times(collector: Collector) -> None:
     tracer = Tracer(collector.url)
     meter = RequestMeter(Metrics("m"), tracer)
@@ -142,5 +170,5 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("opentelemetry.sdk")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
-    with pytest.raises(ConfigError, match=r"pip install 'octavo\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"not installed \(.+\): pip install opentelemetry-sdk"):
         Tracer("localhost:4317")

@@ -393,6 +393,8 @@ class SchemaReader:
             pattern = f"^(?:{'|'.join(map(escape, values))})$"
         else:
             pattern = names["pattern"]
+            if not isinstance(pattern, str):
+                raise self._error("has a 'pattern' that is no string")
         return {pattern: True if rest is None else rest}, False
 
     def _patterns(self, patterns: Mapping[str, Any], *, closes: bool) -> _Schema:

@@ -20,6 +20,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU compiles them as it runs the other tests")
 @pytest.mark.parametrize(("case", "has_hopper_kernel"), CASES.items())
 def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: bool, tmp_path: Path) -> None:

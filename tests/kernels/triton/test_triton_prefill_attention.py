@@ -147,12 +147,14 @@ def check(case: Case, *, fresh: bool = False, softcap: float | None = None, has_
         torch.testing.assert_close(out, want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("lengths", [[(1, 1)], [(37, 37)], [(16, 16), (33, 33), (1, 1), (7, 7)]])
 def test_fresh_prompts(device: torch.device, lengths: list[tuple[int, int]], fresh: bool) -> None:
     check(make_case(device, lengths), fresh=fresh)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64])
 def test_chunks_after_what_is_cached(device: torch.device, block_size: int) -> None:
     check(make_case(device, [(20, 59), (3, 40), (17, 33), (1, 26)], block_size=block_size))
@@ -164,6 +166,7 @@ def test_decode_rows_and_rows_past_the_step_are_left_alone(device: torch.device)
     check(make_case(device, [(1, 9), (1, 3)], num_decode=2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("window", [1, 5, 16, 40])
 def test_windows(device: torch.device, window: int) -> None:
     check(make_case(device, [(21, 50), (2, 37), (30, 30)], window=window))
@@ -177,6 +180,7 @@ def test_caps_and_sinks(device: torch.device, fresh: bool) -> None:
     check(case, fresh=fresh, softcap=3.0, has_sinks=True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("heads", [(2, 2), (6, 2), (5, 1)])
 @pytest.mark.parametrize("head_dim", [24, 64])
 def test_heads(device: torch.device, heads: tuple[int, int], head_dim: int) -> None:

@@ -114,6 +114,7 @@ def test_head_sizes(head_dim: int, rotary_dim: int, device: torch.device) -> Non
     check(make_case(device, head_dim=head_dim, rotary_dim=rotary_dim, norms=""))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (9, 3), (32, 8), (4, 4), (7, 1)])
 @pytest.mark.parametrize("tile", [None, rotary.Tile(1, 1), rotary.Tile(4, 2), rotary.Tile(64, 8)])
 def test_any_number_of_heads_in_any_tile(

@@ -94,6 +94,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab_size", [60, 256, 3001])
 def test_every_kind_of_row_agrees_with_the_sampler(device: torch.device, dtype: torch.dtype, vocab_size: int) -> None:
@@ -193,6 +194,7 @@ def test_a_workspace_serves_one_call_after_another(device: torch.device) -> None
         assert tokens.tolist() == expected(logits, params).tolist()
 
 
+@pytest.mark.long
 def test_a_row_does_not_depend_on_how_the_work_is_shared(device: torch.device) -> None:
     params = [SamplingParams(**kind) for kind in KINDS]
     logits = logits_of(len(params), 12_000, 6).bfloat16()

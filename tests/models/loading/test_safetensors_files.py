@@ -187,6 +187,7 @@ def test_a_disk_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         list(checkpoint.copy_into(model.slots))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("chunk_bytes", [8, 24, 4096, 1 << 20])
 @pytest.mark.parametrize("stored", [torch.float64, torch.float16])
 def test_chunks_of_any_size(chunk_bytes: int, stored: torch.dtype, tmp_path: Path, monkeypatch: Any) -> None:

@@ -117,6 +117,7 @@ def test_a_trial_says_how_much_memory_it_takes(trial: TrialProcess) -> None:
     assert result.error is None and 0 < result.num_bytes < 64 << 20
 
 
+@pytest.mark.long
 def test_an_engine_with_much_memory_keeps_its_trial_process(vocabulary_source: VocabularySource) -> None:
     trial = TrialProcess(vocabulary_source)
     engines = np.ones((3 << 30) // 2, np.int8)

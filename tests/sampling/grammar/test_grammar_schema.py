@@ -29,6 +29,7 @@ ANY_SCHEMA = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(ANY_SCHEMA)
 def test_any_json_is_read_or_refused_in_words(source: Any) -> None:
@@ -84,6 +85,8 @@ def test_unsupported_features_are_named(schema: dict[str, Any], feature: str, ba
         ({"type": "string", "minLength": 3, "maxLength": 2}, "'minLength' above its 'maxLength'"),
         ({"type": "string", "minLength": 10**30}, "'minLength' above"),
         ({"type": "string", "pattern": "(?=a)"}, "lookahead"),
+        ({"type": "object", "propertyNames": {"pattern": None}}, "'pattern' that is no string"),
+        ({"type": "object", "propertyNames": {"pattern": []}}, "'pattern' that is no string"),
         ({"type": "object", "patternProperties": {"a{1,99999}": {}}}, "99999 times"),
         ({"properties": [1]}, "'properties' without an object"),
         ({"anyOf": []}, "'anyOf' without a list"),

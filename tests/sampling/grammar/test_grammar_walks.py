@@ -77,6 +77,7 @@ def followed_by(**fields: Any) -> list[str]:
     return list(read_source(StructuredOutputsParams(**fields)).backends)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_json_fits_its_schema(name: str, backends: Backends, vocabulary: Vocabulary) -> None:
     schema = SCHEMAS[name]

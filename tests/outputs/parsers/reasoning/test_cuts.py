@@ -43,6 +43,7 @@ def answers(tags):
     return st.lists(st.one_of(st.sampled_from(tags), beginnings, words), max_size=10).map("".join)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", reasoning_names())
 @settings(max_examples=60)
 @given(data=st.data())

@@ -1,0 +1,78 @@
+"""Print the tests of what changed since a commit, as paths for pytest; nothing if that cannot be told.
+
+    python .ci/changed.py [BASE]
+
+BASE defaults to the branch point from origin/main or main, or on that branch to the commit before. The tree under
+tests/ mirrors octavo/, so a changed module maps to its package's tests. Changes below everything (records, config,
+errors) or to what all tests share would select all tests: nothing is printed then, since the sample of all of them
+has run anyway and .ci/full runs the whole.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ALSO = {  # tests of whole models belong to every package that computes
+    "execution": ["tests/parity", "tests/test_batch_independence.py"],
+    "kernels": ["tests/execution", "tests/parity"],
+    "layers": ["tests/parity"],
+    "models": ["tests/parity"],
+    "quantization": ["tests/models", "tests/parity"],
+}
+
+
+def git(*arguments: str) -> str | None:
+    """What git prints; None if it fails or is not installed."""
+    try:
+        ended = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ended.stdout.strip()
+
+
+def base() -> str | None:
+    """The commit that the landing starts from."""
+    head = git("rev-parse", "HEAD")
+    for branch in ("origin/main", "main"):
+        found = git("merge-base", "HEAD", branch)
+        if found and found != head:
+            return found
+    return git("rev-parse", "HEAD~1")
+
+
+def tests_of(path: str) -> str | None:
+    """The test file or folder for a changed file."""
+    match Path(path).parts:
+        case ("tests", _, _, *_) if Path(path).name.startswith("test_"):
+            return path
+        case ("tests", package, _, *_):
+            return f"tests/{package}"
+        case ("tests", name) if name.startswith("test_"):
+            return path
+        case ("octavo", package, inner, _, *_) if (ROOT / "tests" / package / inner).is_dir():
+            return f"tests/{package}/{inner}"
+        case ("octavo", package, _, *_):
+            return f"tests/{package}"
+        case ("octavo", module):
+            return f"tests/test_{module}"
+    return None
+
+
+def select(paths: list[str]) -> list[str]:
+    """Existing tests for changed files, without those inside others."""
+    wanted = [test for path in paths if (test := tests_of(path))]
+    packages = {Path(path).parts[1] for path in paths if path.startswith("octavo/") and path.count("/") > 1}
+    wanted += [test for package in packages for test in ALSO.get(package, [])]
+    found = {test for test in wanted if (ROOT / test).exists()}
+    return sorted(test for test in found if not any(str(parent) in found for parent in Path(test).parents))
+
+
+def main() -> None:
+    start = sys.argv[1] if len(sys.argv) > 1 else base()
+    changed = git("diff", "--name-only", start) if start else None
+    print(*select((changed or "").splitlines()))
+
+
+if __name__ == "__main__":
+    main()
