@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import logging
 import math
 import os
 import time
@@ -24,6 +25,8 @@ from octavo.cli.bench_serve_flags import ROUTES, SAMPLING, make_parser
 from octavo.errors import ConfigError, RequestFailedError
 from octavo.tokenization import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 # Every vocabulary has these; without a tokenizer more is not known.
 _COMMON_TOKEN_IDS = range(256, 1256)
 _READY_CHECK_INTERVAL = 0.2
@@ -36,6 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         OctavoError: a flag is wrong, or the server does not answer.
     """
     given = make_parser().parse(arguments)
+    if given.trust_remote_code:
+        logger.warning("--trust-remote-code lets nothing run: Octavo runs no code from a model's folder.")
     check_counts(given, "num_prompts", *(["max_concurrency"] if given.max_concurrency is not None else []))
     if not 0 <= given.abort_fraction <= 1:
         raise ConfigError(f"--abort-fraction is a share from 0 to 1, not {given.abort_fraction}.")

@@ -1,5 +1,6 @@
 """The flags of ``octavo bench serve``, with vLLM's names."""
 
+import argparse
 from pathlib import Path
 
 from octavo.bench.serving import METRICS
@@ -42,6 +43,12 @@ def _add_server_flags(parser: Parser) -> None:
         "--skip-tokenizer-init",
         action="store_true",
         help="load no tokenizer and draw prompts from the token ids 256 to 1255; not for openai-chat",
+    )
+    group.add_argument(
+        "--trust-remote-code",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="accepted for vLLM's sake; lets nothing run: no code from a model's or tokenizer's folder is ever run",
     )
     group.add_argument(
         "--ready-check-timeout-sec", type=parse_float, default=0.0, help="seconds to wait for the server. Default: 0."

@@ -22,7 +22,6 @@ from octavo.config.environment import environment_warning, settings_from_environ
 from octavo.config.settings import ENGINE_SECTIONS, convert_section
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
-from octavo.telemetry.logs import configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +170,9 @@ def server_settings(values: Mapping[str, Any]) -> ServerSettings:
 
 def _warn(sentence: str, values: Mapping[str, Any]) -> None:
     if sentence:
+        # Not needed unless there is something to say, and it brings numpy along.
+        from octavo.telemetry.logs import configure_logging
+
         configure_logging(values.get("log_level") or "info", values.get("log_format") or "text")
         logger.warning("%s", sentence)
 
