@@ -17,7 +17,7 @@ def make_parser() -> Parser:
     parser = Parser("octavo bench serve", "Send requests to a running server and clock its answers.")
     _add_server_flags(parser)
     _add_load_flags(parser)
-    add_length_flags(parser)
+    add_length_flags(parser, has_files=True)
     _add_request_flags(parser)
     _add_result_flags(parser)
     return parser
@@ -106,4 +106,16 @@ def _add_result_flags(parser: Parser) -> None:
     group.add_argument("--output-json", type=Path, metavar="FILE", help="the same as --save-result, into this file")
     group.add_argument("--metadata", type=parse_pair, nargs="*", metavar="KEY=VALUE", help="to store with the figures")
     group.add_argument("--label", metavar="TEXT", help="to store with the figures")
+    group.add_argument(
+        "--plot-timeline", action="store_true", help="write a page that shows each request's time, beside the result"
+    )
+    group.add_argument(
+        "--timeline-itl-thresholds",
+        default="25,50",
+        metavar="NUMBERS",
+        help="where that page parts gaps between tokens, in milliseconds with commas. Default: 25,50.",
+    )
+    group.add_argument(
+        "--plot-dataset-stats", action="store_true", help="draw the lengths of prompts and answers, beside the result"
+    )
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
