@@ -7,11 +7,14 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from octavo.cuda_compatibility import enable_cuda_compatibility
+
 __version__ = "0.1.0"
 
 # How long torch's OpenMP threads spin before they sleep; read when torch is first imported. With the default, two busy
 # neighbours on two cores cost 98 % of the speed, as every thread spins away the time that another one needs.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+enable_cuda_compatibility()
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM

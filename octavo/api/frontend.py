@@ -54,7 +54,7 @@ class Frontend:
         Raises:
             HttpError: 404, the model is not served.
         """
-        if name is not None and name not in self.model_names:
+        if name is not None and name not in self.model_names and not self.settings.skip_model_name_validation:
             known = ", ".join(self.model_names)
             raise HttpError(404, f"The model {name!r} is not served here; there is {known}.", "model")
         return name or self.model_names[0]

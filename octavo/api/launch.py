@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.environment import with_environment
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig, ServerSettings
 from octavo.engine.garbage import freeze_until_exit
@@ -61,7 +60,6 @@ def run_server(settings: EngineConfig, server: ServerSettings) -> int:
         OctavoError: a setting or the model is wrong, or the address is taken.
     """
     configure_logging(settings.logging.log_level, settings.logging.log_format)
-    server = with_environment(server)
     if server.enable_admin_endpoints and not server.api_key:
         logger.warning("Admin routes are open to everybody who reaches this server; set --api-key.")
     if server.api_server_count == 1:
@@ -113,8 +111,9 @@ async def serve_engine(
         serving = asyncio.create_task(serve(engine, server, sockets, report))
         dying = asyncio.create_task(engine.wait_until_dead())
         stats_log = None
-        if not engine.settings.logging.disable_log_stats and engine.index == 0:
-            stats_log = asyncio.create_task(log_stats(lambda: engine.stats, logger))
+        log_settings = engine.settings.logging
+        if not log_settings.disable_log_stats and engine.index == 0:
+            stats_log = asyncio.create_task(log_stats(lambda: engine.stats, logger, log_settings.log_stats_interval))
         done, _ = await asyncio.wait({serving, dying}, return_when=asyncio.FIRST_COMPLETED)
         for task in (stats_log, dying):
             if task is not None:

@@ -24,7 +24,6 @@ from octavo.telemetry.logs import silence_access_log
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
-KEEP_ALIVE_SECONDS = 30
 CLOSE_SECONDS = 2
 
 
@@ -166,7 +165,7 @@ def make_server(
         access_log=not settings.disable_uvicorn_access_log,
         server_header=False,
         root_path=settings.root_path,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=settings.http_keep_alive_timeout,
         timeout_graceful_shutdown=CLOSE_SECONDS,
         ssl_keyfile=settings.ssl_keyfile,
         ssl_certfile=settings.ssl_certfile,

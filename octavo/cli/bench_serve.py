@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import logging
 import math
 import os
 import time
@@ -17,12 +18,15 @@ from tqdm import tqdm
 from octavo.bench.http_client import HttpClient
 from octavo.bench.load import LoadRequest, Record, choose_aborts, run_load
 from octavo.bench.serving import METRICS, chat_body, completion_body, parse_objectives, summarise_records
+from octavo.bench.timeline import plot_dataset_stats, plot_timeline
 from octavo.bench.workload import BenchPrompt, arrival_times, random_prompts
-from octavo.cli.bench_lengths import given_lengths
+from octavo.cli.bench_lengths import given_dataset, given_lengths
 from octavo.cli.bench_report import check_counts, describe_machine, write_json
 from octavo.cli.bench_serve_flags import ROUTES, SAMPLING, make_parser
 from octavo.errors import ConfigError, RequestFailedError
 from octavo.tokenization import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 # Every vocabulary has these; without a tokenizer more is not known.
 _COMMON_TOKEN_IDS = range(256, 1256)
@@ -36,6 +40,8 @@ def run(arguments: Sequence[str]) -> int:
         OctavoError: a flag is wrong, or the server does not answer.
     """
     given = make_parser().parse(arguments)
+    if given.trust_remote_code:
+        logger.warning("--trust-remote-code lets nothing run: Octavo runs no code from a model's folder.")
     check_counts(given, "num_prompts", *(["max_concurrency"] if given.max_concurrency is not None else []))
     if not 0 <= given.abort_fraction <= 1:
         raise ConfigError(f"--abort-fraction is a share from 0 to 1, not {given.abort_fraction}.")
@@ -48,6 +54,8 @@ class _ServeBenchmark:
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
         self._lengths = given_lengths(given)
+        self._dataset = given_dataset(given)
+        self._thresholds = _thresholds(given.timeline_itl_thresholds)
         self._metrics = _metrics(given.percentile_metrics)
         self._percents = _percents(given.metric_percentiles)
         self._objectives = parse_objectives([pair.partition(":")[::2] for pair in given.goodput or ()])
@@ -129,16 +137,27 @@ class _ServeBenchmark:
             tokenizer = _load_tokenizer(given.tokenizer or root)
         elif is_chat:
             raise ConfigError("openai-chat sends text, which needs a tokenizer; leave --skip-tokenizer-init out.")
-        token_ids = range(len(tokenizer)) if tokenizer else _COMMON_TOKEN_IDS
-        prompts = random_prompts(given.num_warmups + given.num_prompts, self._lengths, token_ids, given.seed)
-        longest = self._lengths.output_len
-        aborts = choose_aborts(given.num_prompts, given.abort_fraction, longest, given.seed)
+        prompts = self._prompts(given.num_warmups + given.num_prompts, tokenizer)
+        longest = max(prompt.output_len for prompt in prompts)
+        num_counted = len(prompts) - given.num_warmups
+        if num_counted < 1:
+            raise ConfigError(f"{given.dataset_path} has {len(prompts)} prompts, no more than --num-warmups takes.")
+        aborts = choose_aborts(num_counted, given.abort_fraction, longest, given.seed)
         return [
             LoadRequest(self._body(index, prompt, served_name, tokenizer), len(prompt.token_ids), abort_after)
             for index, (prompt, abort_after) in enumerate(
                 zip(prompts, [None] * given.num_warmups + aborts, strict=True)
             )
         ]
+
+    def _prompts(self, count: int, tokenizer: Tokenizer | None) -> list[BenchPrompt]:
+        seed = self._given.seed
+        if self._dataset is None:
+            token_ids = range(len(tokenizer)) if tokenizer else _COMMON_TOKEN_IDS
+            return random_prompts(count, self._lengths, token_ids, seed)
+        if tokenizer is None:
+            raise ConfigError("Prompts from a file need a tokenizer; leave --skip-tokenizer-init out.")
+        return self._dataset.prompts(count, tokenizer.encode, seed)
 
     def _body(self, index: int, prompt: BenchPrompt, served_name: str, tokenizer: Tokenizer | None) -> bytes:
         given = self._given
@@ -165,6 +184,7 @@ class _ServeBenchmark:
             "label": given.label,
             "model_id": model,
             "num_prompts": given.num_prompts,
+            "dataset_name": given.dataset_name,
             "request_rate": given.request_rate if math.isfinite(given.request_rate) else "inf",
             "burstiness": given.burstiness,
             "max_concurrency": given.max_concurrency,
@@ -179,12 +199,23 @@ class _ServeBenchmark:
             figures = {**figures, **_details(records)}
         if given.output_json is not None:
             write_json(given.output_json, figures, append=given.append_result)
+        path = self._result_path(str(figures["model_id"]))
         if given.save_result or given.append_result:
-            name = given.result_filename
-            if name is None:
-                model = str(figures["model_id"]).split("/")[-1].replace(":", "-")
-                name = f"{given.backend}-{model}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
-            write_json(given.result_dir / Path(name), figures, append=given.append_result)
+            write_json(path, figures, append=given.append_result)
+        beside = given.output_json or path
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        if given.plot_timeline:
+            plot_timeline(records, self._thresholds, beside.with_suffix(".timeline.html"))
+        if given.plot_dataset_stats:
+            plot_dataset_stats(records, beside.with_suffix(".dataset_stats.png"))
+
+    def _result_path(self, model: str) -> Path:
+        given = self._given
+        name = given.result_filename
+        if name is None:
+            model = model.rsplit("/", maxsplit=1)[-1].replace(":", "-")
+            name = f"{given.backend}-{model}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+        return Path(given.result_dir / name)
 
 
 def _details(records: Sequence[Record]) -> dict[str, Any]:
@@ -223,3 +254,13 @@ def _percents(text: str) -> list[float]:
     if not all(0 <= percent <= 100 for percent in percents):
         raise ConfigError(f"--metric-percentiles takes numbers from 0 to 100 with commas, not {text!r}.")
     return percents
+
+
+def _thresholds(text: str) -> list[float]:
+    try:
+        thresholds = sorted(float(item) for item in text.split(","))
+    except ValueError:
+        thresholds = [-1.0]
+    if not all(0 < threshold < math.inf for threshold in thresholds):
+        raise ConfigError(f"--timeline-itl-thresholds takes numbers above 0 with commas, not {text!r}.")
+    return thresholds

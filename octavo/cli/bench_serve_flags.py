@@ -1,5 +1,6 @@
 """The flags of ``octavo bench serve``, with vLLM's names."""
 
+import argparse
 from pathlib import Path
 
 from octavo.bench.serving import METRICS
@@ -16,7 +17,7 @@ def make_parser() -> Parser:
     parser = Parser("octavo bench serve", "Send requests to a running server and clock its answers.")
     _add_server_flags(parser)
     _add_load_flags(parser)
-    add_length_flags(parser)
+    add_length_flags(parser, has_files=True)
     _add_request_flags(parser)
     _add_result_flags(parser)
     return parser
@@ -42,6 +43,12 @@ def _add_server_flags(parser: Parser) -> None:
         "--skip-tokenizer-init",
         action="store_true",
         help="load no tokenizer and draw prompts from the token ids 256 to 1255; not for openai-chat",
+    )
+    group.add_argument(
+        "--trust-remote-code",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="accepted for vLLM's sake; lets nothing run: no code from a model's or tokenizer's folder is ever run",
     )
     group.add_argument(
         "--ready-check-timeout-sec", type=parse_float, default=0.0, help="seconds to wait for the server. Default: 0."
@@ -99,4 +106,16 @@ def _add_result_flags(parser: Parser) -> None:
     group.add_argument("--output-json", type=Path, metavar="FILE", help="the same as --save-result, into this file")
     group.add_argument("--metadata", type=parse_pair, nargs="*", metavar="KEY=VALUE", help="to store with the figures")
     group.add_argument("--label", metavar="TEXT", help="to store with the figures")
+    group.add_argument(
+        "--plot-timeline", action="store_true", help="write a page that shows each request's time, beside the result"
+    )
+    group.add_argument(
+        "--timeline-itl-thresholds",
+        default="25,50",
+        metavar="NUMBERS",
+        help="where that page parts gaps between tokens, in milliseconds with commas. Default: 25,50.",
+    )
+    group.add_argument(
+        "--plot-dataset-stats", action="store_true", help="draw the lengths of prompts and answers, beside the result"
+    )
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")

@@ -39,7 +39,9 @@ would be decided, and why, without loading the model.
 `--enable-prefix-caching`, `--no-enable-prefix-caching`.
 - Whole numbers take suffixes: `8k` is 8000 and `8K` is 8192 (likewise m/M, g/G), `500MB` counts thousands, `4GiB` \
 counts 1024s; `1e9` works too. `auto` leaves a setting without a default to be decided at start.
-- Lists are several values (`--api-key A B`), repeated flags, or JSON. Objects are JSON.
+- Lists are several values (`--api-key A B`), repeated flags, or JSON. Objects are JSON, or one flag a field: \
+`--hf-overrides.rope_scaling.factor 4`; `--hf-overrides.architectures+ A,B` appends to a list.
+- Flags, arguments and environment variables of vLLM are listed in [vllm-arguments.md](vllm-arguments.md).
 - `--config FILE` reads settings from YAML, TOML or JSON, by the names below; flags on the command line win:
 
 ```yaml

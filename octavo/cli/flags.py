@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +13,17 @@ import msgspec
 import msgspec.inspect
 
 from octavo.cli.config_file import read_config_file
+from octavo.cli.dotted import MergeObjects
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count, parse_float, parse_json_object
+from octavo.cli.vllm_flags import SETTING_PREFIX, VllmFlag, vllm_flags
 from octavo.config import EngineConfig, ServerSettings
+from octavo.config.environment import environment_warning, settings_from_environment
 from octavo.config.settings import ENGINE_SECTIONS, convert_section
+from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal["bool", "int", "float", "str", "choice", "list", "object"]
 Sections = Mapping[str, type[msgspec.Struct]]
@@ -37,7 +44,6 @@ _OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "gpu_memory_utilization": ("--device-memory-utilization",),
 }
 _METAVARS: dict[str, str] = {"int": "N", "float": "X", "str": "TEXT", "list": "TEXT", "object": "JSON"}
-_PREFIX = "setting:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +96,15 @@ def flags_of(settings: type[msgspec.Struct]) -> Iterator[Flag]:
         yield Flag(field.name, kind, is_optional, default, _description(field.type), choices)
 
 
-def add_setting_flags(parser: Parser, sections: Sections) -> None:
-    """Give a command the flags of settings, ``--config``, and the model as its first argument.
+def add_setting_flags(parser: Parser, sections: Sections, *, has_server: bool | None = None) -> None:
+    """Give a command the flags of settings and those of vLLM's, ``--config``, and the model as its first argument.
 
     Args:
         sections: names and classes of the sections to take.
+        has_server: take vLLM's flags of its server as well; by default if the sections hold Octavo's.
     """
+    has_server = "server" in sections if has_server is None else has_server
+    parser.vllm_flags = [VllmFlag(each) for each in vllm_flags(has_server)]
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings from a YAML, TOML or JSON file; flags given here win"
@@ -113,20 +122,27 @@ def given_settings(namespace: argparse.Namespace, sections: Sections) -> dict[st
         ConfigError: the file is wrong, or the model was given twice.
     """
     values: dict[str, Any] = {}
-    flags = {flag.name: flag for settings in sections.values() for flag in flags_of(settings)}
+    has_server = "server" in sections
+    flags: dict[str, Flag | VllmFlag] = {each.name: VllmFlag(each) for each in vllm_flags(has_server)}
+    flags |= {flag.name: flag for settings in sections.values() for flag in flags_of(settings)}
     if namespace.config is not None:
         values.update(read_config_file(namespace.config, flags))
     given = vars(namespace)
-    values.update({name: given[_PREFIX + name] for name in flags if _PREFIX + name in given})
+    values.update({name: given[SETTING_PREFIX + name] for name in flags if SETTING_PREFIX + name in given})
+    translation = translate(values, has_server=has_server)
+    values = translation.settings
+    _warn(translation.warning(), values)
     if namespace.model_tag is not None:
-        if given.get(_PREFIX + "model", namespace.model_tag) != namespace.model_tag:
-            raise ConfigError(f"Two models were given: {namespace.model_tag!r} and {given[_PREFIX + 'model']!r}.")
+        if given.get(SETTING_PREFIX + "model", namespace.model_tag) != namespace.model_tag:
+            raise ConfigError(
+                f"Two models were given: {namespace.model_tag!r} and {given[SETTING_PREFIX + 'model']!r}."
+            )
         values["model"] = namespace.model_tag
     return values
 
 
 def engine_config(values: Mapping[str, Any]) -> EngineConfig:
-    """The engine's settings among ``values``.
+    """The engine's settings among ``values``; environment variables give some of those that are missing.
 
     Raises:
         ConfigError: no model was given, or a value is out of bounds.
@@ -134,19 +150,31 @@ def engine_config(values: Mapping[str, Any]) -> EngineConfig:
     if not values.get("model"):
         raise ConfigError("Name a model: a Hugging Face id, a folder, a GGUF file or bundled:smollm2.")
     names = {name for settings in ENGINE_SECTIONS.values() for name in settings.__struct_fields__}
-    return EngineConfig.from_kwargs(**{name: value for name, value in values.items() if name in names})
+    _warn(environment_warning(), values)
+    given = {name: value for name, value in values.items() if name in names}
+    return EngineConfig.from_settings({**given, **settings_from_environment(names, given)})
 
 
 def server_settings(values: Mapping[str, Any]) -> ServerSettings:
-    """The server's settings among ``values``.
+    """The server's settings among ``values``; environment variables give some of those that are missing.
 
     Raises:
         ConfigError: a value is out of bounds.
     """
     names = ServerSettings.__struct_fields__
-    settings = convert_section(ServerSettings, {name: value for name, value in values.items() if name in names})
+    given = {name: value for name, value in values.items() if name in names}
+    settings = convert_section(ServerSettings, {**given, **settings_from_environment(names, given)})
     assert isinstance(settings, ServerSettings)
     return settings
+
+
+def _warn(sentence: str, values: Mapping[str, Any]) -> None:
+    if sentence:
+        # Not needed unless there is something to say, and it brings numpy along.
+        from octavo.telemetry.logs import configure_logging
+
+        configure_logging(values.get("log_level") or "info", values.get("log_format") or "text")
+        logger.warning("%s", sentence)
 
 
 def add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
@@ -155,7 +183,7 @@ def add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
     add = partial(
         group.add_argument,
         *names,
-        dest=_PREFIX + flag.name,
+        dest=SETTING_PREFIX + flag.name,
         default=argparse.SUPPRESS,
         help=describe(flag).replace("%", "%%"),
     )
@@ -163,6 +191,8 @@ def add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
         add(action=argparse.BooleanOptionalAction)
     elif flag.kind == "list":
         add(action=_Extend, nargs="+", metavar=_METAVARS["list"])
+    elif flag.kind == "object":
+        add(type=flag.read, action=MergeObjects, metavar=_METAVARS["object"])
     else:
         add(type=flag.read, metavar=f"{{{','.join(flag.choices)}}}" if flag.choices else _METAVARS[flag.kind])
 

@@ -1,98 +1,34 @@
-"""Names of vLLM's flags, to tell a flag that Octavo lacks from a slip of the keyboard."""
+"""Flags of vLLM's other commands, such as its benchmarks, to tell one that Octavo lacks from a slip of the keyboard.
+
+Those of ``vllm serve`` stand in :mod:`octavo.config.vllm_table`.
+"""
 
 _NAMES = """
-    --additional-config --aggregate-engine-logging --all2all-backend --allow-credentials
-    --allow-deprecated-quantization --allowed-headers --allowed-local-media-path --allowed-media-domains
-    --allowed-methods --allowed-origins --anthropic-disabled-thinking-effort --api-key --api-server-count
-    --append-result --asr-max-audio-len-sec --asr-min-audio-len-sec --async-engine --async-scheduling
-    --attention-backend --attention-config --aux-output-config --backend --base-url --batch-size --bfcl-categories
-    --blazedit-max-distance --blazedit-min-distance --block-size --burstiness --case --chat-template
-    --chat-template-content-format --chat-template-kwargs --code-revision --cohere-format --cohere-is-reasoning-model
-    --collect-detailed-traces --compilation-config --config --config-format --convert --cp-kv-cache-interleave-size
-    --cpu-distributed-timeout-seconds --cpu-offload-gb --cpu-offload-params --cudagraph-capture-sizes
-    --cudagraph-metrics --custom-ensure-client-side-data --custom-histogram-buckets --custom-output-len
-    --data-parallel-address --data-parallel-backend --data-parallel-external-lb --data-parallel-hybrid-lb
-    --data-parallel-multi-port-external-lb --data-parallel-rank --data-parallel-rpc-port --data-parallel-size
-    --data-parallel-size-local --data-parallel-start-rank --data-parallel-supervisor-port --dataset-name
-    --dataset-path --dbo-decode-token-threshold --dbo-prefill-token-threshold --dcp-comm-backend
-    --dcp-kv-cache-interleave-size --dcp-q-replicate --decode-context-parallel-size --default-chat-template-kwargs
-    --default-mm-loras --device-ids --device-memory-utilization --diffusion-config --disable-access-log-for-endpoints
-    --disable-cascade-attn --disable-chunked-mm-input --disable-custom-all-reduce --disable-detokenize
-    --disable-fastapi-docs --disable-hybrid-kv-cache-manager --disable-log-stats --disable-nccl-for-dp-synchronization
-    --disable-shuffle --disable-sliding-window --disable-tqdm --disable-uvicorn-access-log
-    --distributed-executor-backend --distributed-timeout-seconds --download-dir
-    --dp-supervisor-probe-failure-threshold --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s
-    --dp-sync-interval --dry-run --dtype --ec-manager-config --ec-transfer-config --elastic-ep-max-dp-size
-    --enable-auto-tool-choice --enable-batch-sharded-sampling --enable-chunked-prefill --enable-cumem-allocator
-    --enable-dbo --enable-elastic-ep --enable-ep-weight-filter --enable-eplb --enable-expert-parallel
-    --enable-fault-tolerance --enable-flash-late-interaction --enable-flashinfer-autotune --enable-force-include-usage
-    --enable-hc-sp --enable-layerwise-nvtx-tracing --enable-log-deltas --enable-log-outputs --enable-log-requests
-    --enable-logging-iteration-details --enable-lora --enable-mamba-cache-stochastic-rounding
-    --enable-mamba-shared-prefix-checkpoint --enable-metrics --enable-mfu-metrics --enable-mixed-moe-lora-format
-    --enable-mm-embeds --enable-moe-shared-loras --enable-multimodal-chat --enable-nccl-comm-suspend
-    --enable-offline-docs --enable-per-request-metrics --enable-prefix-caching --enable-prompt-embeds
-    --enable-prompt-tokens-details --enable-request-id-headers --enable-return-routed-experts --enable-scale-out
-    --enable-server-load-tracking --enable-shm-tensor-arena --enable-sleep-mode --enable-ssl-refresh
-    --enable-tokenizer-info-endpoint --enable-tower-connector-lora --enable-trace-replay --endpoint --enforce-eager
-    --engram-config --eplb-config --exclude-drafter --exclude-tools-when-tool-choice-none --expert-placement-strategy
-    --extra-body --fail-on-environ-validation --fault-tolerance-config --fingerprint-mode --fingerprint-value
-    --frequency-penalty --fully-sharded-loras --gdn-prefill-backend --generation-config --goodput
-    --gpu-memory-utilization --grpc --grpc-port --h11-max-header-count --h11-max-incomplete-event-size --header
-    --headless --hf-config-path --hf-enable-torch-compile --hf-max-batch-size --hf-name --hf-output-len --hf-overrides
-    --hf-split --hf-subset --hf-token --host --ignore-eos --ignore-patterns --input-file --input-len --insecure
-    --interleave-mm-strings --io-processor-plugin --ir-op-priority --iters --jit-monitor-mode --jit-monitor-verbose
-    --kda-decode-backend --kda-prefill-backend --kernel-config --kv-cache-dtype --kv-cache-dtype-skip-layers
-    --kv-cache-memory-bytes --kv-cache-metrics --kv-cache-metrics-sample --kv-events-config --kv-init --kv-len-jitter
-    --kv-offloading-backend --kv-offloading-size --kv-sharing-fast-prefill --kv-transfer-config --label
-    --language-model-only --limit-mm-per-prompt --linear-backend --load-format --log-config-file --log-error-stack
-    --log-level --logging-config --logits-processors --logprobs --logprobs-mode --long-prefill-token-threshold
-    --long-prefill-token-threshold-adaptive --lora-assignment --lora-dtype --lora-modules --lora-path
-    --lora-target-modules --mamba-backend --mamba-block-size --mamba-cache-dtype --mamba-cache-mode
-    --mamba-cache-philox-rounds --mamba-ssm-cache-dtype --mamba-ssu-algorithm --master-addr --master-port
-    --max-concurrency --max-cpu-loras --max-cudagraph-capture-size --max-inflight --max-log-len --max-logprobs
-    --max-lora-cls-labels --max-lora-rank --max-loras --max-model-len --max-num-active-seqs --max-num-batched-tokens
-    --max-num-queued-reqs --max-num-queued-tokens --max-num-scheduled-tokens --max-num-seqs
-    --max-parallel-loading-workers --max-tokens --media-io-kwargs --metadata --metric-percentiles --middleware --min-p
-    --mm-device-do-normalize --mm-encoder-attn-backend --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path
-    --mm-encoder-fp8-scale-save-margin --mm-encoder-fp8-scale-save-path --mm-encoder-only --mm-encoder-tp-mode
-    --mm-hasher-algorithm --mm-ipc-gpu-memory-gb --mm-processor-cache-gb --mm-processor-cache-type
-    --mm-processor-device --mm-processor-kwargs --mm-shm-cache-max-object-size-mb --mm-tensor-ipc --model
-    --model-class-overrides --model-impl --model-loader-extra-config --model-name --moe-backend --monokernel --n
-    --nnodes --no-oversample --no-reranker --no-stream --node-rank --num-gpu-blocks-override --num-iters
-    --num-iters-cold --num-iters-warm --num-iters-warmup --num-prompts --num-warmups --numa-bind --numa-bind-cpus
-    --numa-bind-nodes --offload-backend --offload-group-size --offload-num-in-group --offload-params
-    --offload-prefetch-step --optimization-level --otlp-traces-endpoint --output-file --output-json --output-len
-    --output-tmp-dir --override-generation-config --per-request-spec-decode-metrics --percentile-metrics
-    --performance-mode --pipeline-parallel-size --plot-dataset-stats --plot-timeline --pooler-config --port
-    --prefill-context-parallel-size --prefill-schedule-interval --prefix-cache-retention-interval
-    --prefix-caching-hash-algo --prefix-len --prefix-match-unit --prefix-repetition-num-prefixes
-    --prefix-repetition-output-len --prefix-repetition-prefix-len --prefix-repetition-suffix-len --prequeue-requests
-    --presence-penalty --probe-request-rate --profile --profile-dir --profiler-config --pt-load-map-location
-    --quantization --quantization-config --quick --ramp-up-end-rps --ramp-up-start-rps --ramp-up-strategy
-    --random-batch-size --random-input-len --random-mm-base-items-per-request --random-mm-bucket-config
-    --random-mm-limit-mm-per-prompt --random-mm-num-mm-items-range-ratio --random-output-len --random-prefix-len
-    --random-range-ratio --ray-workers-use-nsight --ready-check-timeout-sec --reasoning-config --reasoning-effort-map
-    --reasoning-parser --reasoning-parser-plugin --renderer-num-workers --repetition-penalty --replayssm-buffer-len
-    --request-id-prefix --request-rate --response-role --result-dir --result-filename --return-sampling-mask
-    --return-tokens-as-token-ids --revision --root-path --routing --runner --safetensors-load-strategy
-    --safetensors-prefetch-block-size --safetensors-prefetch-num-threads --samples --save-detailed --save-result
-    --scheduler-cls --scheduler-reserve-full-isl --scheduling-policy --seed --seed-listen-host --seed-listen-port
-    --seed-source-host --seed-source-port --seed-token --self-timed --served-model-name --shapes --sharegpt-output-len
-    --show-hidden-metrics-for-version --shutdown-timeout --skip-chat-template --skip-mm-profiling
-    --skip-tokenizer-init --sleep-mode-backend --sleep-mode-offload-cudagraph --sleep-preserve-parameter-names
-    --sparse-indexer-topk-backend --spec-bench-category --spec-bench-output-len --spec-method --spec-model
-    --spec-tokens --specialize-active-lora --speculative-config --speed-bench-category --speed-bench-dataset-subset
-    --speed-bench-output-len --sse-keep-alive-interval --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-ciphers
-    --ssl-keyfile --stats --stream-interval --structured-outputs-config --swa-bounded-replay --system-prompt
-    --temperature --tensor-parallel-size --timed-trace-chunk-hash-size --timed-trace-label-hash-ids
-    --timed-trace-label-input-length --timed-trace-label-output-length --timed-trace-label-timestamp
-    --timed-trace-sec-multiplier --timeline-itl-thresholds --tokenizer --tokenizer-mode --tokenizer-revision
-    --tokens-only --tool-call-parser --tool-parser-plugin --tool-server --tool-strict-level --top-k --top-p
-    --trust-remote-code --trust-request-chat-template --trust-request-mm-kwargs --ubatch-size --uds --url
-    --use-beam-search --use-fp64-gumbel --use-replayssm --use-tqdm-on-load --uvicorn-log-level --video-pruning-method
-    --video-pruning-rate --watchdog-config --watermark --watermark-config --weight-cache-draft-master-port
+    --append-result --asr-max-audio-len-sec --asr-min-audio-len-sec --async-engine --backend --base-url
+    --batch-size --bfcl-categories --blazedit-max-distance --blazedit-min-distance --burstiness --case
+    --chat-template-kwargs --custom-ensure-client-side-data --custom-output-len --dataset-name --dataset-path
+    --disable-detokenize --disable-shuffle --disable-tqdm --dry-run --enable-metrics --enable-multimodal-chat
+    --endpoint --exclude-drafter --extra-body --frequency-penalty --goodput --header --hf-enable-torch-compile
+    --hf-max-batch-size --hf-name --hf-output-len --hf-split --hf-subset --ignore-eos --input-file --input-len
+    --insecure --iters --kv-init --kv-len-jitter --label --logprobs --lora-assignment --lora-path --max-concurrency
+    --max-inflight --max-tokens --metadata --metric-percentiles --min-p --model-name --n --no-oversample
+    --no-reranker --no-stream --num-iters --num-iters-cold --num-iters-warm --num-iters-warmup --num-prompts
+    --num-warmups --output-file --output-json --output-len --output-tmp-dir --percentile-metrics
+    --plot-dataset-stats --plot-timeline --prefix-len --prefix-repetition-num-prefixes
+    --prefix-repetition-output-len --prefix-repetition-prefix-len --prefix-repetition-suffix-len
+    --prequeue-requests --presence-penalty --probe-request-rate --profile --profile-dir --quick --ramp-up-end-rps
+    --ramp-up-start-rps --ramp-up-strategy --random-batch-size --random-input-len
+    --random-mm-base-items-per-request --random-mm-bucket-config --random-mm-limit-mm-per-prompt
+    --random-mm-num-mm-items-range-ratio --random-output-len --random-prefix-len --random-range-ratio
+    --ready-check-timeout-sec --repetition-penalty --request-id-prefix --request-rate --result-dir
+    --result-filename --routing --samples --save-detailed --save-result --seed-listen-host --seed-listen-port
+    --seed-source-host --seed-source-port --seed-token --self-timed --shapes --sharegpt-output-len
+    --skip-chat-template --spec-bench-category --spec-bench-output-len --speed-bench-category
+    --speed-bench-dataset-subset --speed-bench-output-len --stats --system-prompt --temperature
+    --timed-trace-chunk-hash-size --timed-trace-label-hash-ids --timed-trace-label-input-length
+    --timed-trace-label-output-length --timed-trace-label-timestamp --timed-trace-sec-multiplier
+    --timeline-itl-thresholds --top-k --top-p --url --use-beam-search --weight-cache-draft-master-port
     --weight-cache-health-host --weight-cache-health-port --weight-cache-master-port --weight-cache-socket-dir
-    --weight-transfer-config --worker-cls --worker-extension-cls
 """
 
 VLLM_FLAGS = frozenset(_NAMES.split())

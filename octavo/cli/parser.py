@@ -3,9 +3,12 @@
 import argparse
 import difflib
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
+from octavo.cli.dotted import MergeObjects, join_fields
 from octavo.cli.foreign_flags import VLLM_FLAGS
+from octavo.config import ServerSettings
+from octavo.config.vllm_arguments import vllm_arguments
 from octavo.errors import ConfigError
 
 
@@ -16,11 +19,24 @@ class HelpFormatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=32)
 
 
+class LateFlag(Protocol):
+    """A flag that gives way to the command's own flags of the same name."""
+
+    def add_to(self, parser: argparse.ArgumentParser, taken: frozenset[str]) -> None:
+        """Give a parser the flag, unless its name is among those ``taken``."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser of one command's flags.
 
-    Underscores in flags mean hyphens; abbreviations are not guessed. What is wrong comes as :class:`ConfigError`.
+    Underscores in flags mean hyphens; abbreviations are not guessed. Fields of JSON objects may be flags of their
+    own (``--flag.field``). What is wrong comes as :class:`ConfigError`.
+
+    Attributes:
+        vllm_flags: vLLM's flags that the command takes beside its own.
     """
+
+    vllm_flags: Sequence[LateFlag] = ()
 
     def __init__(self, prog: str, description: str, arguments: str = "") -> None:
         super().__init__(
@@ -37,7 +53,11 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: a flag is unknown (with the nearest known one), or a value is missing or wrong.
         """
-        namespace, extras = self.parse_known_args([_with_hyphens(argument) for argument in arguments])
+        taken = frozenset(self._option_string_actions)
+        for flag in self.vllm_flags:
+            flag.add_to(self, taken)
+        spelled = [each for argument in arguments for each in _spelled_out(argument)]
+        namespace, extras = self.parse_known_args(join_fields(spelled, self._object_flags()))
         for extra in extras:
             if extra.startswith("-"):
                 raise ConfigError(self.explain_unknown(extra.partition("=")[0]))
@@ -47,12 +67,24 @@ class Parser(argparse.ArgumentParser):
 
     def explain_unknown(self, flag: str) -> str:
         """A sentence on a flag that this command does not have."""
-        known = [option for option in self._option_string_actions if option.startswith("--")]
+        known = [
+            option
+            for option, action in self._option_string_actions.items()
+            if option.startswith("--") and action.help is not argparse.SUPPRESS
+        ]
         near = difflib.get_close_matches(flag, known, 1, cutoff=0.75)
         hint = f" Did you mean {near[0]}?" if near else f" See {self.prog} --help."
-        if flag in VLLM_FLAGS or flag.replace("--no-", "--", 1) in VLLM_FLAGS:
+        name = flag.partition(".")[0].replace("--no-", "--", 1)
+        setting = name.removeprefix("--").replace("-", "_")
+        if setting in ServerSettings.__struct_fields__:
+            return f"{flag} is a flag of octavo serve that {self.prog} does not have.{hint if near else ''}"
+        if name in VLLM_FLAGS or setting in vllm_arguments():
             return f"{flag} is a flag of vLLM that {self.prog} does not have (yet).{hint if near else ''}"
         return f"There is no flag {flag}.{hint}"
+
+    def _object_flags(self) -> frozenset[str]:
+        actions = self._option_string_actions.items()
+        return frozenset(option for option, action in actions if isinstance(action, MergeObjects))
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's complaint as a sentence."""
@@ -60,9 +92,12 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message[0].upper()}{message[1:].rstrip('.')}.")
 
 
-def _with_hyphens(argument: str) -> str:
-    """``--max_num_seqs=4`` as ``--max-num-seqs=4``; values are left alone."""
+def _spelled_out(argument: str) -> list[str]:
+    """``--max_num_seqs=4`` as ``--max-num-seqs=4``, ``-O3`` as ``-O 3``; values and names of fields are left alone."""
+    if argument.startswith("-O") and argument[2:].lstrip("=").isdigit():
+        return ["-O", argument[2:].lstrip("=")]
     if not argument.startswith("--"):
-        return argument
+        return [argument]
     name, separator, value = argument.partition("=")
-    return name.replace("_", "-") + separator + value
+    flag, dot, path = name.partition(".")
+    return [flag.replace("_", "-") + dot + path + separator + value]

@@ -1,14 +1,17 @@
 """``octavo plan``: what would be decided for a model, before anything is loaded."""
 
 import json
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from octavo.cli.flags import add_setting_flags, engine_config, given_settings
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count
 from octavo.config import EngineConfig
 from octavo.config.settings import ENGINE_SECTIONS
+from octavo.errors import OctavoError
+from octavo.hub import ModelConfig, ModelSource
 from octavo.records import Plan
 
 
@@ -16,7 +19,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the plan; returns the exit status.
 
     Raises:
-        OctavoError: a flag, the model or its fit to this machine is wrong.
+        OctavoError: a flag, the model or its fit to this machine is wrong: whatever ``octavo serve`` would reject.
     """
     parser = Parser(
         "octavo plan",
@@ -34,16 +37,35 @@ def run(arguments: Sequence[str]) -> int:
     add_setting_flags(parser, ENGINE_SECTIONS)
     given = parser.parse(arguments)
     config = engine_config(given_settings(given, ENGINE_SECTIONS))
-    device, plan = make(config, given.device_memory)
+    planned = make(config, given.device_memory)
     if given.json:
-        print(json.dumps({"model": config.model.model, "device": device, **asdict(plan)}, indent=2))
+        refusal = None if planned.refusal is None else str(planned.refusal)
+        facts = {"model": config.model.model, "device": planned.device, "refusal": refusal, **asdict(planned.plan)}
+        print(json.dumps(facts, indent=2))
     else:
-        print(report(config.model.model, device, plan))
+        print(report(config.model.model, planned.device, planned.plan))
+    if planned.refusal is not None:
+        sys.stdout.flush()
+        raise planned.refusal
     return 0
 
 
-def make(config: EngineConfig, device_memory: int | None = None) -> tuple[str, Plan]:
-    """The device in words, and the plan for it.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan.
+
+    Attributes:
+        device: in words.
+        refusal: why the model cannot be served all the same; None if it can.
+    """
+
+    device: str
+    plan: Plan
+    refusal: OctavoError | None
+
+
+def make(config: EngineConfig, device_memory: int | None = None) -> Planned:
+    """The plan for a device, and whether the model's files do for it.
 
     Args:
         device_memory: bytes of a GPU to plan for instead of this machine's device.
@@ -55,11 +77,46 @@ def make(config: EngineConfig, device_memory: int | None = None) -> tuple[str, P
     from octavo.planning import make_plan
     from octavo.platforms import ImaginedGpu, select_platform
 
-    _, model_config = find_model(config)
+    source, model_config = find_model(config)
     platform = select_platform(config.device.device) if device_memory is None else ImaginedGpu(device_memory)
     platform.prepare(config.device.num_threads)
     plan = make_plan(config, model_config, platform, platform.read_bandwidth())
-    return platform.describe(), plan
+    refusal = None
+    try:
+        # For a machine that is not here the model's files need not be here, either: its shape is enough.
+        _check_files(config, source, model_config, plan, must_be_here=device_memory is None)
+    except OctavoError as error:
+        refusal = error
+    return Planned(platform.describe(), plan, refusal)
+
+
+def _check_files(
+    config: EngineConfig, source: ModelSource, model_config: ModelConfig, plan: Plan, *, must_be_here: bool
+) -> None:
+    """Look at all that a start would look at: kind, names and shapes of weights, tokenizer, chat template.
+
+    Args:
+        must_be_here: weights and tokenizer may not be missing.
+
+    Raises:
+        OctavoError: a start would fail.
+    """
+    import torch
+
+    from octavo.inputs.frontend import Frontend
+    from octavo.layers.build import Build
+    from octavo.models.loading import check_format, check_weights
+    from octavo.models.registry import build_model, build_pooled
+
+    load_format = config.load.load_format
+    check_format(source, model_config, load_format)
+    if not must_be_here and source.kind == "folder" and not any(source.path.glob("*.safetensors")):
+        return
+    with torch.device("meta"):
+        build = build_model if model_config.pooling is None else build_pooled
+        model = build(model_config, Build(), plan.max_model_len)
+    check_weights(model, source, model_config, load_format)
+    Frontend.load(config)
 
 
 def report(model: str, device: str, plan: Plan) -> str:

@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         "-i FILE -o FILE MODEL",
     )
     _add_batch_flags(parser)
-    add_setting_flags(parser, ENGINE_SECTIONS)
+    add_setting_flags(parser, ENGINE_SECTIONS, has_server=True)
     group = parser.add_argument_group("Answers", "What a server's settings say about answers.")
     for flag in flags_of(ServerSettings):
         if flag.name in BATCH_SETTINGS:

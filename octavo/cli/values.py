@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 _COUNT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)")
+_STRING_OR_COUNT = re.compile(r'"(?:\\.|[^"\\])*"|-?\d+(?:\.\d+)?[kKmMgGtT]\b')
 _BINARY = {letter: 1024**power for power, letter in enumerate("KMGT", start=1)}
 _DECIMAL = {letter: 1000**power for power, letter in enumerate("KMGT", start=1)}
 _MULTIPLIERS: dict[str, int] = {
@@ -53,6 +54,27 @@ def parse_float(text: str) -> float:
         raise argparse.ArgumentTypeError(f"takes a number, not {text!r}") from None
 
 
+def parse_json(text: str) -> Any:
+    """JSON, whose numbers may have the suffixes k, m, g, t (thousands) and K, M, G, T (1024s).
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(_STRING_OR_COUNT.sub(_without_suffix, text))
+
+
+def _without_suffix(match: re.Match[str]) -> str:
+    if match[0].startswith('"'):
+        return match[0]
+    try:
+        return str(parse_count(match[0]))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(str(error)) from None
+
+
 def parse_json_object(text: str) -> dict[str, Any]:
     """A JSON object.
 
@@ -60,7 +82,7 @@ def parse_json_object(text: str) -> dict[str, Any]:
         ArgumentTypeError: the text is not JSON, or not an object.
     """
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f'takes JSON such as {{"key": 1}}, and this is not: {error}') from None
     if not isinstance(value, dict):

@@ -6,12 +6,18 @@ Flags of the command line (``--max-num-seqs``), keyword arguments of ``LLM`` and
 """
 
 import difflib
+import logging
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from octavo.config.environment import environment_warning, settings_from_environment
+from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
@@ -45,7 +51,11 @@ class ModelSettings(msgspec.Struct, kw_only=True):
         bool, Meta(description="Load no tokenizer: prompts are token ids and outputs have no text.")
     ] = False
     trust_remote_code: Annotated[
-        bool, Meta(description="Refused: Octavo runs no code from a model's folder. Accepted when false.")
+        bool,
+        Meta(
+            description="Accepted for vLLM's sake; lets nothing run. Octavo brings its own code for each architecture "
+            "and never runs Python files from a model's folder, so a model that needs them is rejected."
+        ),
     ] = False
     revision: Annotated[str | None, Meta(description="Branch, tag or commit of the model on the hub.")] = None
     tokenizer_revision: Annotated[str | None, Meta(description="The same for the tokenizer.")] = None
@@ -60,6 +70,12 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     max_model_len: Annotated[
         PositiveInt | None, Meta(description="Longest sequence in tokens, prompt and answer together.")
     ] = None
+    allow_long_max_model_len: Annotated[
+        bool,
+        Meta(
+            description="Let max_model_len exceed what the model was made for; its answers may be nonsense from there."
+        ),
+    ] = False
     structured_outputs_backend: Annotated[
         Literal["auto", "xgrammar", "guidance"],
         Meta(description="What compiles the grammars of requests that name none; auto takes what follows all of one."),
@@ -110,25 +126,49 @@ class CacheSettings(msgspec.Struct, kw_only=True):
     kv_cache_memory_bytes: Annotated[
         PositiveInt | None, Meta(description="Bytes for the cache; overrides the share. Takes suffixes: 4GiB, 500MB.")
     ] = None
+    cpu_cache_memory_bytes: Annotated[
+        PositiveInt | None,
+        Meta(description="The same where the device is a CPU; kv_cache_memory_bytes goes first."),
+    ] = None
     num_gpu_blocks_override: Annotated[
         BlockCount | None, Meta(description="Number of cache blocks, whatever memory there is.")
     ] = None
     enable_prefix_caching: Annotated[
-        bool, Meta(description="Keep computed blocks and reuse them for prompts that begin alike.")
-    ] = True
+        bool | None,
+        Meta(
+            description="Keep computed blocks and reuse them for prompts that begin alike; on unless the device says."
+        ),
+    ] = None
 
 
 class SchedulerSettings(msgspec.Struct, kw_only=True):
     """What one step may hold."""
 
-    max_num_batched_tokens: Annotated[PositiveInt | None, Meta(description="Token budget of a step.")] = None
+    performance_mode: Annotated[
+        Literal["balanced", "interactivity", "throughput"],
+        Meta(
+            description="What defaults aim at: interactivity captures a graph for each batch size up to 32, "
+            "throughput doubles the default max_num_seqs and max_num_batched_tokens."
+        ),
+    ] = "balanced"
+    max_num_batched_tokens: Annotated[PositiveInt | None, Meta(description="Most tokens that a step has room for.")] = (
+        None
+    )
+    max_num_scheduled_tokens: Annotated[
+        PositiveInt | None,
+        Meta(description="Most tokens that the scheduler puts into a step; default is max_num_batched_tokens."),
+    ] = None
     max_num_seqs: Annotated[PositiveInt | None, Meta(description="Most requests in a step.")] = None
     scheduling_policy: Annotated[
         Policy, Meta(description="fcfs: first come, first served; priority: lowest priority value first.")
     ] = "fcfs"
     enable_chunked_prefill: Annotated[
-        bool, Meta(description="Split long prompts over steps; without it a prompt must fit one step's budget.")
-    ] = True
+        bool | None,
+        Meta(
+            description="Split long prompts over steps; without it a prompt must fit one step's budget. On unless the "
+            "device says."
+        ),
+    ] = None
     max_num_waiting: Annotated[
         PositiveInt | None, Meta(description="Most requests that may wait; further ones are refused with status 429.")
     ] = None
@@ -162,6 +202,7 @@ class LoggingSettings(msgspec.Struct, kw_only=True):
     """What is written to the log, to traces and to profiles."""
 
     disable_log_stats: Annotated[bool, Meta(description="No periodic line of figures.")] = False
+    log_stats_interval: Annotated[float, Meta(gt=0, description="Seconds between two such lines.")] = 10.0
     enable_log_requests: Annotated[
         bool, Meta(description="A line per request, with its parameters but without its text.")
     ] = False
@@ -198,6 +239,9 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     served_model_name: Annotated[
         list[str] | None, Meta(description="Names under which the model is served; the first is shown in answers.")
     ] = None
+    skip_model_name_validation: Annotated[
+        bool, Meta(description="Answer requests under any model name, by the model that is there.")
+    ] = False
     chat_template: Annotated[str | None, Meta(description="Chat template, as a file or the text itself.")] = None
     default_chat_template_kwargs: Annotated[
         dict[str, Any] | None, Meta(description="Values for the chat template unless the request sets them, as JSON.")
@@ -257,6 +301,9 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         4 << 20
     )
     request_timeout: Annotated[float, Meta(gt=0, description="Seconds a client may take to send its request.")] = 30.0
+    http_keep_alive_timeout: Annotated[
+        int, Meta(ge=1, description="Seconds that a connection without a request is kept open.")
+    ] = 30
     stream_write_timeout: Annotated[
         float, Meta(gt=0, description="Seconds a client may leave a streamed answer unread before it is cut.")
     ] = 60.0
@@ -300,6 +347,9 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         bool, Meta(description="Let answers of chat and completions tell their own latencies, as metrics.")
     ] = False
     enable_prompt_tokens_details: Annotated[bool, Meta(description="Report cached prompt tokens in usage.")] = True
+    return_tokens_as_token_ids: Annotated[
+        bool, Meta(description="Write tokens in log-probabilities as token_id:NUMBER, for all requests.")
+    ] = False
     enable_force_include_usage: Annotated[bool, Meta(description="Stream usage even if the client did not ask.")] = (
         False
     )
@@ -328,20 +378,42 @@ class EngineConfig(msgspec.Struct, kw_only=True):
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> "EngineConfig":
-        """Build from flat keyword arguments, named like the settings.
+        """Build from flat keyword arguments, named like the settings, or like vLLM's.
+
+        What is not given may come from environment variables (:mod:`octavo.config.environment`). Arguments of vLLM
+        that change nothing are named in one warning, as are its variables.
 
         Raises:
-            ConfigError: unknown name (with the nearest known one), wrong type or value out of bounds.
+            ConfigError: unknown name (with the nearest known one), wrong type, value out of bounds, or an argument of
+                vLLM that needs a feature which is missing.
+        """
+        translation = translate(kwargs, has_server=False)
+        settings = dict(translation.settings)
+        for name in _SERVER_NAMES_OF_ENGINES & set(settings):
+            translation.without_effect[name] = settings.pop(name)
+        for warning in (translation.warning(), environment_warning()):
+            if warning:
+                logger.warning("%s", warning)
+        return cls.from_settings({**settings, **settings_from_environment(_SECTION_OF, settings)})
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "EngineConfig":
+        """Build from settings by name alone.
+
+        Raises:
+            ConfigError: as :meth:`from_kwargs`.
         """
         by_section: dict[str, dict[str, Any]] = {section: {} for section in ENGINE_SECTIONS}
-        for name, value in kwargs.items():
+        for name, value in settings.items():
             section = _SECTION_OF.get(name)
             if section is None:
-                near = difflib.get_close_matches(name, _SECTION_OF, 1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"There is no setting {name!r}.{hint}")
-            by_section[section][name] = value
-        return cls(**{s: convert_section(ENGINE_SECTIONS[s], values) for s, values in by_section.items()})
+                raise ConfigError(_explain_unknown(name))
+            if value is not None:  # as if it were not given
+                by_section[section][name] = str(value).removeprefix("torch.") if name == "dtype" else value
+        config = cls(**{s: convert_section(ENGINE_SECTIONS[s], values) for s, values in by_section.items()})
+        if config.model.trust_remote_code:
+            logger.warning("trust_remote_code lets nothing run: Octavo runs no code from a model's folder.")
+        return config
 
 
 ENGINE_SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -355,6 +427,16 @@ ENGINE_SECTIONS: dict[str, type[msgspec.Struct]] = {
 _SECTION_OF: dict[str, str] = {
     name: section for section, struct in ENGINE_SECTIONS.items() for name in struct.__struct_fields__
 }
+# vLLM's engine arguments that are only the server's here: a name to show, a time to wait at the end.
+_SERVER_NAMES_OF_ENGINES = {"served_model_name", "shutdown_timeout"}
+
+
+def _explain_unknown(name: str) -> str:
+    if name in ServerSettings.__struct_fields__:
+        return f"{name!r} is a setting of the server: octavo serve has it, LLM does not."
+    near = difflib.get_close_matches(name, _SECTION_OF, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"There is no setting {name!r}.{hint}"
 
 
 def convert_section(struct: type[msgspec.Struct], values: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from octavo.errors import InvalidRequestError, OctavoError, UnsupportedModelErro
 from octavo.execution.executor import Executor, InProcessExecutor
 from octavo.execution.results import HeldStep, PendingStep
 from octavo.hub import find_model
-from octavo.planning import fit_cache, make_plan, resize_cache
+from octavo.planning import adapt_settings, fit_cache, make_plan, resize_cache
 from octavo.platforms import select_platform
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, Step, StepOutputs
 from octavo.scheduling import Scheduler
@@ -56,6 +56,7 @@ class EngineCore:
         with phases.phase("configuration"):
             source, config = find_model(settings)
             platform = select_platform(settings.device.device)
+            settings = adapt_settings(settings, platform)
             bandwidth = platform.read_bandwidth() if tells_limit else 0.0
             plan = make_plan(settings, config, platform, bandwidth, is_for_later=state.sleep_level > 0)
         for decision in plan.decisions:

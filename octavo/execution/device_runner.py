@@ -46,8 +46,8 @@ class DeviceRunner(ModelRunner):
         self._logits_buffer = torch.zeros(plan.max_num_seqs, config.vocab_size, dtype=dtype, device=device)
         self.device_sampler = DeviceSampler(self.sampler.parameters, self.inputs.sampled)
         self._graphs = StepGraphs()
-        self._shapes = ladder(plan.max_num_seqs, plan.max_num_batched_tokens)
-        self._row_sizes = decode_sizes(plan.max_num_seqs)
+        self._shapes = ladder(plan.max_num_seqs, plan.max_num_batched_tokens, plan.num_exact_graphs)
+        self._row_sizes = decode_sizes(plan.max_num_seqs, plan.num_exact_graphs)
 
     @torch.inference_mode()
     def warm_up(self) -> None:

@@ -46,9 +46,13 @@ class CapturedStep:
     logits: torch.Tensor
 
 
-def ladder(max_num_seqs: int, max_tokens: int) -> list[StepShape]:
-    """The shapes to capture, largest first, so that the memory of the first serves the others."""
-    decodes = [StepShape(rows, rows, 1, True, False, False) for rows in decode_sizes(max_num_seqs)]
+def ladder(max_num_seqs: int, max_tokens: int, num_exact: int = 0) -> list[StepShape]:
+    """The shapes to capture, largest first, so that the memory of the first serves the others.
+
+    Args:
+        num_exact: batches of up to so many decoding requests get a graph of their own.
+    """
+    decodes = [StepShape(rows, rows, 1, True, False, False) for rows in decode_sizes(max_num_seqs, num_exact)]
     mixed = []
     for tokens in _MIXED_TOKENS:
         # Rows cost a little in the head and in attention. Small steps have few; large ones may be a full batch and
@@ -64,13 +68,17 @@ def ladder(max_num_seqs: int, max_tokens: int) -> list[StepShape]:
     return sorted(decodes + mixed + first, key=lambda shape: -shape.num_tokens)
 
 
-def decode_sizes(max_num_seqs: int) -> list[int]:
-    """Batch sizes of the decode graphs: padding is at most a quarter of a batch, or 8 rows."""
+def decode_sizes(max_num_seqs: int, num_exact: int = 0) -> list[int]:
+    """Batch sizes of the decode graphs: padding is at most a quarter of a batch, or 8 rows.
+
+    Args:
+        num_exact: there is none up to this size.
+    """
     sizes = [1, 2, 4, 8]
     while sizes[-1] < max_num_seqs:
         last = sizes[-1]
         sizes.append(last + max(8, 1 << (last.bit_length() - 3)))
-    return sorted({min(size, max_num_seqs) for size in sizes})
+    return sorted({min(size, max_num_seqs) for size in (*range(1, num_exact + 1), *sizes)})
 
 
 class StepGraphs:

@@ -40,7 +40,8 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig:
         return _parse(raw, architecture, Family(_text_or(raw.get("model_type"), ""), {}))
     except UnsupportedModelError as error:
         # That the family is unknown explains why its keys are; the registry would say so too late.
-        raise UnsupportedModelError(f"{unsupported_architecture(architecture)} {error}") from None
+        unsupported = unsupported_architecture(architecture, has_own_code="auto_map" in raw)
+        raise UnsupportedModelError(f"{unsupported} {error}") from None
 
 
 def _parse(raw: dict[str, Any], architecture: str, family: Family) -> ModelConfig:

@@ -114,10 +114,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def unsupported_architecture(architecture: str) -> str:
-    """A sentence about an architecture that is not known, with the names that are near it."""
+def unsupported_architecture(architecture: str, *, has_own_code: bool = False) -> str:
+    """Sentences on an architecture that is not known, with the names that are near it.
+
+    Args:
+        has_own_code: the model brings code for it (``auto_map`` in config.json).
+    """
     near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.5)
     near = near or difflib.get_close_matches(architecture, ENCODERS, n=3, cutoff=0.75)
     known = ", ".join(sorted([*FAMILIES, *ENCODERS]))
     hint = f"Near it are: {', '.join(near)}." if near else f"Supported are: {known}."
+    if has_own_code:
+        hint = "Its code lies in the model's folder, and Octavo runs none from there, trusted or not. " + hint
     return f"The architecture {architecture!r} is not supported. {hint}"

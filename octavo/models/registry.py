@@ -24,14 +24,17 @@ def supported_architectures() -> list[str]:
     return sorted([*_FAMILIES, *ENCODERS])
 
 
-def check_supported(architecture: str) -> None:
+def check_supported(architecture: str, *, has_own_code: bool = False) -> None:
     """Refuse an unknown architecture.
+
+    Args:
+        has_own_code: the model brings code for it, which is not run.
 
     Raises:
         UnsupportedModelError: with the names that are near it.
     """
     if architecture not in _FAMILIES and architecture not in ENCODERS:
-        raise UnsupportedModelError(unsupported_architecture(architecture))
+        raise UnsupportedModelError(unsupported_architecture(architecture, has_own_code=has_own_code))
 
 
 def build_model(config: ModelConfig, build: Build, max_positions: int) -> CausalLM:

@@ -103,7 +103,7 @@ def _resized(plan: Plan, settings: EngineConfig, num_blocks: int, sizes: dict[st
         plan.groups,
         num_blocks,
         plan.block_size,
-        plan.max_num_batched_tokens,
+        plan.token_budget,
         plan.max_model_len,
         settings.model.max_model_len is not None,
         bytes_per_block,

@@ -112,14 +112,15 @@ def sampler_bytes(config: ModelConfig, max_num_seqs: int, device: str) -> int:
 
 
 def graph_bytes(
-    config: ModelConfig, max_num_seqs: int, num_tokens: int, itemsize: int, platform: Platform
+    config: ModelConfig, max_num_seqs: int, num_tokens: int, itemsize: int, platform: Platform, num_exact: int = 0
 ) -> tuple[int, int]:
     """Captured steps: how many, and their memory, of which the largest one's passing tensors serve all.
 
     Args:
         num_tokens: most tokens in a step.
+        num_exact: see :func:`octavo.execution.graphs.ladder`.
     """
-    shapes = ladder(max_num_seqs, num_tokens)
+    shapes = ladder(max_num_seqs, num_tokens, num_exact)
     passing = layer_bytes(config, shapes[0].num_tokens, itemsize)
     kept = sum(shape.num_tokens for shape in shapes) * config.hidden_size * itemsize
     return len(shapes), passing + kept + len(shapes) * platform.graph_bytes

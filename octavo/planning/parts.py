@@ -23,6 +23,7 @@ class StepLimits:
     max_model_len: int
     block_size: int
     num_groups: int
+    num_exact_graphs: int = 0
 
 
 def memory_parts(
@@ -46,7 +47,7 @@ def memory_parts(
         MemoryPart("workspaces", platform.workspace_bytes, "what kernels and libraries keep, as measured"),
     ]
     if platform.captures_graphs and has_graphs and config.pooling is None:
-        count, num_bytes = memory.graph_bytes(config, rows, tokens, itemsize, platform)
+        count, num_bytes = memory.graph_bytes(config, rows, tokens, itemsize, platform, limits.num_exact_graphs)
         parts.append(MemoryPart("graphs", num_bytes, f"{count} captured steps"))
     return tuple(part for part in parts if part.num_bytes)
 

@@ -27,6 +27,8 @@ _TOKEN_BUDGET = {"cpu": 1024, "cuda": 8192}
 _LARGE_DEVICE = 70 << 30
 _LARGE_MAX_NUM_SEQS = 1024
 _LARGE_TOKEN_BUDGET = 16384
+# Batch sizes that interactivity spares the padding.
+_EXACT_GRAPHS = 32
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 
 
@@ -73,29 +75,77 @@ class _Planner:
 
     def max_num_seqs(self) -> int:
         """Most requests in a step."""
-        wanted = self.settings.scheduler.max_num_seqs
-        value = wanted or (_LARGE_MAX_NUM_SEQS if self.is_large else _MAX_NUM_SEQS)
+        scheduler = self.settings.scheduler
+        if scheduler.max_num_seqs is not None:
+            self.decide("max_num_seqs", scheduler.max_num_seqs, "as set")
+            return scheduler.max_num_seqs
+        value = (_LARGE_MAX_NUM_SEQS if self.is_large else _MAX_NUM_SEQS) * self._default_factor
         reason = "enough to fill a device of this size" if self.is_large else "enough to fill most devices"
-        self.decide("max_num_seqs", value, "as set" if wanted else f"{reason}; few cost nothing")
+        reason = f"{reason}; few cost nothing{self._doubled}"
+        limits = {
+            "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+            "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
+        }
+        for name, limit in limits.items():
+            if limit is not None and limit < value:
+                value, reason = limit, f"no more than {name}, so that every running request gets its token"
+        self.decide("max_num_seqs", value, reason)
         return value
 
+    @property
+    def _default_factor(self) -> int:
+        return 2 if self.settings.scheduler.performance_mode == "throughput" else 1
+
+    @property
+    def _doubled(self) -> str:
+        return ", doubled for throughput" if self._default_factor > 1 else ""
+
     def max_num_batched_tokens(self, max_num_seqs: int) -> int:
-        """The token budget of a step."""
+        """Most tokens that a step has room for."""
         wanted = self.settings.scheduler.max_num_batched_tokens
+        usual = (_LARGE_TOKEN_BUDGET if self.is_large else _TOKEN_BUDGET[self.platform.name]) * self._default_factor
         if wanted is None and self.config.encoder is not None:
-            value = max(_TOKEN_BUDGET[self.platform.name], max_num_seqs, self._longest()[0])
+            value = max(usual, max_num_seqs, self._longest()[0])
             self.decide("max_num_batched_tokens", value, "room for a text of the greatest length, which is never cut")
             return value
-        usual = _LARGE_TOKEN_BUDGET if self.is_large else _TOKEN_BUDGET[self.platform.name]
-        value = wanted or max(usual, max_num_seqs)
-        if value < max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens ({value}) is below max_num_seqs ({max_num_seqs}): not every running request "
-                "would get its token. Raise the one or lower the other."
-            )
+        value = wanted or max(usual, max_num_seqs, self.settings.scheduler.max_num_scheduled_tokens or 0)
+        _check_tokens("max_num_batched_tokens", value, max_num_seqs)
         kind = "large device" if self.is_large else self.platform.name
-        reason = f"long enough to keep a {kind} busy; less holds running requests up for shorter"
+        reason = f"long enough to keep a {kind} busy; less holds running requests up for shorter{self._doubled}"
         self.decide("max_num_batched_tokens", value, "as set" if wanted else reason)
+        return value
+
+    def max_num_scheduled_tokens(self, max_num_seqs: int, max_num_batched_tokens: int) -> int:
+        """Most tokens that the scheduler puts into a step."""
+        wanted = self.settings.scheduler.max_num_scheduled_tokens
+        if wanted is None:
+            return max_num_batched_tokens
+        if wanted > max_num_batched_tokens:
+            raise ConfigError(
+                f"max_num_scheduled_tokens ({wanted}) is above max_num_batched_tokens ({max_num_batched_tokens}): a "
+                "step has no room for so many. Lower the one or raise the other."
+            )
+        _check_tokens("max_num_scheduled_tokens", wanted, max_num_seqs)
+        self.decide("max_num_scheduled_tokens", wanted, "as set")
+        return wanted
+
+    def num_exact_graphs(self) -> int:
+        """Batches of up to so many requests have a graph of their exact size."""
+        mode = self.settings.scheduler.performance_mode
+        if mode == "balanced":
+            return 0
+        reason = "default token budget and batch size are doubled"
+        num_exact = 0
+        if mode == "interactivity":
+            num_exact = _EXACT_GRAPHS if self.platform.captures_graphs else 0
+            reason = f"a graph for each batch size up to {num_exact}" if num_exact else "this device has no graphs"
+        self.decide("performance_mode", mode, reason)
+        return num_exact
+
+    def is_on(self, name: str, wanted: bool | None, reason: str) -> bool:
+        """Whether a feature that is on by default is on."""
+        value = wanted is None or wanted
+        self.decide(name, value, reason if wanted is None else "as set")
         return value
 
     def steps_ahead(self) -> int:
@@ -114,7 +164,8 @@ class _Planner:
     def max_model_len(self) -> tuple[int, bool]:
         """Longest sequence, and whether it was set by hand."""
         wanted, own = self.settings.model.max_model_len, self.config.max_position_embeddings
-        if wanted is not None and wanted > own:
+        allowed = self.settings.model.allow_long_max_model_len and self.config.encoder is None
+        if wanted is not None and wanted > own and not allowed:
             raise ConfigError(
                 f"max_model_len is {wanted}, but the model was made for at most {own} positions. Lower it, or give "
                 "the model a rotary scaling with hf_overrides."
@@ -139,6 +190,9 @@ class _Planner:
         if cache.kv_cache_memory_bytes is not None:
             self.decide("kv_cache_memory_bytes", size(cache.kv_cache_memory_bytes), "as set")
             return cache.kv_cache_memory_bytes
+        if cache.cpu_cache_memory_bytes is not None and self.platform.name == "cpu":
+            self.decide("cpu_cache_memory_bytes", size(cache.cpu_cache_memory_bytes), "as set")
+            return cache.cpu_cache_memory_bytes
         share = cache.gpu_memory_utilization
         if self.platform.name == "cpu":
             value, reason = _cpu_cache_bytes(self.memory, share, sum(part.num_bytes for part in parts))
@@ -166,6 +220,23 @@ def _cpu_cache_bytes(memory: DeviceMemory, share: float, others: int) -> tuple[i
     return value, reason
 
 
+def _check_tokens(name: str, value: int, max_num_seqs: int) -> None:
+    if value < max_num_seqs:
+        raise ConfigError(
+            f"{name} ({value}) is below max_num_seqs ({max_num_seqs}): not every running request would get its token. "
+            "Raise the one or lower the other."
+        )
+
+
+def adapt_settings(settings: EngineConfig, platform: Platform) -> EngineConfig:
+    """The settings as a platform wants them: its defaults where nothing is set, then its checks.
+
+    Raises:
+        ConfigError: the platform cannot do what is set.
+    """
+    return platform.check_and_update_config(platform.apply_config_platform_defaults(settings))
+
+
 def make_plan(
     settings: EngineConfig,
     config: ModelConfig,
@@ -184,11 +255,10 @@ def make_plan(
         ConfigError: settings that contradict each other, the model or the machine.
         UnsupportedModelError: an architecture that Octavo does not have.
     """
-    check_supported(config.architecture)
+    check_supported(config.architecture, has_own_code="auto_map" in config.raw)
+    settings = adapt_settings(settings, platform)
     if settings.device.tensor_parallel_size != 1:
         raise ConfigError("tensor_parallel_size must be 1: sharing a model over devices is not there yet.")
-    if settings.model.trust_remote_code:
-        raise ConfigError("trust_remote_code is refused: Octavo runs no code from a model's folder.")
     held, available = platform.used_by_process(), platform.memory()
     if is_for_later:
         available = DeviceMemory(available.total, available.total - held)
@@ -197,13 +267,15 @@ def make_plan(
     itemsize = getattr(torch, dtype).itemsize
     block_size, max_num_seqs = planner.block_size(), planner.max_num_seqs()
     budget = planner.max_num_batched_tokens(max_num_seqs)
+    num_scheduled = planner.max_num_scheduled_tokens(max_num_seqs, budget)
+    num_exact = planner.num_exact_graphs()
     max_len, is_set = planner.max_model_len()
     groups = make_groups(config, max_len)
-    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups))
+    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups), num_exact)
     parts = memory_parts(config, getattr(torch, dtype), limits, platform, has_graphs=not settings.model.enforce_eager)
     if not groups:
         memory = (*_held_part(held), *parts)
-        return _plan_without_cache(planner, dtype, block_size, max_num_seqs, budget, max_len, memory)
+        return _plan_without_cache(planner, dtype, block_size, max_num_seqs, budget, num_scheduled, max_len, memory)
     bytes_per_block = block_bytes(config, block_size, max(len(group.layers) for group in groups), itemsize)
     num_blocks = settings.cache.num_gpu_blocks_override
     if num_blocks is None:
@@ -215,13 +287,18 @@ def make_plan(
     is_sized_by_hand = settings.cache.num_gpu_blocks_override or settings.cache.kv_cache_memory_bytes
     if is_sized_by_hand and platform.name != "cpu":
         check_room(planner.memory, held, (*parts, cache))
-    max_len, reason = fit_length(groups, num_blocks, block_size, budget, max_len, is_set, bytes_per_block)
+    max_len, reason = fit_length(groups, num_blocks, block_size, num_scheduled, max_len, is_set, bytes_per_block)
     planner.decide("max_model_len", max_len, reason)
     _note_groups(planner, groups)
-    planner.decide(
+    has_prefix_caching = planner.is_on(
         "enable_prefix_caching",
         settings.cache.enable_prefix_caching,
-        "a hit saves computing, and keeping blocks costs nothing" if settings.cache.enable_prefix_caching else "as set",
+        "a hit saves computing, and keeping blocks costs nothing",
+    )
+    has_chunks = planner.is_on(
+        "enable_chunked_prefill",
+        settings.scheduler.enable_chunked_prefill,
+        "running requests go on while a long prompt is read",
     )
     has_limit = bandwidth and config.pooling is None
     limit = bandwidth / (parameters_read_per_token(config) * itemsize) if has_limit else 0.0
@@ -233,8 +310,10 @@ def make_plan(
         groups=groups,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
-        enable_prefix_caching=settings.cache.enable_prefix_caching,
-        enable_chunked_prefill=settings.scheduler.enable_chunked_prefill,
+        max_num_scheduled_tokens=num_scheduled,
+        num_exact_graphs=num_exact,
+        enable_prefix_caching=has_prefix_caching,
+        enable_chunked_prefill=has_chunks,
         scheduling_policy=settings.scheduler.scheduling_policy,
         num_steps_ahead=planner.steps_ahead(),
         memory=(*_held_part(held), *parts, cache),
@@ -250,6 +329,7 @@ def _plan_without_cache(
     block_size: int,
     max_num_seqs: int,
     budget: int,
+    num_scheduled: int,
     max_len: int,
     memory: tuple[MemoryPart, ...],
 ) -> Plan:
@@ -264,6 +344,7 @@ def _plan_without_cache(
         groups=(),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
+        max_num_scheduled_tokens=num_scheduled,
         enable_prefix_caching=False,
         enable_chunked_prefill=False,
         scheduling_policy=planner.settings.scheduler.scheduling_policy,

@@ -5,11 +5,14 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
+from platform import machine
 
+import msgspec
 import numpy as np
 import psutil
 import torch
 
+from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.platforms.huge_pages import reserve_huge_heap
 
@@ -50,6 +53,18 @@ class Platform(ABC):
         """Bytes of the device's memory that this process holds, whatever for; 0 where nobody rations it."""
         return 0
 
+    def apply_config_platform_defaults(self, settings: EngineConfig) -> EngineConfig:
+        """The settings, with the platform's own defaults where nothing is set; called before anything is decided."""
+        return settings
+
+    def check_and_update_config(self, settings: EngineConfig) -> EngineConfig:
+        """The settings, checked and changed as the platform needs them; called once its defaults are in.
+
+        Raises:
+            ConfigError: the platform cannot do what is set.
+        """
+        return settings
+
     @abstractmethod
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
         """Types the device computes in at full speed, the preferred first."""
@@ -77,6 +92,16 @@ class CpuPlatform(Platform):
 
     name = "cpu"
     runs_ahead = False
+
+    def apply_config_platform_defaults(self, settings: EngineConfig) -> EngineConfig:
+        if machine() != "riscv64":
+            return settings
+        cache, scheduler = settings.cache, settings.scheduler
+        if cache.enable_prefix_caching is None:
+            cache = msgspec.structs.replace(cache, enable_prefix_caching=False)
+        if scheduler.enable_chunked_prefill is None:
+            scheduler = msgspec.structs.replace(scheduler, enable_chunked_prefill=False)
+        return msgspec.structs.replace(settings, cache=cache, scheduler=scheduler)
 
     @property
     def device(self) -> torch.device:

@@ -57,9 +57,11 @@ class Plan:
         block_size: tokens a cache block.
         num_blocks: blocks in the pool, block 0 (never used) included.
         groups: cache groups.
-        max_num_seqs, max_num_batched_tokens: most requests and tokens in a step.
+        max_num_seqs, max_num_batched_tokens: most requests and tokens that a step has room for.
         enable_prefix_caching, enable_chunked_prefill: as set.
         scheduling_policy: ``fcfs`` or ``priority``.
+        max_num_scheduled_tokens: most tokens that the scheduler puts into a step; None is all that there is room for.
+        num_exact_graphs: batches of up to so many decoding requests have a graph of their exact size, without padding.
         num_steps_ahead: steps that may be under way before the oldest one's tokens are read.
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache when every layer keeps all of them.
@@ -78,10 +80,17 @@ class Plan:
     enable_chunked_prefill: bool
     scheduling_policy: str
     num_steps_ahead: int
+    max_num_scheduled_tokens: int | None = None
+    num_exact_graphs: int = 0
     memory: tuple[MemoryPart, ...] = ()
     cache_tokens: int = 0
     decode_limit: float = 0.0
     decisions: tuple[Decision, ...] = field(default=())
+
+    @property
+    def token_budget(self) -> int:
+        """Most tokens that the scheduler puts into a step."""
+        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
 
     @property
     def max_blocks_per_seq(self) -> int:

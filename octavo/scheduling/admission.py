@@ -124,7 +124,7 @@ class Admission:
             found, blocks = self._cache.find_prefix(cache, request.token_ids)
         remaining = num_tokens - found
         num_new = min(remaining, budget)
-        if num_new < remaining and not self._plan.enable_chunked_prefill and budget < self._plan.max_num_batched_tokens:
+        if num_new < remaining and not self._plan.enable_chunked_prefill and budget < self._plan.token_budget:
             return None
         self._cache.adopt_prefix(cache, blocks)
         wanted = self._cache.num_blocks_wanted(cache, found + num_new)
@@ -200,10 +200,10 @@ class Admission:
                 + ("." if is_pooling else ", prompt and answer together."),
                 "prompt",
             )
-        if not self._plan.enable_chunked_prefill and num_prompt > self._plan.max_num_batched_tokens:
+        if not self._plan.enable_chunked_prefill and num_prompt > self._plan.token_budget:
             raise InvalidRequestError(
                 f"The prompt has {num_prompt} tokens; without chunked prefill at most "
-                f"{self._plan.max_num_batched_tokens} fit a step.",
+                f"{self._plan.token_budget} fit a step.",
                 "prompt",
             )
         if is_pooling:

@@ -61,7 +61,7 @@ class Scheduler:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        max_chunk = min(plan.max_num_batched_tokens, plan.max_model_len)
+        max_chunk = min(plan.token_budget, plan.max_model_len)
         self.cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, max_chunk)
         self.requests: dict[str, Request] = {}
         self.waiting = WaitingQueue(by_priority=plan.scheduling_policy == "priority")
@@ -150,7 +150,7 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Choose what runs next; None if nothing can run before results come in."""
-        budget = self.plan.max_num_batched_tokens
+        budget = self.plan.token_budget
         part, preempted = self._running.go_on(budget)
         for request in preempted:
             self._wait_again(request)

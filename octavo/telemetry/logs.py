@@ -3,12 +3,15 @@
 import asyncio
 import json
 import logging
+import logging.config
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from octavo.errors import ConfigError
 from octavo.records import EngineStats
 from octavo.records.caller import CALLER
 
@@ -57,11 +60,21 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(level: str = "info", log_format: str = "text") -> None:
     """Log to standard error, one line an event; may be called again to change anything.
 
-    Octavo's loggers and uvicorn's access log speak from ``level`` on, everybody else from warnings on.
+    Octavo's loggers and uvicorn's access log speak from ``level`` on, everybody else from warnings on. With the
+    variable ``VLLM_CONFIGURE_LOGGING`` at 0 nothing is changed. A file that ``VLLM_LOGGING_CONFIG_PATH`` names, with a
+    dictionary for :func:`logging.config.dictConfig` as JSON, is obeyed instead. ``OCTAVO_`` does for ``VLLM_``.
 
     Args:
         log_format: ``text`` or ``json``.
+
+    Raises:
+        ConfigError: the file cannot be read, or says what cannot be.
     """
+    if _variable("CONFIGURE_LOGGING").lower() in ("0", "false"):
+        return
+    if path := _variable("LOGGING_CONFIG_PATH"):
+        _configure_from_file(path)
+        return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter() if log_format == "json" else OneLineFormatter(FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
@@ -79,6 +92,18 @@ def configure_logging(level: str = "info", log_format: str = "text") -> None:
     # Octavo tells itself when it starts and stops.
     server = logging.getLogger("uvicorn.error")
     server.setLevel(max(server.level, logging.WARNING))
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(f"OCTAVO_{name}") or os.environ.get(f"VLLM_{name}") or ""
+
+
+def _configure_from_file(path: str) -> None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            logging.config.dictConfig(json.load(file))
+    except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
+        raise ConfigError(f"Logging cannot be configured as {path} says: {error}.") from None
 
 
 class _QuietPaths(logging.Filter):

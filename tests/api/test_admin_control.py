@@ -8,7 +8,6 @@ from fake_engine import REPLY, FakeEngine
 
 from octavo.api.admin.invocations import target_of
 from octavo.api.app import build_app
-from octavo.api.environment import with_environment
 from octavo.config import EngineConfig, ServerSettings
 from octavo.engine.remote_control import RemoteControl
 from octavo.errors import EngineDeadError, InvalidRequestError
@@ -154,19 +153,6 @@ def test_settings_are_told_without_secrets(start_server: StartServer, monkeypatc
 def test_an_engine_without_control_is_refused(start_server: StartServer) -> None:
     with pytest.raises(ValueError, match="cannot be controlled"):
         start_server(FakeEngine(), enable_admin_endpoints=True)
-
-
-def test_the_environment_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    monkeypatch.delenv("VLLM_SERVER_DEV_MODE", raising=False)
-    assert with_environment(ServerSettings()) == ServerSettings()
-    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
-    assert not with_environment(ServerSettings()).enable_admin_endpoints
-    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
-    monkeypatch.setenv("VLLM_API_KEY", "from environment")
-    found = with_environment(ServerSettings())
-    assert found.enable_admin_endpoints and found.api_key == ["from environment"]
-    assert with_environment(ServerSettings(api_key=["flag"])).api_key == ["flag"]
 
 
 def test_load_counts_what_is_being_answered(start_server: StartServer) -> None:

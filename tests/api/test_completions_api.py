@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from conftest import RunningServer
-from fake_engine import REPLY
+from conftest import RunningServer, StartServer
+from fake_engine import REPLY, FakeEngine
 
 from octavo.records import RequestOutputKind
 
@@ -151,6 +151,21 @@ def test_logprobs(server: RunningServer, is_streamed: bool) -> None:
 def test_tokens_as_ids(server: RunningServer) -> None:
     answer = complete(server, logprobs=0, return_tokens_as_token_ids=True, max_tokens=1)
     assert answer["choices"][0]["logprobs"]["tokens"] == ["token_id:38"]
+
+
+def test_tokens_as_ids_for_all_requests(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(), return_tokens_as_token_ids=True)
+    assert complete(server, logprobs=0, max_tokens=1)["choices"][0]["logprobs"]["tokens"] == ["token_id:38"]
+    body = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "max_tokens": 1}
+    answer = server.client.post("/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:38"
+
+
+def test_any_model_name_if_the_owner_says_so(start_server: StartServer) -> None:
+    body = {"model": "another", "prompt": "hi", "max_tokens": 1}
+    assert start_server(FakeEngine()).client.post("/v1/completions", json=body).status_code == 404
+    server = start_server(FakeEngine(), skip_model_name_validation=True)
+    assert complete(server, model="another", max_tokens=1)["model"] == "another"
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

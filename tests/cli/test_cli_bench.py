@@ -32,6 +32,22 @@ def test_a_server_under_load(openai_server: FakeServer, tmp_path: Path, capsys: 
     assert len({request["request_id"] for request in openai_server.requests}) == 22
 
 
+@pytest.mark.parametrize("backend", ["openai", "openai-chat"])
+def test_prompts_from_a_file(backend: str, openai_server: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"prompt": "Hello there", "output_tokens": 3}\n{"prompt": "Good day", "output_tokens": 5}\n')
+    dataset = ["--dataset-name", "custom", "--dataset-path", str(path), "--disable-shuffle", "--num-prompts", "3"]
+    plots = ["--plot-timeline", "--plot-dataset-stats", "--output-json", str(tmp_path / "r.json")]
+    url = ["--base-url", openai_server.url, "--tokenizer", "bundled:smollm2", "--trust-remote-code"]
+    assert main(["bench", "serve", *url, *dataset, *plots, "--backend", backend, "--disable-tqdm"]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["dataset_name"] == "custom"
+    field = "max_tokens" if backend == "openai" else "max_completion_tokens"
+    assert sorted(request[field] for request in openai_server.requests) == [3, 3, 5]
+    if backend == "openai-chat":
+        texts = {request["messages"][0]["content"] for request in openai_server.requests}
+        assert texts == {"Hello there", "Good day"}
+
+
 def test_aborts(openai_server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     openai_server.is_endless = True
     url = ["--base-url", openai_server.url]
@@ -60,6 +76,10 @@ def test_failed_requests_make_the_status_1(openai_server: FakeServer, capsys: py
         ["--base-url", "nonsense"],
         ["--backend", "openai-chat"],
         ["--header", "X"],
+        ["--dataset-name", "sharegpt"],
+        ["--dataset-path", "/there/is/none"],
+        ["--dataset-name", "custom", "--dataset-path", "/there/is/none"],
+        ["--timeline-itl-thresholds", "0"],
     ],
 )
 def test_wrong_flags_are_refused(

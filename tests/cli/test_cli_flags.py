@@ -91,8 +91,9 @@ def test_auto_leaves_a_setting_to_be_decided() -> None:
     ("arguments", "sentence"),
     [
         (["m", "--max-num-seq", "4"], "Did you mean --max-num-seqs?"),
-        (["m", "--speculative-config", "{}"], "a flag of vLLM"),
-        (["m", "--no-enable-lora"], "a flag of vLLM"),
+        (["m", "--seed-token", "x"], "a flag of vLLM"),
+        (["m", "--speculative-config", '{"method": "ngram"}'], "needs speculative decoding"),
+        (["m", "--enable-lora"], "needs LoRA adapters"),
         (["m", "--zzz"], "There is no flag --zzz"),
         (["m", "--max-num", "4"], "There is no flag --max-num"),
         (["m", "--port"], "--port: expected one argument"),

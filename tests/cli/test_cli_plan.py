@@ -1,7 +1,10 @@
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from octavo.cli.collect_env import relevant_variables
 from octavo.cli.main import main
@@ -56,6 +59,60 @@ def test_a_plan_for_a_gpu_that_is_not_here(tmp_path: Path, capsys: pytest.Captur
     assert plan["device"] == "a GPU of 80.00 GiB"
     assert plan["max_num_batched_tokens"] == 16384
     assert {"device context", "weights", "graphs", "key/value cache"} <= {part["name"] for part in plan["memory"]}
+
+
+SHAPE: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "torch_dtype": "bfloat16",
+}
+GPTQ = {"quantization_config": {"quant_method": "gptq"}}
+OWN_CODE = {"architectures": ["OddForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_odd.OddForCausalLM"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "sentence"),
+    [
+        ({}, [], "safetensors"),
+        (GPTQ, [], "holds quantised weights ('gptq')"),
+        (GPTQ, ["--device-memory", "80GiB"], "holds quantised weights ('gptq')"),
+        ({}, ["--load-format", "gguf"], "load_format is 'gguf'"),
+        ({}, ["--load-format", "dummy"], "tokenizer"),
+        (OWN_CODE, ["--trust-remote-code"], "Octavo runs none from there"),
+    ],
+)
+def test_what_serve_would_reject_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], flags: list[str], sentence: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE | changes))
+    assert main(["plan", str(tmp_path), *flags]) != 0
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert ("Memory" in printed.out) == (changes is not OWN_CODE)
+
+
+def test_a_refusal_stands_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE | GPTQ))
+    assert main(["plan", str(tmp_path), "--json"]) == 1
+    assert "gptq" in json.loads(capsys.readouterr().out)["refusal"]
+
+
+def test_weights_that_do_not_fit_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    save_file({"model.norm.weight": np.zeros(64, np.float32)}, tmp_path / "model.safetensors")
+    assert main(["plan", str(tmp_path)]) == 1
+    assert "missing" in capsys.readouterr().err
+
+
+def test_a_dummy_model_without_a_tokenizer_can_be_served(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    assert main(["plan", str(tmp_path), "--load-format", "dummy", "--skip-tokenizer-init"]) == 0
 
 
 def test_sizes() -> None:

@@ -1,7 +1,9 @@
 """Plans: defaults, refusals in words, and agreement with the scheduler that obeys them."""
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,9 +13,10 @@ from tiny_models import tiny_config
 from octavo.cache import CacheManager
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
+from octavo.execution.graphs import decode_sizes
 from octavo.hub.model_config import ModelConfig
 from octavo.planning import make_plan
-from octavo.platforms import DeviceMemory, ImaginedGpu, Platform
+from octavo.platforms import CpuPlatform, DeviceMemory, ImaginedGpu, Platform
 from octavo.records import Plan
 
 GIB = 1 << 30
@@ -120,6 +123,99 @@ class TestDefaults:
         assert (plan.max_num_seqs, plan.max_num_batched_tokens) == (256, 1024)
 
 
+class TestStepLimits:
+    def test_a_small_token_budget_lowers_the_batch(self) -> None:
+        plan = plan_for(max_num_batched_tokens=64)
+        assert (plan.max_num_seqs, plan.max_num_batched_tokens, plan.token_budget) == (64, 64, 64)
+        assert reason(plan, "max_num_seqs").startswith("64: no more than max_num_batched_tokens")
+
+    def test_a_small_scheduled_budget_lowers_the_batch_but_not_the_room(self) -> None:
+        plan = plan_for(max_num_scheduled_tokens=32)
+        assert (plan.max_num_seqs, plan.max_num_batched_tokens, plan.token_budget) == (32, 1024, 32)
+
+    def test_the_scheduler_gets_all_the_room_unless_told_otherwise(self) -> None:
+        assert plan_for(max_num_batched_tokens=512).token_budget == 512
+
+    def test_a_scheduled_budget_alone_makes_room_for_itself(self) -> None:
+        assert plan_for(max_num_scheduled_tokens=4096).max_num_batched_tokens == 4096
+
+    @pytest.mark.parametrize("platform", [FakePlatform(), ImaginedGpu(24 * GIB), ImaginedGpu(141 * GIB)])
+    def test_blocks_hold_16_tokens_on_every_platform(self, platform: Platform) -> None:
+        assert plan_for(platform=platform).block_size == 16
+
+
+class TestPerformanceMode:
+    def test_throughput_doubles_defaults(self) -> None:
+        plan = plan_for(performance_mode="throughput", platform=ImaginedGpu(24 * GIB))
+        assert (plan.max_num_seqs, plan.max_num_batched_tokens) == (512, 16384)
+        assert "doubled for throughput" in reason(plan, "max_num_seqs")
+
+    def test_throughput_leaves_what_is_set(self) -> None:
+        plan = plan_for(performance_mode="throughput", max_num_seqs=3, platform=ImaginedGpu(24 * GIB))
+        assert (plan.max_num_seqs, plan.max_num_batched_tokens) == (3, 16384)
+        plan = plan_for(performance_mode="throughput", max_num_batched_tokens=4096)
+        assert (plan.max_num_seqs, plan.max_num_batched_tokens) == (512, 4096)
+
+    def test_interactivity_captures_every_small_batch(self) -> None:
+        plan = plan_for(performance_mode="interactivity", platform=ImaginedGpu(24 * GIB))
+        sizes = decode_sizes(plan.max_num_seqs, plan.num_exact_graphs)
+        assert set(range(1, 33)) <= set(sizes)
+        assert [size for size in sizes if size > 32] == [size for size in decode_sizes(256) if size > 32]
+        balanced = plan_for(platform=ImaginedGpu(24 * GIB))
+        assert decode_sizes(balanced.max_num_seqs, balanced.num_exact_graphs) == decode_sizes(256)
+        assert plan.memory_of("graphs") > balanced.memory_of("graphs")
+
+    def test_small_batches_get_no_larger_graphs(self) -> None:
+        assert decode_sizes(3, 32) == [1, 2, 3]
+
+    def test_a_cpu_has_no_graphs(self) -> None:
+        for mode in ("balanced", "interactivity", "throughput"):
+            plan = plan_for(performance_mode=mode)
+            assert (plan.num_exact_graphs, plan.memory_of("graphs")) == (0, 0)
+        assert plan_for(platform=ImaginedGpu(24 * GIB)).memory_of("graphs") > 0
+
+
+class TestPlatformHooks:
+    def test_defaults_come_first_and_checks_see_them(self) -> None:
+        class Odd(FakePlatform):
+            def apply_config_platform_defaults(self, settings: EngineConfig) -> EngineConfig:
+                cache = msgspec.structs.replace(settings.cache, block_size=settings.cache.block_size or 64)
+                return msgspec.structs.replace(settings, cache=cache)
+
+            def check_and_update_config(self, settings: EngineConfig) -> EngineConfig:
+                if settings.cache.block_size != 64:
+                    raise ConfigError("This platform has blocks of 64 tokens only.")
+                return settings
+
+        assert plan_for(platform=Odd()).block_size == 64
+        with pytest.raises(ConfigError, match="64 tokens only"):
+            plan_for(platform=Odd(), block_size=16)
+
+    @pytest.mark.parametrize(("machine", "is_on"), [("x86_64", True), ("ppc64le", True), ("riscv64", False)])
+    def test_prefix_caching_and_chunks_are_off_on_risc_v_only(
+        self, machine: str, is_on: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("octavo.platforms.platform.machine", lambda: machine)
+        settings = EngineConfig.from_kwargs(model="test")
+        plan = make_plan(settings, tiny_config(), CpuPlatform())
+        assert (plan.enable_prefix_caching, plan.enable_chunked_prefill) == (is_on, is_on)
+        settings = EngineConfig.from_kwargs(model="test", enable_prefix_caching=True, enable_chunked_prefill=True)
+        plan = make_plan(settings, tiny_config(), CpuPlatform())
+        assert plan.enable_prefix_caching and plan.enable_chunked_prefill
+
+
+class TestLengths:
+    def test_a_length_beyond_the_models_may_be_allowed(self) -> None:
+        assert plan_for(max_model_len=600, allow_long_max_model_len=True).max_model_len == 600
+
+    def test_a_cache_size_for_cpus_alone(self) -> None:
+        assert plan_for(cpu_cache_memory_bytes=1 << 20).num_blocks == plan_for(kv_cache_memory_bytes=1 << 20).num_blocks
+        both = plan_for(cpu_cache_memory_bytes=1 << 20, kv_cache_memory_bytes=1 << 21)
+        assert both.num_blocks == plan_for(kv_cache_memory_bytes=1 << 21).num_blocks
+        gpu = ImaginedGpu(24 * GIB)
+        assert plan_for(cpu_cache_memory_bytes=1 << 20, platform=gpu) == plan_for(platform=gpu)
+
+
 class TestRefusals:
     def test_a_length_that_the_model_was_not_made_for(self) -> None:
         with pytest.raises(ConfigError, match="max_model_len is 513, but the model was made for at most 512"):
@@ -146,9 +242,18 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=r"max_num_batched_tokens \(4\) is below max_num_seqs \(8\)"):
             plan_for(max_num_batched_tokens=4, max_num_seqs=8)
 
-    def test_code_from_a_models_folder(self) -> None:
-        with pytest.raises(ConfigError, match="runs no code"):
-            plan_for(trust_remote_code=True)
+    def test_a_budget_for_the_scheduler_that_a_step_has_no_room_for(self) -> None:
+        with pytest.raises(
+            ConfigError, match=r"max_num_scheduled_tokens \(65\) is above max_num_batched_tokens \(64\)"
+        ):
+            plan_for(max_num_batched_tokens=64, max_num_scheduled_tokens=65)
+        with pytest.raises(ConfigError, match=r"max_num_scheduled_tokens \(4\) is below max_num_seqs \(8\)"):
+            plan_for(max_num_scheduled_tokens=4, max_num_seqs=8)
+
+    def test_a_model_that_needs_its_own_code(self) -> None:
+        config = replace(tiny_config("OddForCausalLM"), raw={"auto_map": {"AutoModel": "modeling_odd.Odd"}})
+        with pytest.raises(UnsupportedModelError, match="Octavo runs none from there"):
+            plan_for(config, trust_remote_code=True)
 
     def test_running_ahead_of_custom_processors(self) -> None:
         with pytest.raises(ConfigError, match="they need every token"):

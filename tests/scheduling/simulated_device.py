@@ -40,6 +40,7 @@ def make_plan(
     enable_chunked_prefill: bool = True,
     scheduling_policy: str = "fcfs",
     num_steps_ahead: int = 0,
+    max_num_scheduled_tokens: int | None = None,
 ) -> Plan:
     """A plan for a small engine; ``num_blocks`` includes the null block."""
     return Plan(
@@ -54,6 +55,7 @@ def make_plan(
         enable_chunked_prefill=enable_chunked_prefill,
         scheduling_policy=scheduling_policy,
         num_steps_ahead=num_steps_ahead,
+        max_num_scheduled_tokens=max_num_scheduled_tokens,
     )
 
 

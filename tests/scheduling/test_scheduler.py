@@ -77,6 +77,15 @@ class TestRefusals:
         with pytest.raises(InvalidRequestError, match="without chunked prefill at most 8"):
             scheduler.add(request("a", [0] * 9))
 
+    def test_a_step_holds_no_more_than_the_scheduler_may_give_out(self) -> None:
+        scheduler = Scheduler(make_plan(max_num_batched_tokens=16, max_num_scheduled_tokens=5))
+        scheduler.add(request("a", [0] * 12))
+        step = scheduler.schedule()
+        assert step is not None and int(step.num_new.sum()) == 5
+        without_chunks = Scheduler(make_plan(max_num_scheduled_tokens=5, enable_chunked_prefill=False))
+        with pytest.raises(InvalidRequestError, match="without chunked prefill at most 5"):
+            without_chunks.add(request("a", [0] * 6))
+
     def test_a_refused_request_leaves_the_others_alone(self) -> None:
         harness = quiet(make_plan(max_model_len=16))
         assert harness.add(request("good", [0] * 3))

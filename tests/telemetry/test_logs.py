@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
+from octavo.errors import ConfigError
 from octavo.records import EngineStats
 from octavo.records.caller import CALLER, Caller
 from octavo.telemetry.logs import OneLineFormatter, StatsLine, configure_logging, log_stats, silence_access_log
@@ -21,6 +23,38 @@ def restore_logging():
         logger.setLevel(level)
         logger.handlers[:] = handlers
         logger.propagate = propagate
+
+
+@pytest.mark.parametrize("prefix", ["VLLM", "OCTAVO"])
+def test_logging_may_be_left_alone(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{prefix}_CONFIGURE_LOGGING", "0")
+    before = logging.getLogger().handlers[:]
+    configure_logging("debug")
+    assert logging.getLogger().handlers == before
+
+
+def test_logging_may_be_configured_by_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, target = tmp_path / "logging.json", tmp_path / "log.txt"
+    handler = {"class": "logging.FileHandler", "filename": str(target)}
+    logger = {"level": "ERROR", "handlers": ["file"], "propagate": False}
+    path.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "disable_existing_loggers": False,
+                "handlers": {"file": handler},
+                "loggers": {"octavo": logger},
+            }
+        )
+    )
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", str(path))
+    configure_logging("debug")
+    logging.getLogger("octavo.engine").warning("not shown")
+    logging.getLogger("octavo.engine").error("shown")
+    assert target.read_text() == "shown\n"
+    path.write_text('{"version": 9}')
+    with pytest.raises(ConfigError, match="Logging cannot be configured"):
+        configure_logging()
 
 
 def test_configuring_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -327,6 +327,6 @@ class ChatAnswer:
             completion.logprobs,
             self._num_top,
             self._frontend.engine.tokenizer,
-            bool(self._body.return_tokens_as_token_ids),
+            bool(self._body.return_tokens_as_token_ids or self._frontend.settings.return_tokens_as_token_ids),
         )
         return ChatLogprobs(write(positions))

@@ -282,7 +282,7 @@ class CompletionAnswer:
         positions: Iterable[dict[int, Logprob] | None],
         write: ListWriter,
     ) -> CompletionLogprobs:
-        as_ids = bool(self._body.return_tokens_as_token_ids)
+        as_ids = bool(self._body.return_tokens_as_token_ids or self._frontend.settings.return_tokens_as_token_ids)
         tokenizer = self._frontend.engine.tokenizer
         logprobs, self._text_offsets[choice] = completion_logprobs(
             token_ids, positions, tokenizer, self._text_offsets[choice], as_ids, write

@@ -67,13 +67,35 @@ def load_weights(
     return LoadReport(num_bytes, phase.seconds)
 
 
-def check_weights(model: nn.Module, source: ModelSource, config: ModelConfig) -> None:
-    """Look only at names and shapes: whether safetensors files fit a model, which may be on the meta device.
+def check_weights(model: nn.Module, source: ModelSource, config: ModelConfig, load_format: str = "safetensors") -> None:
+    """Look only at names and shapes: whether files fit a model, which may be on the meta device.
+
+    Args:
+        load_format: as of :func:`load_weights`.
 
     Raises:
         WeightsError: weights are missing, unexpected, mis-shaped or unreadable.
+        UnsupportedModelError: the files are of another format than asked for, or of none that is loaded.
     """
-    _fitting_parts(model, source, config, "safetensors")
+    if load_format != "dummy":
+        _fitting_parts(model, source, config, load_format)
+
+
+def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> None:
+    """Look only at the kind of weights, which need not be there.
+
+    Raises:
+        UnsupportedModelError: they are of another format than asked for, or of none that is loaded.
+    """
+    actual = "gguf" if source.kind == "gguf" else "safetensors"
+    if load_format == "dummy":
+        return
+    if load_format not in ("auto", actual):
+        raise UnsupportedModelError(f"load_format is {load_format!r}, but {source.path} holds {actual} weights.")
+    scheme = config.raw.get("quantization_config") if actual == "safetensors" else None
+    if scheme is not None:
+        method = scheme.get("quant_method") if isinstance(scheme, dict) else None
+        raise UnsupportedModelError(f"{source.path} holds quantised weights ({method!r}), which are not supported.")
 
 
 def _fitting_parts(
@@ -97,16 +119,8 @@ def _wait_for(slots: dict[str, torch.Tensor]) -> None:
 
 
 def _open(source: ModelSource, config: ModelConfig, load_format: str) -> Checkpoint:
-    actual = "gguf" if source.kind == "gguf" else "safetensors"
-    if load_format not in ("auto", actual):
-        raise UnsupportedModelError(f"load_format is {load_format!r}, but {source.path} holds {actual} weights.")
-    if actual == "gguf":
-        return GGUFCheckpoint(source.path, config)
-    scheme = config.raw.get("quantization_config")
-    if scheme is not None:
-        method = scheme.get("quant_method") if isinstance(scheme, dict) else None
-        raise UnsupportedModelError(f"{source.path} holds quantised weights ({method!r}), which are not supported.")
-    return SafetensorsCheckpoint(source.path)
+    check_format(source, config, load_format)
+    return GGUFCheckpoint(source.path, config) if source.kind == "gguf" else SafetensorsCheckpoint(source.path)
 
 
 def _copy(checkpoint: Checkpoint, slots: dict[str, torch.Tensor], show_progress: bool) -> None:
