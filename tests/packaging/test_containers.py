@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 from fastapi.routing import APIRoute
+from octavo.api.environment import with_environment
 
 from octavo.api.admin.health import health_router
-from octavo.api.environment import with_environment
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, given_settings, server_settings
 from octavo.cli.parser import Parser
 from octavo.config import ServerSettings
