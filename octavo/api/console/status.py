@@ -6,9 +6,10 @@ from octavo import __version__
 from octavo.api.frontend import Frontend
 from octavo.records import SamplingParams
 
-# Tokens of an answer where neither the user nor the model's generation config names a limit: a small model that
-# repeats itself ends, and a long answer still fits.
-ANSWER_LIMIT = 2048
+# Tokens of an answer where neither the user nor the model's generation config names a limit, as in `octavo chat`: a
+# small model that repeats itself ends soon, and the page lets a cut answer go on. Reasoning takes more.
+ANSWER_LIMIT = 512
+REASONING_ANSWER_LIMIT = 8192
 _BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 
@@ -63,7 +64,9 @@ def console_status(frontend: Frontend) -> ConsoleStatus:
     """The server at this moment."""
     info = frontend.engine.info
     defaults = frontend.engine.input_processor.default_sampling_params()
-    limit = ANSWER_LIMIT if defaults.max_tokens in (None, _BARE_PROMPT_LIMIT) else defaults.max_tokens
+    limit = defaults.max_tokens
+    if limit in (None, _BARE_PROMPT_LIMIT):
+        limit = REASONING_ANSWER_LIMIT if frontend.formats().reasoning is not None else ANSWER_LIMIT
     return ConsoleStatus(
         version=__version__,
         models=frontend.model_names,

@@ -163,12 +163,12 @@ def test_defaults_are_shown_and_not_sent(open_page: Callable[..., Any]) -> None:
     page.get_by_role("button", name="Settings").click()
     assert page.get_by_label("Temperature").get_attribute("placeholder") == "0.2"
     assert page.get_by_label("Top p").get_attribute("placeholder") == "0.9"
-    assert page.get_by_label("Max tokens").get_attribute("placeholder") == "2048"
+    assert page.get_by_label("Max tokens").get_attribute("placeholder") == "512"
     page.get_by_role("button", name="Done").click()
     ask(page, "Hi")
     wait_for_answer(page)
     assert set(bodies[0]) == {"model", "messages", "max_tokens", "stream", "stream_options"}
-    assert bodies[0]["max_tokens"] == 2048
+    assert bodies[0]["max_tokens"] == 512
 
 
 def test_presets_are_kept_applied_and_deleted(open_page: Callable[..., Any]) -> None:

@@ -137,10 +137,11 @@ def test_status_describes_the_server(server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_model_len", "max_new_tokens", "limit"), [(1000, None, 500), (1 << 17, 77, 77), (100, 77, 50)]
+    ("max_model_len", "max_new_tokens", "reasoning_parser", "limit"),
+    [(1000, None, None, 500), (1 << 17, 77, None, 77), (100, 77, None, 50), (1 << 17, None, "qwen3", 8192)],
 )
 def test_answers_have_a_limit(
-    start_server: StartServer, max_model_len: int, max_new_tokens: int | None, limit: int
+    start_server: StartServer, max_model_len: int, max_new_tokens: int | None, reasoning_parser: str | None, limit: int
 ) -> None:
     engine = FakeEngine()
     engine.info.max_model_len = max_model_len
@@ -148,7 +149,7 @@ def test_answers_have_a_limit(
     engine.input_processor = InputProcessor(
         engine.info, engine.tokenizer, eos_token_ids=[256], default_params=defaults, max_logprobs=20, seed=0
     )
-    status = start_server(engine).client.get("/console/status").json()
+    status = start_server(engine, reasoning_parser=reasoning_parser).client.get("/console/status").json()
     assert (status["answer_limit"], status["sampling"]["temperature"]) == (limit, 0.25)
 
 
