@@ -39,7 +39,8 @@ export class TimeChart {
         })),
       ],
     };
-    new ResizeObserver(() => this.draw()).observe(this.place);
+    // Not at once: drawing changes the layout that is being observed.
+    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.place);
   }
 
   /** Add values, one for each line; null is a gap. */
