@@ -18,6 +18,7 @@ from octavo.api.admin.weights import weights_router
 from octavo.api.anthropic.messages import messages_router
 from octavo.api.caller import CallerMiddleware
 from octavo.api.console.router import console_paths, console_router
+from octavo.api.docs_page import docs_router
 from octavo.api.drain import Drain, DrainMiddleware
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import install_error_handlers
@@ -91,6 +92,8 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         title="Octavo",
         version=__version__,
         openapi_url=None if settings.disable_fastapi_docs else "/openapi.json",
+        docs_url=None,
+        redoc_url=None,
     )
     for make_router in ROUTERS:
         app.include_router(make_router(frontend))
@@ -98,6 +101,8 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         app.include_router(tokenizer_info_router(frontend))
     if settings.enable_admin_endpoints:
         _add_admin_routes(app, frontend)
+    if not settings.disable_fastapi_docs:
+        app.include_router(docs_router())
     app.include_router(invocations_router(frontend, app))
     open_paths = {"/health"}
     if not settings.disable_console:

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 import uvloop
+from browser_fixtures import browser, open_page
 from fake_engine import FakeEngine
 
 from octavo.api.server import DrainingServer, bind_sockets, describe_address, make_server
 from octavo.config import ServerSettings
+
+__all__ = ["RunningServer", "StartServer", "browser", "open_page", "server", "start", "start_server", "stopped_servers"]
 
 
 @dataclass

@@ -4,6 +4,13 @@ import msgspec
 
 from octavo import __version__
 from octavo.api.frontend import Frontend
+from octavo.records import SamplingParams
+
+# Tokens of an answer where neither the user nor the model's generation config names a limit, as in `octavo chat`: a
+# small model that repeats itself ends soon, and the page lets a cut answer go on. Reasoning takes more.
+ANSWER_LIMIT = 512
+REASONING_ANSWER_LIMIT = 8192
+_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 
 class DecisionEntry(msgspec.Struct):
@@ -14,6 +21,18 @@ class DecisionEntry(msgspec.Struct):
     reason: str
 
 
+class SamplingDefaults(msgspec.Struct):
+    """What applies to a chat request that names no value; fields as in the request."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+
+
 class ConsoleStatus(msgspec.Struct):
     """The server as the page describes it.
 
@@ -22,6 +41,8 @@ class ConsoleStatus(msgspec.Struct):
         is_healthy: whether requests are served.
         device: in words; empty if the engine does not tell.
         cache_tokens: tokens that the cache's blocks hold.
+        sampling: the model's defaults.
+        answer_limit: tokens of an answer that the page asks for unless its user names a limit.
         decode_limit: tokens a second that reading the weights once a token allows one request; 0 if unknown.
     """
 
@@ -35,11 +56,17 @@ class ConsoleStatus(msgspec.Struct):
     cache_tokens: int
     decode_limit: float
     decisions: list[DecisionEntry]
+    sampling: SamplingDefaults
+    answer_limit: int
 
 
 def console_status(frontend: Frontend) -> ConsoleStatus:
     """The server at this moment."""
     info = frontend.engine.info
+    defaults = frontend.engine.input_processor.default_sampling_params()
+    limit = defaults.max_tokens
+    if limit in (None, _BARE_PROMPT_LIMIT):
+        limit = REASONING_ANSWER_LIMIT if frontend.formats().reasoning is not None else ANSWER_LIMIT
     return ConsoleStatus(
         version=__version__,
         models=frontend.model_names,
@@ -50,5 +77,7 @@ def console_status(frontend: Frontend) -> ConsoleStatus:
         max_num_seqs=info.max_num_seqs,
         cache_tokens=info.num_blocks * info.block_size,
         decode_limit=info.decode_limit,
+        sampling=msgspec.convert(defaults, SamplingDefaults, from_attributes=True),
+        answer_limit=min(limit, max(1, info.max_model_len // 2)),
         decisions=[msgspec.convert(decision, DecisionEntry) for decision in info.decisions],
     )

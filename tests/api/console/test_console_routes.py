@@ -6,11 +6,15 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from fake_engine import FakeEngine
 
 from octavo.api.console.files import console_files
+from octavo.api.console.status import ANSWER_LIMIT
+from octavo.inputs.processor import InputProcessor
 from octavo.telemetry.metrics import Metrics
 
 STATIC = console_files()
+VENDORED = "/console/vendor/"
 MARKUP_FROM_TEXT = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
 StartServer = Callable[..., Any]
 
@@ -41,7 +45,9 @@ def script(name: str) -> str:
 
 
 def scripts() -> dict[str, str]:
-    return {path: file.body.decode() for path, file in STATIC.items() if path.endswith(".js")}
+    """The page's own scripts, without the libraries."""
+    own = (path for path in STATIC if path.endswith(".js") and not path.startswith(VENDORED))
+    return {path: STATIC[path].body.decode() for path in own}
 
 
 def test_everything_that_is_referred_to_is_served() -> None:
@@ -53,6 +59,9 @@ def test_everything_that_is_referred_to_is_served() -> None:
         assert len(imported) == len(re.findall(r"^import\b", text, re.MULTILINE)), path
         assert all(name.startswith("./") for name in imported), path
         wanted |= {"/console/" + name.removeprefix("./") for name in imported}
+    for path in [path for path in wanted if path.endswith(".css")]:
+        fonts = re.findall(r"url\(([^)]+\.woff2)\)", STATIC[path].body.decode())
+        wanted |= {f"{path.rpartition('/')[0]}/{name}" for name in fonts}
     assert wanted == STATIC.keys() - {"/"}, "a file that nothing loads is not shipped"
 
 
@@ -64,8 +73,8 @@ def test_scripts_find_the_elements_they_name() -> None:
 
 def test_metrics_that_the_page_reads_are_there() -> None:
     shown = Metrics("m").render().decode()
-    wanted = re.findall(r'(?:sum|mean|rate|growth)\([^"()]*"(\w+)"', script("live.js"))
-    wanted += [f"{name}_bucket" for name in re.findall(r'= "(\w+_seconds)"', script("live.js"))]
+    wanted = re.findall(r'(?:sum|mean|rate|growth)\([^"()]*"(\w+)"', script("figures.js"))
+    wanted += [f"{name}_bucket" for name in re.findall(r'= "(\w+_seconds)"', script("figures.js"))]
     assert len(wanted) > 8
     for name in wanted:
         assert f"\noctavo:{name}{{" in shown, name
@@ -74,12 +83,10 @@ def test_metrics_that_the_page_reads_are_there() -> None:
 def test_page_needs_nothing_that_its_policy_forbids() -> None:
     assert not References(STATIC["/"].body.decode()).inline
     for path, text in scripts().items():
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text), (
-            path
-        )
+        assert not MARKUP_FROM_TEXT.search(text), path
     for path, file in STATIC.items():
         outside = re.findall(rb"(?:url\(|@import|src=|href=)\W*(?:https?:)?//", file.body)
-        assert not outside, f"{path} reaches outside"
+        assert not outside or path.startswith(VENDORED), f"{path} reaches outside"
 
 
 def test_page_and_files_are_served_with_their_rules(server: Any) -> None:
@@ -93,7 +100,23 @@ def test_page_and_files_are_served_with_their_rules(server: Any) -> None:
         assert response.headers["x-content-type-options"] == "nosniff"
         again = server.client.get(path, headers={"if-none-match": response.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
-        assert server.client.head(path).headers["content-length"] == str(len(file.body))
+        plain = server.client.head(path, headers={"accept-encoding": "identity"})
+        assert plain.headers["content-length"] == str(len(file.body))
+        assert "content-encoding" not in plain.headers and plain.headers["vary"] == "accept-encoding"
+
+
+def test_what_can_be_smaller_is_compressed(server: Any) -> None:
+    total = 0
+    for path in STATIC:
+        response = server.client.head(path)
+        is_compressed = response.headers.get("content-encoding") == "gzip"
+        assert is_compressed == (not path.endswith(".woff2")), path
+        if is_compressed:
+            plain = server.client.head(path, headers={"accept-encoding": "identity"})
+            assert plain.headers["etag"] != response.headers["etag"]
+        total += int(response.headers["content-length"]) if is_compressed else 0
+    # Fonts are loaded where a formula needs them.
+    assert total < 300_000, "the page is a few hundred kilobytes on the wire"
 
 
 def test_no_other_file_can_be_reached(server: Any) -> None:
@@ -109,6 +132,25 @@ def test_status_describes_the_server(server: Any) -> None:
     assert status["is_healthy"] is True
     assert status["cache_tokens"] == info.num_blocks * info.block_size
     assert status["max_model_len"] == info.max_model_len
+    assert status["sampling"]["temperature"] == 1.0 and status["sampling"]["top_k"] == 0
+    assert status["answer_limit"] == ANSWER_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "max_new_tokens", "reasoning_parser", "limit"),
+    [(1000, None, None, 500), (1 << 17, 77, None, 77), (100, 77, None, 50), (1 << 17, None, "qwen3", 8192)],
+)
+def test_answers_have_a_limit(
+    start_server: StartServer, max_model_len: int, max_new_tokens: int | None, reasoning_parser: str | None, limit: int
+) -> None:
+    engine = FakeEngine()
+    engine.info.max_model_len = max_model_len
+    defaults = {"temperature": 0.25, "max_new_tokens": max_new_tokens}
+    engine.input_processor = InputProcessor(
+        engine.info, engine.tokenizer, eos_token_ids=[256], default_params=defaults, max_logprobs=20, seed=0
+    )
+    status = start_server(engine, reasoning_parser=reasoning_parser).client.get("/console/status").json()
+    assert (status["answer_limit"], status["sampling"]["temperature"]) == (limit, 0.25)
 
 
 def test_page_is_open_but_what_it_asks_for_is_not(start_server: StartServer) -> None:
@@ -157,7 +199,9 @@ def luminance(colour: str) -> float:
     [
         *(("text", ground) for ground in ("page", "raised", "sunken", "mine")),
         *(("quiet", ground) for ground in ("page", "raised")),
-        *(("on-accent", "accent"), ("bad", "bad-page"), ("accent", "page")),
+        *(("on-accent", "accent"), ("bad", "bad-page"), ("accent", "page"), ("second", "raised")),
+        *((f"code-{kind}", "sunken") for kind in ("keyword", "string", "number", "name")),
+        ("quiet", "sunken"),
     ],
 )
 def test_text_stands_out_from_its_ground(theme: str, text: str, ground: str) -> None:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
     NODE is None, reason="needs Node.js (a program named node); ran on Debian with Node.js 20"
 )
 RunScript = Callable[..., Any]
+OWN_SCRIPTS = [path for path in console_files() if path.endswith(".js") and "/vendor/" not in path]
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +28,8 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> RunScript:
     """Runs JavaScript beside the page's modules, with ``input`` given; returns what it puts into ``output``."""
     folder = tmp_path_factory.mktemp("console")
     (folder / "package.json").write_text('{"type": "module"}')
-    for path, file in console_files().items():
-        if path.endswith(".js"):
-            (folder / Path(path).name).write_bytes(file.body)
+    for path in OWN_SCRIPTS:
+        (folder / Path(path).name).write_bytes(console_files()[path].body)
 
     def run(script: str, value: Any = None) -> Any:
         program = f"""
@@ -51,7 +51,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> RunScript:
     return run
 
 
-@pytest.mark.parametrize("path", [path for path in console_files() if path.endswith(".js")])
+@pytest.mark.parametrize("path", OWN_SCRIPTS)
 def test_scripts_are_valid_modules(path: str, tmp_path: Path) -> None:
     module = tmp_path / "module.mjs"
     module.write_bytes(console_files()[path].body)
@@ -137,11 +137,11 @@ def test_requests_hold_what_was_set_and_nothing_else(run_script: RunScript) -> N
         {"role": "assistant", "content": "", "reasoning": "hm", "seconds": 1, "tool_calls": [{"id": "a"}]},
         {"role": "tool", "tool_call_id": "a", "content": "7"},
     ]
-    settings = {"system": "Be kind.", "temperature": "0", "top_p": "", "max_tokens": "9", "tools": ""}
+    settings = {"system": "Be kind.", "temperature": "0", "top_p": "", "max_tokens": "9", "tools": "", "stop": "\n"}
     body = run_script(
         """
-        const { requestBody } = await import("./answer.js");
-        output = requestBody(input.messages, "m", input.settings);
+        const { requestBody } = await import("./request.js");
+        output = requestBody(input.messages, "m", input.settings, { answer_limit: 7 });
         """,
         {"messages": messages, "settings": settings},
     )
@@ -158,10 +158,54 @@ def test_requests_hold_what_was_set_and_nothing_else(run_script: RunScript) -> N
     }
 
 
+@pytest.mark.parametrize(
+    ("settings", "server", "fields"),
+    [
+        ({}, None, {}),
+        ({}, {"answer_limit": 7}, {"max_tokens": 7}),
+        ({"extra": '{"max_completion_tokens": 3}'}, {"answer_limit": 7}, {"max_completion_tokens": 3}),
+        ({"extra": '{"max_tokens": 3, "model": "x", "messages": 7}'}, {"answer_limit": 7}, {"max_tokens": 3}),
+        ({"extra": '{"temperature": 3}', "temperature": "0.5"}, None, {"temperature": 0.5}),
+        ({"stop": "a\n\nb "}, None, {"stop": ["a", "b "]}),
+        (
+            {"schema": '{"type": "object"}'},
+            None,
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "schema": {"type": "object"}},
+                }
+            },
+        ),
+    ],
+)
+def test_settings_become_fields(
+    run_script: RunScript, settings: dict[str, str], server: dict[str, int] | None, fields: dict[str, Any]
+) -> None:
+    script = """
+        const { requestBody } = await import("./request.js");
+        output = requestBody([], "m", input.settings, input.server);
+    """
+    body = run_script(script, {"settings": settings, "server": server})
+    assert body == {"model": "m", "messages": [], **fields}
+
+
+def test_extra_fields_must_be_an_object(run_script: RunScript) -> None:
+    script = """
+        const { parseObject } = await import("./request.js");
+        output = input.map((text) => {
+          try { return parseObject(text, "It"); } catch (error) { return error.message; }
+        });
+    """
+    empty, good, *wrong = run_script(script, [" ", '{"a": 1}', "[]", "7", "null", "{"])
+    assert (empty, good) == (None, {"a": 1})
+    assert all(isinstance(words, str) and words.startswith("It") for words in wrong)
+
+
 @pytest.mark.parametrize("text", ["{", "{}", '["x"]', '[{"function": {}}]', "[null]"])
 def test_wrong_tools_are_explained(run_script: RunScript, text: str) -> None:
     script = """
-        const { parseTools } = await import("./answer.js");
+        const { parseTools } = await import("./request.js");
         try { output = parseTools(input); } catch (error) { output = error.message; }
     """
     assert isinstance(run_script(script, text), str)
@@ -234,7 +278,7 @@ STORAGE = """
         this.items.set(key, value);
       }
     }
-    const { ConversationStore, newConversation, MAX_CONVERSATIONS } = await import("./store.js");
+    const { ConversationStore, newConversation, titleOf, MAX_CONVERSATIONS } = await import("./store.js");
     const storage = new Storage(input.quota);
     const store = new ConversationStore(storage);
     const say = (content) => ({ ...newConversation(), messages: [{ role: "user", content }] });
@@ -249,7 +293,7 @@ def test_oldest_conversations_make_room(run_script: RunScript) -> None:
         + """
         const kept = [];
         for (let index = 0; index < MAX_CONVERSATIONS + 5; index += 1) kept.push(store.save(say(`number ${index}`)));
-        output = { all: kept.every(Boolean), titles: store.list().map((each) => each.title), most: MAX_CONVERSATIONS };
+        output = { all: kept.every(Boolean), titles: store.list().map(titleOf), most: MAX_CONVERSATIONS };
         """,
         {"quota": 10**7},
     )

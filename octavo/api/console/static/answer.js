@@ -19,10 +19,10 @@ export function takeChunk(answer, chunk) {
   if (!choice) return 0;
   if (choice.finish_reason) answer.finish_reason = choice.finish_reason;
   const delta = choice.delta ?? {};
-  const thought = delta.reasoning ?? delta.reasoning_content ?? "";
+  const reasoning = delta.reasoning ?? delta.reasoning_content ?? "";
   const content = delta.content ?? "";
-  let count = thought.length + content.length;
-  answer.reasoning += thought;
+  let count = reasoning.length + content.length;
+  answer.reasoning += reasoning;
   answer.content += content;
   for (const part of delta.tool_calls ?? []) count += takeCall(answer.tool_calls, part);
   if (answer.content.length + answer.reasoning.length > MAX_LENGTH) {
@@ -51,45 +51,4 @@ export function prettyArguments(text) {
   } catch {
     return text;
   }
-}
-
-/** The request that asks for the next turn of a conversation. */
-export function requestBody(messages, model, settings) {
-  const body = { model, messages: messages.map(asSent) };
-  if (settings.system) body.messages.unshift({ role: "system", content: settings.system });
-  for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
-    const text = String(settings[name] ?? "").trim();
-    if (text !== "") body[name] = Number(text);
-  }
-  const tools = parseTools(settings.tools);
-  if (tools.length) body.tools = tools;
-  return body;
-}
-
-/** Thoughts are not sent back: templates drop or rebuild them. */
-function asSent(message) {
-  if (message.role === "tool") return { role: "tool", tool_call_id: message.tool_call_id, content: message.content };
-  const sent = { role: message.role, content: message.content };
-  if (message.tool_calls?.length) sent.tool_calls = message.tool_calls;
-  return sent;
-}
-
-/**
- * The tools that a text lists.
- *
- * @throws {Error} with a sentence
- */
-export function parseTools(text) {
-  if (!text?.trim()) return [];
-  let tools;
-  try {
-    tools = JSON.parse(text);
-  } catch (error) {
-    throw new Error(`The tools are not JSON: ${error.message}.`);
-  }
-  if (!Array.isArray(tools)) throw new Error("The tools must be a JSON list.");
-  if (!tools.every((tool) => typeof tool?.function?.name === "string")) {
-    throw new Error('Each tool must be like {"type": "function", "function": {"name": "…"}}.');
-  }
-  return tools;
 }

@@ -17,7 +17,7 @@ async function ask(path, key, options = {}) {
   try {
     response = await fetch(path, { ...options, headers, cache: "no-store" });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (options.signal?.aborted) throw error;
     throw new ServerError("The server does not answer. It may be starting, or stopped.");
   }
   if (!response.ok) throw new ServerError(await explain(response, key), response.status);
@@ -43,7 +43,8 @@ export const getJson = async (path, key) => (await ask(path, key)).json();
 export const getText = async (path, key) => (await ask(path, key)).text();
 
 /**
- * The chunks of a streamed answer, as objects.
+ * The chunks of a streamed answer, as objects. Each tells how many tokens there are so far: an answer that is stopped
+ * gets no last one.
  *
  * @param {Object} body of /v1/chat/completions
  * @param {AbortSignal} signal ends the request
@@ -52,7 +53,7 @@ export async function* streamChat(body, key, signal) {
   const response = await ask("v1/chat/completions", key, {
     method: "POST",
     headers: { "content-type": "application/json" },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } }),
     signal,
   });
   const parser = new EventParser();

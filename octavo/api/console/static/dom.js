@@ -1,4 +1,4 @@
-// Building elements. Text always goes in as text: nothing in this folder writes markup.
+// Building elements. Text always goes in as text; markup comes from markdown.js alone, which cleans it.
 
 /**
  * An element with properties and children.
@@ -44,6 +44,13 @@ async function copy(text) {
     area.remove();
     return isCopied;
   }
+}
+
+/** Let the user save a text as a file. */
+export function download(name, text, type) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
 export const byId = (id) => document.getElementById(id);

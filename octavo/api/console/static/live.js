@@ -1,55 +1,14 @@
 // The live view: what the server does now and did in the last minutes, read off its metrics.
 
+import { TimeChart } from "./chart.js";
 import { getJson, getText } from "./client.js";
 import { byId, element } from "./dom.js";
-import { growth, mean, meanOf, parseMetrics, quantile, rate, sum } from "./metrics.js";
-import { Sparkline } from "./sparkline.js";
+import { amount, CHARTS, TILES } from "./figures.js";
+import { parseMetrics } from "./metrics.js";
 
 const INTERVAL = 2000; // between readings, in milliseconds
+const SECOND_READING = 500; // after the first one, so that rates show at once
 const WINDOW = 30; // readings that latencies look back over: a minute
-const KEPT = 150; // readings that lines show: five minutes
-
-const TTFT = "time_to_first_token_seconds";
-const ITL = "inter_token_latency_seconds";
-
-/**
- * What each card shows: a value for its line from (the reading before, the one a minute before, this one, the server's
- * status), and how to write it; undefined is nothing to show yet.
- */
-const CARDS = [
-  { title: "Requests running", of: ({ now }) => sum(now, "num_requests_running"), text: whole },
-  { title: "Requests waiting", of: ({ now }) => sum(now, "num_requests_waiting"), text: whole },
-  { title: "Tokens a second", of: ({ before, now }) => rate(before, now, "generation_tokens_total"), text: amount },
-  { title: "Prompt tokens a second", of: ({ before, now }) => rate(before, now, "prompt_tokens_total"), text: amount },
-  { title: "Cache in use", of: ({ now }) => mean(now, "kv_cache_usage_perc"), text: percent, top: 1,
-    note: ({ status }) => (status?.cache_tokens ? `of ${status.cache_tokens.toLocaleString("en")} tokens` : "") },
-  { title: "Prompts found in the cache", of: hitShare, text: percent, top: 1, note: () => "of their tokens, last minute" },
-  { title: "Time to first token", of: (all) => meanOf(all.earlier, all.now, TTFT), text: seconds, note: (all) => spread(all, TTFT) },
-  { title: "Time between tokens", of: (all) => meanOf(all.earlier, all.now, ITL), text: seconds, note: (all) => spread(all, ITL) },
-  { title: "Share of the memory's limit", of: limitShare, text: percent, top: 1,
-    note: ({ status }) => (status?.decode_limit ? `${amount(status.decode_limit)} tokens/s for each request` : "") },
-];
-
-function hitShare({ earlier, now }) {
-  const asked = growth(earlier, now, "prefix_cache_queries_total");
-  return asked ? growth(earlier, now, "prefix_cache_hits_total") / asked : undefined;
-}
-
-/** Each token of a request needs all weights read once; the memory's speed bounds how often that can be. */
-function limitShare({ earlier, now, status }) {
-  const gap = meanOf(earlier, now, ITL);
-  return status?.decode_limit && gap ? 1 / gap / status.decode_limit : undefined;
-}
-
-function spread({ earlier, now }, histogram) {
-  const half = quantile(earlier, now, histogram, 0.5);
-  return half === undefined ? "last minute" : `half within ${seconds(half)}, 95 % within ${seconds(quantile(earlier, now, histogram, 0.95))}`;
-}
-
-function whole(value) { return value.toFixed(0); }
-function amount(value) { return value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 1 : 0 }); }
-function percent(value) { return `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`; }
-function seconds(value) { return value < 1 ? `${(1000 * value).toFixed(value < 0.1 ? 1 : 0)} ms` : `${value.toFixed(2)} s`; }
 
 /** Reads while the view is open and the tab is seen, not otherwise. */
 export class Live {
@@ -61,14 +20,15 @@ export class Live {
 
   constructor(settings) {
     this.settings = settings;
-    this.cards = CARDS.map((card) => {
+    this.tiles = TILES.map((tile) => {
       const value = element("div", { className: "value" }, "–");
       const note = element("p", { className: "note" });
-      const line = new Sparkline(KEPT, card.top);
-      byId("cards").append(element("section", { className: "card", "aria-label": card.title },
-        element("h3", {}, card.title), value, note, line.node));
-      return { ...card, value, noteNode: note, line };
+      byId("tiles").append(element("section", { className: "tile", "aria-label": tile.title },
+        element("h3", {}, tile.title, ...(tile.help ? helpMark(tile) : [])), value, note));
+      return { ...tile, value, noteNode: note };
     });
+    this.charts = CHARTS.map((chart) => ({ ...chart, view: new TimeChart(chart) }));
+    byId("charts").append(...this.charts.map(({ view }) => view.node));
     document.addEventListener("visibilitychange", () => this.#schedule());
   }
 
@@ -78,18 +38,27 @@ export class Live {
     this.#schedule();
   }
 
+  /** Draw the charts anew, after the colours changed. */
+  redraw() {
+    for (const { view } of this.charts) view.draw();
+  }
+
   #schedule() {
-    clearInterval(this.#timer);
+    clearTimeout(this.#timer);
     this.#timer = null;
-    if (this.#isOpen && !document.hidden) {
-      this.#read();
-      this.#timer = setInterval(() => this.#read(), INTERVAL);
-    }
+    if (this.#isOpen && !document.hidden) this.#readAndGoOn();
+  }
+
+  async #readAndGoOn() {
+    if (this.#isReading) return;
+    this.#isReading = true;
+    await this.#read();
+    this.#isReading = false;
+    if (!this.#isOpen || document.hidden) return;
+    this.#timer = setTimeout(() => this.#readAndGoOn(), this.#readings.length === 1 ? SECOND_READING : INTERVAL);
   }
 
   async #read() {
-    if (this.#isReading) return; // the last answer is late: the server is busy enough
-    this.#isReading = true;
     try {
       const [text, status] = await Promise.all([
         getText("metrics", this.settings.key),
@@ -99,8 +68,6 @@ export class Live {
       byId("live-state").textContent = status.is_healthy ? "" : "The engine is down; it is being restarted.";
     } catch (error) {
       byId("live-state").textContent = error.message;
-    } finally {
-      this.#isReading = false;
     }
   }
 
@@ -108,13 +75,16 @@ export class Live {
     const before = this.#readings.at(-1) ?? now;
     const earlier = this.#readings.at(-WINDOW) ?? this.#readings[0] ?? now;
     this.#readings = [...this.#readings.slice(-WINDOW), now];
-    for (const card of this.cards) {
-      const all = { before, earlier, now, status };
-      const value = card.of(all);
-      const isKnown = Number.isFinite(value);
-      card.value.textContent = isKnown ? card.text(value) : "–";
-      card.noteNode.textContent = card.note?.(all) ?? "";
-      card.line.push(isKnown ? value : null);
+    const all = { before, earlier, now, status };
+    for (const tile of this.tiles) {
+      const value = tile.of(all);
+      tile.value.textContent = Number.isFinite(value) ? tile.text(value) : "–";
+      tile.noteNode.textContent = tile.note?.(all) ?? "";
+    }
+    const time = Date.now() / 1000;
+    for (const { series, view } of this.charts) {
+      const values = series.map(({ of }) => of(all));
+      view.push(time, values.map((value) => (Number.isFinite(value) ? value : null)));
     }
     if (JSON.stringify(status) !== JSON.stringify(this.#status)) {
       this.#status = status;
@@ -128,9 +98,9 @@ export class Live {
       "Served as": status.models.join(", "),
       Device: status.device,
       "Longest sequence": `${status.max_model_len.toLocaleString("en")} tokens`,
-      "Most requests in a step": status.max_num_seqs.toLocaleString("en"),
+      "Max batch size": `${status.max_num_seqs.toLocaleString("en")} requests`,
       Cache: `${status.cache_tokens.toLocaleString("en")} tokens`,
-      "Speed limit": status.decode_limit ? `${amount(status.decode_limit)} tokens/s for each request: reading the weights once a token takes the memory's whole bandwidth` : "",
+      "Memory bandwidth limit": status.decode_limit ? `${amount(status.decode_limit)} tokens/s for each request` : "",
       Version: `Octavo ${status.version}`,
     };
     byId("server").replaceChildren(...Object.entries(facts).filter(([, text]) => text)
@@ -138,4 +108,11 @@ export class Live {
     byId("decisions").replaceChildren(...status.decisions.map(({ name, value, reason }) => element("tr", {},
       element("th", { scope: "row" }, name), element("td", {}, value), element("td", {}, reason))));
   }
+}
+
+/** A mark beside a title that shows an explanation while it is pointed at or has the focus. */
+function helpMark({ title, help }) {
+  const id = `help-${title.toLowerCase().replaceAll(" ", "-")}`;
+  const mark = element("button", { type: "button", className: "help", "aria-label": `About: ${title}`, "aria-describedby": id }, "?");
+  return [mark, element("span", { id, className: "tip", role: "tooltip" }, help)];
 }

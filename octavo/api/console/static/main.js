@@ -6,27 +6,36 @@ import { setUpDialog } from "./dialog.js";
 import { byId, element } from "./dom.js";
 import { Live } from "./live.js";
 import { ConversationStore, Settings } from "./store.js";
+import { setUpTheme } from "./theme.js";
 
 const settings = new Settings(localStorage, sessionStorage);
 const store = new ConversationStore(localStorage);
-const chat = new Chat({ store, settings, model: () => byId("model").value, onRefused: showIfAboutKey });
+let serverStatus = null;
+const server = () => serverStatus;
+const chat = new Chat({ store, settings, server, model: () => byId("model").value, onRejected: showIfAboutKey });
 const live = new Live(settings);
 
 setUpDialog(settings, {
-  onClosed: loadModels,
+  server,
+  onClosed: loadServer,
   onForget: () => {
     store.clear();
     chat.startNew();
   },
 });
-setUpTheme();
+setUpTheme(settings, () => live.redraw());
 
 for (const tab of document.querySelectorAll("[data-view]")) {
   tab.addEventListener("click", () => show(tab.dataset.view));
 }
 
+byId("show-conversations").addEventListener("click", () => show("chat"));
+
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && chat.isBusy && !byId("settings").open) chat.stop();
+  if (event.key === "Escape" && !document.querySelector("dialog[open], :popover-open")) {
+    chat.list.setPanel(false);
+    chat.stop();
+  }
   if (event.altKey && event.key.toLowerCase() === "n") {
     event.preventDefault();
     show("chat");
@@ -39,7 +48,7 @@ byId("model").addEventListener("change", () => settings.update({ model: byId("mo
 // Conversations that another tab changed.
 window.addEventListener("storage", () => chat.showList());
 
-loadModels();
+loadServer();
 byId("prompt").focus();
 
 function show(view) {
@@ -51,9 +60,13 @@ function show(view) {
 }
 
 /** Fill the list of models; the first that is served is taken unless another was chosen before. */
-async function loadModels() {
+async function loadServer() {
   try {
-    const names = (await getJson("v1/models", settings.key)).data.map((model) => model.id);
+    const [models, status] = await Promise.all([
+      getJson("v1/models", settings.key), getJson("console/status", settings.key),
+    ]);
+    serverStatus = status;
+    const names = models.data.map((model) => model.id);
     const chosen = names.includes(settings.values.model) ? settings.values.model : names[0];
     byId("model").replaceChildren(...names.map((name) => element("option", { selected: name === chosen }, name)));
     notice("");
@@ -69,23 +82,4 @@ function showIfAboutKey(error) {
 function notice(text) {
   byId("notice").textContent = text;
   byId("notice").hidden = !text;
-}
-
-/** Light, dark, or as the system says; a click goes on to the next. */
-function setUpTheme() {
-  const names = ["auto", "light", "dark"];
-  const labels = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
-  const system = window.matchMedia("(prefers-color-scheme: dark)");
-  const apply = () => {
-    const wanted = names.includes(settings.values.theme) ? settings.values.theme : "auto";
-    document.documentElement.dataset.theme = wanted === "auto" ? (system.matches ? "dark" : "light") : wanted;
-    byId("theme").textContent = labels[wanted];
-  };
-  system.addEventListener("change", apply);
-  byId("theme").addEventListener("click", () => {
-    const next = names[(names.indexOf(settings.values.theme ?? "auto") + 1) % names.length];
-    settings.update({ theme: next });
-    apply();
-  });
-  apply();
 }

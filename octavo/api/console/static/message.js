@@ -28,28 +28,27 @@ export class MessageView {
   update({ isStreaming = false, isLast = false } = {}) {
     const { message } = this;
     this.node.setAttribute("aria-busy", isStreaming);
-    if (message.reasoning) this.#showThought(isStreaming);
+    if (message.reasoning) this.#showReasoning(isStreaming);
     if (message.role === "assistant") renderMarkdown(this.body, message.content);
     else this.body.textContent = message.content;
     if (message.tool_calls?.length) this.#showCalls(isLast && !isStreaming);
     this.#showError();
-    this.actions.hidden = isStreaming;
-    if (!isStreaming) this.#showActions(isLast);
+    this.#showActions({ isStreaming, isLast });
   }
 
   /** Reasoning is folded once the answer begins, unless the reader opened or closed it by hand. */
-  #showThought(isStreaming) {
-    if (!this.thought) {
-      this.thought = element("div", { className: "thought" });
+  #showReasoning(isStreaming) {
+    if (!this.reasoning) {
+      this.reasoning = element("div", { className: "prose" });
       this.summary = element("summary");
       this.summary.addEventListener("click", () => { this.isByHand = true; });
-      this.fold = element("details", { className: "reasoning" }, this.summary, this.thought);
+      this.fold = element("details", { className: "reasoning" }, this.summary, this.reasoning);
       this.body.before(this.fold);
     }
-    const isThinking = isStreaming && !this.message.content && !this.message.tool_calls.length;
-    this.summary.textContent = isThinking ? "Thinking" : "Thought";
-    if (!this.isByHand) this.fold.open = isThinking;
-    if (this.thought.textContent !== this.message.reasoning) this.thought.textContent = this.message.reasoning;
+    const isReasoning = isStreaming && !this.message.content && !this.message.tool_calls.length;
+    this.summary.textContent = isReasoning ? "Reasoning …" : "Reasoning";
+    if (!this.isByHand) this.fold.open = isReasoning;
+    renderMarkdown(this.reasoning, this.message.reasoning);
   }
 
   #showCalls(canAnswer) {
@@ -57,10 +56,10 @@ export class MessageView {
     if (!this.calls.parentNode) this.body.after(this.calls);
     const { tool_calls: calls } = this.message;
     const fields = calls.map((call, index) => element("textarea", {
-      rows: 2, spellcheck: false, "aria-label": `Result of call ${index + 1}, ${call.function.name}`,
+      rows: 2, spellcheck: false, "aria-label": `Result of tool call ${index + 1}, ${call.function.name}`,
     }));
     this.calls.replaceChildren(...calls.map((call, index) => element("details", { className: "call", open: true },
-      element("summary", {}, "Calls ", element("code", {}, call.function.name || "…")),
+      element("summary", {}, "Tool call ", element("code", {}, call.function.name || "…")),
       element("pre", { tabIndex: 0 }, element("code", {}, prettyArguments(call.function.arguments))),
       ...(canAnswer ? [element("label", {}, "Result", fields[index])] : []))));
     if (canAnswer) {
@@ -75,19 +74,23 @@ export class MessageView {
     this.actions.before(this.error);
   }
 
-  #showActions(isLast) {
+  #showActions({ isStreaming, isLast }) {
     const { message } = this;
     const parts = [];
-    if (message.content) parts.push(copyButton(() => message.content));
-    if (message.role === "user") parts.push(button("Edit", () => this.#edit()));
-    if (message.role === "assistant" && isLast) parts.push(button("Regenerate", () => this.on.regenerate()));
+    if (!isStreaming) {
+      if (message.content) parts.push(copyButton(() => message.content));
+      if (message.role !== "tool" && message.content) parts.push(button("Edit", () => this.#edit()));
+      if (message.role === "assistant") parts.push(button("Regenerate", () => this.on.regenerate()));
+      if (isLast && canContinue(message)) parts.push(button("Continue", () => this.on.continue()));
+    }
     const figures = describeFigures(message);
     if (figures) parts.push(element("span", { className: "figures" }, figures));
     this.actions.replaceChildren(...parts);
   }
 
-  /** The message as a field; sending it begins again from here. */
+  /** The message as a field. A user's message is sent again; an answer is only changed. */
   #edit() {
+    const label = this.message.role === "user" ? "Send" : "Save";
     const field = element("textarea", { value: this.message.content, rows: 4, "aria-label": "Edit the message" });
     const close = () => {
       editor.replaceWith(this.body);
@@ -95,7 +98,7 @@ export class MessageView {
     };
     const send = () => { if (field.value.trim()) this.on.edit(field.value); };
     const editor = element("div", { className: "editor" }, field, element("div", { className: "buttons" },
-      button("Cancel", close), button("Send", send, { className: "send-edit" })));
+      button("Cancel", close), button(label, send, { className: "send-edit" })));
     field.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         event.stopPropagation();
@@ -117,7 +120,13 @@ const ENDS = {
   content_filter: "cut by a filter",
   abort: "ended by the server",
   stopped: "stopped",
+  interrupted: "interrupted",
 };
+
+/** Whether an answer was cut in its text, so that the model can go on from there. */
+function canContinue({ role, content, tool_calls: calls, finish_reason: reason }) {
+  return role === "assistant" && content && !calls.length && ["length", "stopped", "interrupted"].includes(reason);
+}
 
 /** A line on how an answer came: its tokens, their speed, how it ended. */
 function describeFigures({ usage, seconds, first, finish_reason: reason }) {

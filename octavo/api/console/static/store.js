@@ -8,15 +8,16 @@ export const MAX_STORED = 3_000_000;
 
 /** A new conversation without messages. */
 export function newConversation() {
-  return { id: randomId(), title: "", updated: Date.now(), messages: [] };
+  return { id: randomId(), name: "", updated: Date.now(), messages: [] };
 }
 
 function randomId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** A title: how the first message begins. */
+/** A title: the name that the user gave, or how the first message begins. */
 export function titleOf(conversation) {
+  if (conversation.name) return conversation.name;
   const text = conversation.messages.find((message) => message.role === "user")?.content ?? "";
   return text.trim().replace(/\s+/g, " ").slice(0, 60) || "New chat";
 }
@@ -38,29 +39,37 @@ export class ConversationStore {
       .sort((a, b) => b.updated - a.updated);
   }
 
+  /** @returns {boolean} whether a conversation is kept */
+  has(id) {
+    return this.storage.getItem(CHAT + id) !== null;
+  }
+
+  /** A conversation as it was kept last; null if there is none. */
+  get(id) {
+    const found = readJson(this.storage, CHAT + id);
+    return isConversation(found) ? found : null;
+  }
+
   /**
    * Keep a conversation; without messages there is nothing to keep.
    *
-   * @returns {boolean} false if it is too long for this browser
+   * @returns {boolean} false if it is too long for this browser; what was kept of it before stays
    */
   save(conversation) {
     if (!conversation.messages.length) return true;
-    conversation.title = titleOf(conversation);
     conversation.updated = Date.now();
     const text = JSON.stringify(conversation);
-    const others = this.list().filter((other) => other.id !== conversation.id);
-    this.storage.removeItem(CHAT + conversation.id);
+    const key = CHAT + conversation.id;
     if (text.length > MAX_STORED) return false;
-    while (others.length && (others.length >= MAX_CONVERSATIONS || this.#size() + text.length > MAX_STORED)) {
-      this.remove(others.pop().id);
+    while (!this.#fits(key, text)) {
+      if (!this.#removeOldest(key)) return false;
     }
     for (;;) {
       try {
-        this.storage.setItem(CHAT + conversation.id, text);
+        this.storage.setItem(key, text);
         return true;
       } catch {
-        if (!others.length) return false;
-        this.remove(others.pop().id);
+        if (!this.#removeOldest(key)) return false;
       }
     }
   }
@@ -78,13 +87,23 @@ export class ConversationStore {
       .filter((key) => key.startsWith(CHAT));
   }
 
-  #size() {
-    return this.#keys().reduce((sum, key) => sum + this.storage.getItem(key).length, 0);
+  #fits(key, text) {
+    const others = this.#keys().filter((other) => other !== key);
+    const size = others.reduce((sum, other) => sum + this.storage.getItem(other).length, text.length);
+    return others.length < MAX_CONVERSATIONS && size <= MAX_STORED;
+  }
+
+  /** @returns {boolean} false if there is no other conversation than that of `key` */
+  #removeOldest(key) {
+    const broken = this.#keys().find((other) => other !== key && !this.get(other.slice(CHAT.length)));
+    const oldest = broken ?? this.list().map(({ id }) => CHAT + id).filter((other) => other !== key).at(-1);
+    if (oldest) this.storage.removeItem(oldest);
+    return Boolean(oldest);
   }
 }
 
 function isConversation(value) {
-  return typeof value?.id === "string" && Array.isArray(value.messages)
+  return typeof value?.id === "string" && typeof (value.name ?? "") === "string" && Array.isArray(value.messages)
     && value.messages.every((message) => typeof message?.role === "string" && typeof message.content === "string");
 }
 
@@ -111,6 +130,15 @@ export class Settings {
 
   set key(value) {
     this.tabStorage.setItem(`${PREFIX}key`, value);
+  }
+
+  /** The conversation that this tab shows: it is there again after a reload. */
+  get openId() {
+    return this.tabStorage.getItem(`${PREFIX}open`) ?? "";
+  }
+
+  set openId(id) {
+    this.tabStorage.setItem(`${PREFIX}open`, id);
   }
 
   update(values) {
