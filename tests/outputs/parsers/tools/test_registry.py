@@ -126,4 +126,4 @@ def test_a_missing_plugin_is_refused_in_words(tmp_path: Path):
 
 def test_the_page_names_every_format():
     page = (Path(__file__).parents[4] / "docs" / "reasoning-and-tools.md").read_text()
-    assert [name for name in TOOL_FORMATS if f"`{name}`" not in page.split("## Calls of tools")[1]] == []
+    assert [name for name in TOOL_FORMATS if f"`{name}`" not in page.split("## Tool calls")[1]] == []
