@@ -44,7 +44,7 @@ test-clients: .venv-clients/.installed
 
 # The documentation site, with warnings as errors.
 docs: $(VENV)/.docs
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Build the wheel and try it in an environment of its own.
 wheel: $(VENV)/.dev

@@ -45,6 +45,8 @@ def test_the_readme_has_every_link_once() -> None:
 
 def test_only_the_contributing_guide_links_the_log_of_developers() -> None:
     linking = {
-        page.name for page in PAGES if any(target.partition("#")[0].endswith("status.md") for target in links(page))
+        page.name.lower()
+        for page in PAGES
+        if any(target.partition("#")[0].endswith("status.md") for target in links(page))
     }
     assert linking == {"contributing.md"}
