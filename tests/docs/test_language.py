@@ -8,7 +8,7 @@ from pages import ROOT
 
 DOCS = ROOT / "docs"
 CONTRIBUTORS = {"adding-a-model.md", "architecture.md", "contributing.md", "design.md", "performance.md", "status.md"}
-LISTS = {"configuration.md", "console.md", "differences.md", "index.md"}
+LISTS = {"configuration.md", "differences.md", "index.md"}
 GUIDES = sorted(path for path in DOCS.glob("*.md") if path.name not in CONTRIBUTORS | LISTS)
 ODD = re.compile(
     r"\b(calls of tools|in words|tokens a second|the house|floors|cellar|faces|thoughts|refused in)\b",
