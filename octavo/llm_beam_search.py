@@ -118,10 +118,10 @@ class BeamSearchFace(ABC):
                 prompt,
                 [*prepared.prompt_token_ids, *beam.token_ids],
                 list(beam.logprobs),
-                beam.cum_logprob,
-                None if tokenizer is None else prompt_text + completion.text,
-                completion.finish_reason,
-                beam.end_token,
+                cum_logprob=beam.cum_logprob,
+                text=None if tokenizer is None else prompt_text + completion.text,
+                finish_reason=completion.finish_reason,
+                stop_reason=beam.end_token,
             )
             for beam, completion in zip(search.best(), search.completions(tokenizer, None), strict=True)
         ]
