@@ -8,11 +8,12 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from octavo.config import EngineConfig
+from octavo.config.vllm_config import EngineArguments
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchFace
-from octavo.llm_engine import EngineArguments, LLMEngine
+from octavo.llm_engine import LLMEngine
 from octavo.llm_pooling import PoolingFace, as_prompts
 from octavo.outputs.processor import error_of
 from octavo.records import (

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from octavo.config import EngineConfig
-from octavo.config.vllm_config import ModelConfig, VllmConfig
+from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.garbage import freeze_until_exit
@@ -24,13 +24,6 @@ from octavo.telemetry.reader import Metric, read_metrics
 from octavo.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-
-class EngineArguments(Protocol):
-    """Whatever an engine's settings can be made from, such as :class:`octavo.compat.engine_args.EngineArgs`."""
-
-    def create_engine_config(self) -> EngineConfig:
-        """The settings, checked."""
 
 
 class LLMEngine(LocalControl):
@@ -91,16 +84,7 @@ class LLMEngine(LocalControl):
     @property
     def vllm_config(self) -> VllmConfig:
         """Settings as they were decided, under vLLM's names."""
-        info = self.core.info
-        return VllmConfig.of(
-            self._settings,
-            max_model_len=info.max_model_len,
-            vocab_size=info.vocab_size,
-            max_num_seqs=info.max_num_seqs,
-            block_size=info.block_size,
-            num_blocks=info.num_blocks,
-            is_pooling=info.pooling is not None,
-        )
+        return VllmConfig.of_engine(self._settings, self.core.info)
 
     @property
     def model_config(self) -> ModelConfig:

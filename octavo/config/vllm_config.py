@@ -1,9 +1,18 @@
 """A running engine's settings under vLLM's names, read-only: for logits processors and other code that reads them."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from octavo.config.settings import EngineConfig
+from octavo.records import EngineInfo
+
+
+class EngineArguments(Protocol):
+    """Whatever an engine's settings can be made from, such as :class:`octavo.compat.engine_args.EngineArgs`."""
+
+    def create_engine_config(self) -> EngineConfig:
+        """The settings, checked."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,6 @@ class SchedulerConfig:
 
     max_num_seqs: int
     policy: str
-    enable_chunked_prefill: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ class VllmConfig:
         max_num_seqs: int,
         block_size: int,
         num_blocks: int,
+        enable_prefix_caching: bool,
         is_pooling: bool,
     ) -> Self:
         """From an engine's settings and what was decided when it started."""
@@ -97,6 +106,20 @@ class VllmConfig:
                 seed=model.seed,
                 runner_type="pooling" if is_pooling else "generate",
             ),
-            CacheConfig(block_size, num_blocks, cache.gpu_memory_utilization, cache.enable_prefix_caching),
-            SchedulerConfig(max_num_seqs, scheduler.scheduling_policy, scheduler.enable_chunked_prefill),
+            CacheConfig(block_size, num_blocks, cache.gpu_memory_utilization, enable_prefix_caching),
+            SchedulerConfig(max_num_seqs, scheduler.scheduling_policy),
+        )
+
+    @classmethod
+    def of_engine(cls, settings: EngineConfig, info: EngineInfo) -> Self:
+        """From an engine's settings and its description."""
+        return cls.of(
+            settings,
+            max_model_len=info.max_model_len,
+            vocab_size=info.vocab_size,
+            max_num_seqs=info.max_num_seqs,
+            block_size=info.block_size,
+            num_blocks=info.num_blocks,
+            enable_prefix_caching=info.supports_prefix_caching,
+            is_pooling=info.pooling is not None,
         )

@@ -64,6 +64,7 @@ class Supervisor:
             # One may have been starting while stop() was called.
             if self._process is not None and self._process.returncode is None:
                 self._process.kill()
+                await self._process.wait()
 
     async def stop(self) -> None:
         """End the engine process."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from octavo.config import EngineConfig
+from octavo.config.vllm_config import VllmConfig
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.execution.offload import HostWeights, checksums
 from octavo.execution.pooling_runner import PoolingRunner, pooling_runner
@@ -147,7 +148,17 @@ class InProcessExecutor(Executor):
         if isinstance(model, PooledModel):
             self._runner = pooling_runner(model, self._config, plan, device, deterministic=deterministic)
             return
-        processors = load_processors(self._settings.model.logits_processors or [], self._settings, device)
+        vllm_config = VllmConfig.of(
+            self._settings,
+            max_model_len=plan.max_model_len,
+            vocab_size=self._config.vocab_size,
+            max_num_seqs=plan.max_num_seqs,
+            block_size=plan.block_size,
+            num_blocks=plan.num_blocks - 1,
+            enable_prefix_caching=plan.enable_prefix_caching,
+            is_pooling=False,
+        )
+        processors = load_processors(self._settings.model.logits_processors or [], vllm_config, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
         arguments = (model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
         if device.type == "cpu":
