@@ -56,7 +56,8 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
 
     def _take_engine(self, engine: LLMEngine) -> None:
         self.llm_engine = engine
-        self._engine, self._frontend, self._control = engine.core, engine.frontend, engine.control
+        self._engine, self._frontend, self._control = engine.core, engine.frontend, engine._control
+        self._held = engine._held
         self._inputs, self._outputs = engine.inputs, engine.outputs
         self._request_ids = count()
 

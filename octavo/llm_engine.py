@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
-from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.local_control import LocalControl
@@ -18,7 +17,7 @@ from octavo.inputs.processor import InputProcessor
 from octavo.outputs.meter import RequestMeter
 from octavo.outputs.pooling import Pooled, PoolingOutputs
 from octavo.outputs.processor import OutputProcessor
-from octavo.records import PoolingParams, PreparedRequest, PromptType, RequestOutput, SamplingParams
+from octavo.records import PoolingParams, PreparedRequest, PromptType, RequestOutput, SamplingParams, StepOutputs
 from octavo.telemetry.metrics import Metrics
 from octavo.telemetry.reader import Metric, read_metrics
 from octavo.tokenization import Tokenizer
@@ -34,6 +33,7 @@ class LLMEngine(LocalControl):
         chat_template: a chat template, or a file with one, instead of the model's own.
 
     Attributes:
+        settings: the engine's settings.
         core: the engine.
         frontend: tokenizer, chat template and sampling defaults.
         inputs: checks and tokenises prompts.
@@ -44,9 +44,9 @@ class LLMEngine(LocalControl):
     """
 
     def __init__(self, settings: EngineConfig, *, chat_template: str | None = None) -> None:
+        self.settings = settings
         self.frontend = Frontend.load(settings, chat_template)
         self.core = self._engine = EngineCore(settings)
-        self._settings = settings
         self._take_control(settings)
         self.inputs: InputProcessor = self.frontend.input_processor(self.core.info)
         self.outputs = OutputProcessor(self.frontend.tokenizer)
@@ -77,14 +77,9 @@ class LLMEngine(LocalControl):
         return cls(engine_args.create_engine_config())
 
     @property
-    def control(self) -> Control:
-        """Runs what an owner may do to the engine."""
-        return self._control
-
-    @property
     def vllm_config(self) -> VllmConfig:
         """Settings as they were decided, under vLLM's names."""
-        return VllmConfig.of_engine(self._settings, self.core.info)
+        return VllmConfig.of_engine(self.settings, self.core.info)
 
     @property
     def model_config(self) -> ModelConfig:
@@ -174,8 +169,14 @@ class LLMEngine(LocalControl):
         Raises:
             InvalidRequestError: the engine sleeps.
         """
-        self.core.check_awake()
-        step_outputs = self.core.step()
+        held = self._held.copy()
+        self._held.clear()
+        if not held:
+            self.core.check_awake()
+            held.append(self.core.step())
+        return [output for step_outputs in held for output in self._process(step_outputs)]
+
+    def _process(self, step_outputs: StepOutputs) -> list[RequestOutput | Pooled]:
         if self._meter is not None:
             self._meter.observe(step_outputs)
         self._pooling.process(step_outputs)
@@ -184,7 +185,8 @@ class LLMEngine(LocalControl):
             self.core.abort(processed.aborts)
             if self._meter is not None:
                 self._meter.end(processed.aborts, "stop")
-        pooled, self._pooled[:] = list(self._pooled), []
+        pooled = self._pooled.copy()
+        self._pooled.clear()
         return [*processed.outputs, *pooled]
 
     def abort_request(self, request_ids: str | Iterable[str], internal: bool = False) -> None:
@@ -229,6 +231,6 @@ class LLMEngine(LocalControl):
 
     def _open_metrics(self) -> Metrics:
         if self._metrics is None:
-            self._metrics = Metrics(self._settings.model.model, self.core.info.max_model_len)
+            self._metrics = Metrics(self.settings.model.model, self.core.info.max_model_len)
             self._metrics.set_cache_info(self.core.info)
         return self._metrics

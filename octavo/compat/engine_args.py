@@ -1,8 +1,7 @@
 """vLLM's ``EngineArgs``: an engine's settings before there is an engine."""
 
 import argparse
-import copy
-from dataclasses import field, fields, make_dataclass
+from dataclasses import field, make_dataclass
 from typing import Any, Self
 
 import msgspec
@@ -25,12 +24,10 @@ class _EngineArgs:
     """
 
     def __init__(self, model: str = _DEFAULT_MODEL, **settings: Any) -> None:
-        EngineConfig.from_kwargs(model=model, **settings)
-        # What is known, accepted and changes nothing has no field.
-        names = {entry.name for entry in fields(self)}  # type: ignore[arg-type]
-        values = {name: copy.copy(default) for name, default in _DEFAULTS.items()}
-        values.update({name: value for name, value in settings.items() if name in names}, model=model)
-        vars(self).update(values)
+        # An argument of vLLM's may have become a setting of another name, and one that changes nothing has no field.
+        config = EngineConfig.from_kwargs(model=model, **settings)
+        for section in ENGINE_SECTIONS:
+            vars(self).update(msgspec.structs.asdict(getattr(config, section)))
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -65,7 +62,9 @@ class _EngineArgs:
         Raises:
             ConfigError: a field was changed to a wrong value.
         """
-        return EngineConfig.from_kwargs(**{name: getattr(self, name) for name in _DEFAULTS})
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        changed = {name: value for name, value in values.items() if value != _DEFAULTS[name]}
+        return EngineConfig.from_kwargs(**{"model": _DEFAULT_MODEL} | changed)
 
 
 def _defaults() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from octavo.config import EngineConfig
 from octavo.config.vllm_config import VllmConfig
@@ -37,6 +38,15 @@ class Executor(ABC):
     @abstractmethod
     def has_weights(self) -> bool:
         """Whether they are there, on the device or in host memory."""
+
+    @property
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The model, on the device.
+
+        Raises:
+            InvalidRequestError: its weights are not there.
+        """
 
     @abstractmethod
     def submit(self, step: Step) -> PendingStep | HeldStep:
@@ -209,10 +219,14 @@ class InProcessExecutor(Executor):
         self._loaded = self._load(source)
         self._source = source
 
-    def weight_checksums(self) -> dict[str, str]:
+    @property
+    def model(self) -> CausalLM | PooledModel:
         if self._loaded is None or self._host_weights is not None:
             raise InvalidRequestError("The weights are not on the device; wake the engine first.")
-        return checksums(self._loaded)
+        return self._loaded
+
+    def weight_checksums(self) -> dict[str, str]:
+        return checksums(self.model)
 
     def shutdown(self) -> None:
         self._loaded = self._runner = self._host_weights = None

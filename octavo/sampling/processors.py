@@ -226,5 +226,7 @@ def _find(spec: type | str) -> type[LogitsProcessor]:
     missing = set(getattr(found, "__abstractmethods__", ()))
     missing |= {name for name in _METHODS if not callable(getattr(found, name, None))}
     if missing:
-        raise ConfigError(f"Logits processor {spec!r} does not implement {', '.join(sorted(missing))}.")
+        raise ConfigError(
+            f"Logits processor {spec!r} does not implement {', '.join(sorted(missing))} of LogitsProcessor."
+        )
     return found
