@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.cli.parser import with_hyphens
-
 
 def init_logger(name: str) -> logging.Logger:
     """A logger of the standard library."""
@@ -61,7 +59,15 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """As of argparse."""
         given = sys.argv[1:] if args is None else args
-        return super().parse_known_args([with_hyphens(argument) for argument in given], namespace)
+        return super().parse_known_args([_with_hyphens(argument) for argument in given], namespace)
+
+
+def _with_hyphens(argument: str) -> str:
+    """``--max_num_seqs=4`` as ``--max-num-seqs=4``; values are left alone."""
+    if not argument.startswith("--"):
+        return argument
+    name, separator, value = argument.partition("=")
+    return name.replace("_", "-") + separator + value
 
 
 def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
