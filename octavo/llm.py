@@ -205,7 +205,7 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         params: SamplingParams | None,
         priority: int,
         arrival_time: float,
-        truncate_prompt_tokens: int | None,
+        truncate_prompt_tokens: int | None = None,
     ) -> PreparedRequest:
         params = self.get_default_sampling_params() if params is None else params.clone()
         params.output_kind = RequestOutputKind.FINAL_ONLY
