@@ -4,15 +4,17 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from octavo.config import EngineConfig
+from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
 from octavo.engine.lifecycle import EngineLifecycle
 from octavo.engine.messages import check_sendable
 from octavo.engine.remote_control import RemoteControl
-from octavo.errors import ConfigError, OctavoError
+from octavo.errors import ConfigError, EngineDeadError, OctavoError
 from octavo.inputs.admission import Admission, Admitted
 from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.foreign import reject_foreign
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
@@ -48,22 +50,31 @@ class AsyncLLM(RemoteControl):
     that of :class:`RequestsInFlight`, limits and metrics that of :class:`Admission`.
 
     Args:
-        settings: the engine's settings.
+        settings: the engine's settings; None takes those of ``engine_settings``.
         chat_template: a chat template, or a file with one, instead of the model's own.
         address: where to listen for an engine that somebody else keeps alive; by default this object keeps its own.
         index: place among the frontends of that engine; part of the metrics' labels.
         served_name: what metrics and traces call the model; by default what the settings call it.
+        engine_settings: any setting of :mod:`octavo.config.settings` by name, ``model`` among them.
+
+    Raises:
+        ConfigError: a setting is wrong.
     """
 
     def __init__(
         self,
-        settings: EngineConfig,
+        settings: EngineConfig | None = None,
         *,
         chat_template: str | None = None,
         address: str | None = None,
         index: int = 0,
         served_name: str | None = None,
+        **engine_settings: object,
     ) -> None:
+        if settings is None:
+            settings = EngineConfig.from_kwargs(**engine_settings)
+        elif engine_settings:
+            raise ConfigError("Give the settings as one object or by name, not both.")
         if any(not isinstance(spec, str) for spec in settings.model.logits_processors or []):
             raise ConfigError(
                 "The engine runs in another process: give logits_processors by name, as 'package.module:Class'."
@@ -79,13 +90,65 @@ class AsyncLLM(RemoteControl):
         self._inputs: InputProcessor | None = None
         self._admission: Admission | None = None
         self._numbers = itertools.count(1)
+        self._start_lock = asyncio.Lock()
         endpoint = settings.logging.otlp_traces_endpoint
         self._tracer = None if endpoint is None else Tracer(endpoint)
 
     @classmethod
-    def from_engine_args(cls, **settings: object) -> "AsyncLLM":
-        """Build from flat keyword arguments, named like the settings."""
-        return cls(EngineConfig.from_kwargs(**settings))
+    def from_engine_args(
+        cls,
+        engine_args: EngineArguments | None = None,
+        start_engine_loop: bool = True,
+        usage_context: object = None,
+        stat_loggers: object = None,
+        **settings: object,
+    ) -> Self:
+        """Build from an ``AsyncEngineArgs``, or from flat keyword arguments, named like the settings.
+
+        Args:
+            start_engine_loop, usage_context: taken for compatibility.
+            stat_loggers: not supported; ``metrics`` has the figures.
+        """
+        reject_foreign(stat_loggers=stat_loggers)
+        if engine_args is None:
+            return cls(EngineConfig.from_kwargs(**settings))
+        if settings:
+            raise ConfigError("Give the settings as one object or by name, not both.")
+        return cls(engine_args.create_engine_config())
+
+    @property
+    def error(self) -> OctavoError | None:
+        """Why the engine is gone for good, None while it is not."""
+        return self._engine.error
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            ConfigError: the model was loaded without one, or is not started.
+        """
+        if self.tokenizer is None:
+            raise ConfigError("There is no tokenizer: the engine is not started, or was told to do without.")
+        return self.tokenizer
+
+    @property
+    def vllm_config(self) -> VllmConfig:
+        """Settings as they were decided when the engine started, under vLLM's names."""
+        return VllmConfig.of_engine(self.settings, self.info)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The part about the model."""
+        return self.vllm_config.model_config
+
+    async def check_health(self) -> None:
+        """Return if the engine is there and gets on.
+
+        Raises:
+            OctavoError: it is gone for good, or does not get on.
+        """
+        if not self.is_healthy:
+            raise self.error or EngineDeadError(self.fault or "The engine is not running at the moment.")
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -151,12 +214,19 @@ class AsyncLLM(RemoteControl):
         return self._admission
 
     async def start(self) -> None:
-        """Start the engine and wait until it is loaded.
+        """Start the engine and wait until it is loaded; the first request does so if nobody did before.
 
         Raises:
             OctavoError: the model or a setting is wrong.
             EngineDeadError: the engine did not start.
         """
+        async with self._start_lock:
+            if self._engine.error is not None:
+                raise self._engine.error
+            if self._admission is None:
+                await self._start()
+
+    async def _start(self) -> None:
         self._engine.start()
         try:
             # The engine process loads weights meanwhile.
@@ -200,6 +270,8 @@ class AsyncLLM(RemoteControl):
             RequestFailedError: the request failed in the engine.
             EngineDeadError: the engine is gone for good.
         """
+        if self._admission is None:
+            await self.start()
         self._check_admission()
         process = partial(
             self.input_processor.process,
@@ -260,6 +332,8 @@ class AsyncLLM(RemoteControl):
         truncate_prompt_tokens: int | None = None,
     ) -> AsyncGenerator[Pooled, None]:
         """The vector of a prompt, as the one output; closing the generator aborts the request. Raises as generate."""
+        if self._admission is None:
+            await self.start()
         options = PoolingOptions(priority, cache_salt, truncate_prompt_tokens)
         process = partial(self.pooling_processor.process, request_id, prompt, pooling_params, None, options)
         prepared = await asyncio.to_thread(process) if _is_long(prompt) else process()
@@ -308,6 +382,13 @@ class AsyncLLM(RemoteControl):
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             await asyncio.to_thread(tracer.shutdown)
+
+    def close(self) -> None:
+        """The same at once, without waiting for anything; for those that cannot await :meth:`shutdown`."""
+        self._engine.close()
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            tracer.shutdown()
 
     def handle_ready(self) -> list[EngineRequest]:
         """A new engine is there: what it is to work on."""

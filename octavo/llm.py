@@ -3,20 +3,19 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 from tqdm import tqdm
 
 from octavo.config import EngineConfig
-from octavo.engine.core import EngineCore
-from octavo.engine.garbage import freeze_until_exit
+from octavo.config.vllm_config import EngineArguments
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
-from octavo.inputs.frontend import Frontend
-from octavo.inputs.processor import InputProcessor
+from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchFace
+from octavo.llm_engine import LLMEngine
 from octavo.llm_pooling import PoolingFace, as_prompts
-from octavo.outputs.processor import OutputProcessor, error_of
+from octavo.outputs.processor import error_of
 from octavo.records import (
     PreparedRequest,
     PromptType,
@@ -25,6 +24,7 @@ from octavo.records import (
     SamplingParams,
     TokensPrompt,
 )
+from octavo.telemetry.reader import Metric
 from octavo.tokenization import Tokenizer
 
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -44,15 +44,22 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
     """
 
     def __init__(self, model: str, *, chat_template: str | None = None, **settings: Any) -> None:
-        self._settings = EngineConfig.from_kwargs(model=model, **settings)
-        self._frontend = Frontend.load(self._settings, chat_template)
-        self._engine = EngineCore(self._settings)
-        self._take_control(self._settings)
-        self._inputs: InputProcessor = self._frontend.input_processor(self._engine.info)
-        self._outputs = OutputProcessor(self._frontend.tokenizer)
+        given = {"disable_log_stats": True} | settings
+        self._take_engine(LLMEngine(EngineConfig.from_kwargs(model=model, **given), chat_template=chat_template))
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArguments) -> Self:
+        """Build from an ``EngineArgs``."""
+        llm = cls.__new__(cls)
+        llm._take_engine(LLMEngine.from_engine_args(engine_args))
+        return llm
+
+    def _take_engine(self, engine: LLMEngine) -> None:
+        self.llm_engine = engine
+        self._engine, self._frontend, self._control = engine.core, engine.frontend, engine._control
+        self._held = engine._held
+        self._inputs, self._outputs = engine.inputs, engine.outputs
         self._request_ids = count()
-        # What exists by now stays; a garbage collection between two steps need not look at it again.
-        freeze_until_exit()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer.
@@ -60,9 +67,11 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         Raises:
             ConfigError: the model was loaded without one.
         """
-        if self._frontend.tokenizer is None:
-            raise ConfigError("The model was loaded with skip_tokenizer_init; it has no tokenizer.")
-        return self._frontend.tokenizer
+        return self.llm_engine.get_tokenizer()
+
+    def get_metrics(self) -> list[Metric]:
+        """Figures as of now, with vLLM's names; see :meth:`LLMEngine.get_metrics`."""
+        return self.llm_engine.get_metrics()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Sampling parameters as the model's generation config suggests them."""
@@ -73,8 +82,11 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         prompts: PromptType | Sequence[PromptType],
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., tqdm] = True,
+        lora_request: object = None,
         *,
         priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        mm_processor_kwargs: object = None,
     ) -> list[RequestOutput]:
         """Complete prompts.
 
@@ -83,6 +95,8 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             sampling_params: for all prompts, or one for each; None takes the model's defaults.
             use_tqdm: show a progress bar, or the class to show it with.
             priority: for all prompts, or one for each; lower runs first under the priority policy.
+            tokenization_kwargs: ``truncate_prompt_tokens``, as of :class:`~octavo.inputs.processor.InputProcessor`.
+            lora_request, mm_processor_kwargs: not supported.
 
         Returns:
             One output per prompt, in order.
@@ -91,12 +105,14 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             InvalidRequestError: a prompt or parameter is wrong; the other requests are ended.
             RequestFailedError: a request failed in the engine.
         """
+        reject_foreign(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        truncate = prompt_truncation(tokenization_kwargs)
         items = as_prompts(prompts)
         params = _one_each(sampling_params, len(items), "sampling_params")
         priorities = _one_each(priority, len(items), "priority")
         now = time.time()
         prepared = (
-            self._prepare(prompt, param, rank or 0, now)
+            self._prepare(prompt, param, rank or 0, now, truncate)
             for prompt, param, rank in zip(items, params, priorities, strict=True)
         )
         return self._run(prepared, len(items), use_tqdm)
@@ -106,15 +122,43 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., tqdm] = True,
+        lora_request: object = None,
         *,
         priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        **chat_options: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several.
+
+        Args:
+            messages: a conversation is a list of messages with ``role`` and ``content``.
+            chat_options: as of :meth:`preprocess_chat`; the other arguments as of :meth:`generate`.
+
+        Raises:
+            ChatTemplateError: the template is missing or refuses the conversation.
+        """
+        prompts = self.preprocess_chat(messages, **chat_options)
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm,
+            lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+        )
+
+    def preprocess_chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
-    ) -> list[RequestOutput]:
-        """Answer one conversation or several.
+        mm_processor_kwargs: object = None,
+    ) -> list[TokensPrompt]:
+        """Write conversations as prompts, one for each, as :meth:`chat` answers them.
 
         Args:
             messages: a conversation is a list of messages with ``role`` and ``content``.
@@ -123,16 +167,24 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             continue_final_message: let the answer go on where the last message ends.
             tools: descriptions of functions, for the template.
             chat_template_kwargs: further values for the template.
+            chat_template_content_format: ``auto``; messages' content is given as the template reads it.
+            mm_processor_kwargs: not supported.
 
         Raises:
             ChatTemplateError: the template is missing or refuses the conversation.
         """
+        reject_foreign(mm_processor_kwargs=mm_processor_kwargs)
+        if chat_template_content_format != "auto":
+            raise InvalidRequestError(
+                f"chat_template_content_format must be 'auto', got {chat_template_content_format!r}.",
+                "chat_template_content_format",
+            )
         renderer = self._frontend.chat_renderer
         if renderer is None:
             raise ConfigError("Chat needs a tokenizer; the model was loaded with skip_tokenizer_init.")
         if chat_template is not None:
             renderer = renderer.with_template(chat_template)
-        prompts: list[TokensPrompt] = [
+        return [
             renderer.render(
                 list(conversation),
                 tools=tools,
@@ -142,25 +194,36 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             )
             for conversation in _as_conversations(messages)
         ]
-        return self.generate(prompts, sampling_params, use_tqdm, priority=priority)
 
     def shutdown(self) -> None:
         """Give the model's memory back; the object cannot be used afterwards."""
         self._engine.shutdown()
 
     def _prepare(
-        self, prompt: PromptType, params: SamplingParams | None, priority: int, arrival_time: float
+        self,
+        prompt: PromptType,
+        params: SamplingParams | None,
+        priority: int,
+        arrival_time: float,
+        truncate_prompt_tokens: int | None = None,
     ) -> PreparedRequest:
         params = self.get_default_sampling_params() if params is None else params.clone()
         params.output_kind = RequestOutputKind.FINAL_ONLY
         return self._inputs.process(
-            str(next(self._request_ids)), prompt, params, priority=priority, arrival_time=arrival_time
+            str(next(self._request_ids)),
+            prompt,
+            params,
+            priority=priority,
+            arrival_time=arrival_time,
+            truncate_prompt_tokens=truncate_prompt_tokens,
         )
 
     def _run(
         self, prepared: Iterable[PreparedRequest], total: int, use_tqdm: bool | Callable[..., tqdm]
     ) -> list[RequestOutput]:
         self._engine.check_awake()
+        if self.llm_engine.has_unfinished_requests():
+            raise InvalidRequestError("llm_engine has unfinished requests of its own; step it to their ends first.")
         coming = iter(prepared)
         started: list[PreparedRequest] = []
         done: dict[str, RequestOutput] = {}
@@ -173,7 +236,7 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             # After an error or Ctrl-C nothing of this call stays behind.
             for request in started:
                 if request.request_id not in done:
-                    self._engine.abort(self._outputs.abort(request.request_id))
+                    self.llm_engine.abort_request(request.request_id)
         return [done[request.request_id] for request in started]
 
     def _start_some(self, coming: Iterator[PreparedRequest], started: list[PreparedRequest]) -> None:
@@ -188,17 +251,12 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             if request is None:
                 return
             started.append(request)
-            self._outputs.add(request)
-            for child in request.children:
-                self._engine.add(child)
+            self.llm_engine.submit(request)
             room -= len(request.prompt_token_ids)
 
     def _run_step(self, done: dict[str, RequestOutput], bar: tqdm) -> None:
-        processed = self._outputs.process(self._engine.step())
-        if processed.aborts:
-            self._engine.abort(processed.aborts)
-        for output in processed.outputs:
-            if not output.finished:
+        for output in self.llm_engine.step():
+            if not isinstance(output, RequestOutput) or not output.finished:
                 continue
             error = error_of(output)
             if error is not None:

@@ -7,6 +7,7 @@ from itertools import count
 from tqdm import tqdm
 
 from octavo.errors import InvalidRequestError
+from octavo.inputs.foreign import reject_foreign
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.processor import InputProcessor
 from octavo.llm_pooling import as_prompts
@@ -40,9 +41,9 @@ class BeamSearchFace(ABC):
         self,
         prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
+        lora_request: object = None,
         use_tqdm: bool = False,
         concurrency_limit: int | None = None,
-        *,
         priority: int | Sequence[int] | None = None,
     ) -> list[BeamSearchOutput]:
         """The likeliest texts that follow prompts, as far as a search finds them.
@@ -50,6 +51,7 @@ class BeamSearchFace(ABC):
         Each token is a request of its own for each text; the prefix cache makes them cheap.
 
         Args:
+            lora_request: not supported.
             use_tqdm: show a progress bar over the prompts.
             concurrency_limit: most prompts to work on at a time; None is all.
             priority: for all prompts, or one for each.
@@ -58,6 +60,7 @@ class BeamSearchFace(ABC):
             InvalidRequestError: a prompt or parameter is wrong; nothing has run then.
             RequestFailedError: a request failed in the engine.
         """
+        reject_foreign(lora_request=lora_request)
         items = as_prompts(prompts)
         priorities = list(priority) if isinstance(priority, Sequence) else [priority or 0] * len(items)
         if len(priorities) != len(items):
@@ -118,10 +121,10 @@ class BeamSearchFace(ABC):
                 prompt,
                 [*prepared.prompt_token_ids, *beam.token_ids],
                 list(beam.logprobs),
-                beam.cum_logprob,
-                None if tokenizer is None else prompt_text + completion.text,
-                completion.finish_reason,
-                beam.end_token,
+                cum_logprob=beam.cum_logprob,
+                text=None if tokenizer is None else prompt_text + completion.text,
+                finish_reason=completion.finish_reason,
+                stop_reason=beam.end_token,
             )
             for beam, completion in zip(search.best(), search.completions(tokenizer, None), strict=True)
         ]

@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
+from octavo.inputs.foreign import reject_foreign
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.scoring import Outputs, Score, ScoringJob, ScoringOptions, make_pairs, proceed, score_pairs
@@ -42,6 +43,7 @@ class PoolingFace:
         pooling_params: Params = None,
         *,
         use_tqdm: Bar = True,
+        lora_request: object = None,
         pooling_task: PoolingTask | None = None,
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[Pooled]:
@@ -52,6 +54,7 @@ class PoolingFace:
             pooling_params: for all prompts, or one for each.
             pooling_task: ``embed``, ``classify``, ``token_embed`` or ``token_classify``; None is what the model is for.
             tokenization_kwargs: ``truncate_prompt_tokens``, ``truncation_side`` and ``add_special_tokens``.
+            lora_request: not supported.
 
         Returns:
             One output per prompt, in order; its tensor is at ``outputs.data``.
@@ -60,6 +63,7 @@ class PoolingFace:
             InvalidRequestError: a prompt or parameter is wrong, or the model writes text; nothing has run then.
             RequestFailedError: a request failed in the engine.
         """
+        reject_foreign(lora_request=lora_request)
         items = as_prompts(prompts)
         given = _one_each(pooling_params, len(items))
         processor, options = self._pooling_processor(), _options(tokenization_kwargs)
@@ -75,6 +79,7 @@ class PoolingFace:
         *,
         use_tqdm: Bar = True,
         pooling_params: Params = None,
+        lora_request: object = None,
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """An embedding for each prompt; arguments and errors as of :meth:`encode`."""
@@ -82,6 +87,7 @@ class PoolingFace:
             prompts,
             pooling_params,
             use_tqdm=use_tqdm,
+            lora_request=lora_request,
             pooling_task="embed",
             tokenization_kwargs=tokenization_kwargs,
         )
@@ -102,6 +108,7 @@ class PoolingFace:
         *,
         pooling_params: Params = None,
         use_tqdm: Bar = True,
+        lora_request: object = None,
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """Probabilities of classes for each prompt; arguments and errors as of :meth:`encode`."""
@@ -109,6 +116,7 @@ class PoolingFace:
             prompts,
             pooling_params,
             use_tqdm=use_tqdm,
+            lora_request=lora_request,
             pooling_task="classify",
             tokenization_kwargs=tokenization_kwargs,
         )
@@ -130,6 +138,7 @@ class PoolingFace:
         *,
         use_tqdm: Bar = True,
         pooling_params: PoolingParams | None = None,
+        lora_request: object = None,
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[ScoringRequestOutput]:
         """How well texts match: one with each of several, or text by text.
@@ -140,6 +149,7 @@ class PoolingFace:
         Raises:
             InvalidRequestError: as of :meth:`encode`; also if the numbers of texts do not go together.
         """
+        reject_foreign(lora_request=lora_request)
         pairs = make_pairs(_as_texts(data_1, "data_1"), _as_texts(data_2, "data_2"))
         options = ScoringOptions(_options(tokenization_kwargs))
         ids = (str(next(self._request_ids)) for _ in count())

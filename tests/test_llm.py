@@ -15,7 +15,7 @@ from tiny_llama import EOS, SETTINGS, VOCAB_SIZE, write_model
 from octavo import LLM, SamplingParams
 from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError, RequestFailedError
 from octavo.execution.executor import InProcessExecutor
-from octavo.records import EngineRequest, EngineStats, RequestOutput, Step, StepOutputs
+from octavo.records import EngineRequest, EngineStats, FlatLogprobs, RequestOutput, Step, StepOutputs
 from octavo.sampling import AdapterLogitsProcessor
 from octavo.scheduling.request import Request
 
@@ -260,6 +260,19 @@ class TestSampling:
             token_id in (position or {})
             for token_id, position in zip([8, 7, 6], output.prompt_logprobs[1:], strict=True)
         ] == [True] * 3
+
+    def test_flat_logprobs_are_the_same(self, llm: LLM) -> None:
+        plain, flat = (
+            llm.generate([[8, 7, 6]], seeded(1, logprobs=3, prompt_logprobs=2, flat_logprobs=is_flat), use_tqdm=False)[
+                0
+            ]
+            for is_flat in (False, True)
+        )
+        logprobs, prompt_logprobs = flat.outputs[0].logprobs, flat.prompt_logprobs
+        assert isinstance(logprobs, FlatLogprobs) and isinstance(prompt_logprobs, FlatLogprobs)
+        assert list(logprobs) == plain.outputs[0].logprobs
+        assert plain.prompt_logprobs is not None
+        assert list(prompt_logprobs) == [{}, *plain.prompt_logprobs[1:]]
 
     def test_prompt_logprobs_are_the_same_behind_a_cached_prefix(self, llm: LLM) -> None:
         params = seeded(1, prompt_logprobs=0)

@@ -99,6 +99,13 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     logits_processors: Annotated[
         list[Any] | None, Meta(description="Custom logit processors: classes, or names as package.module:Class.")
     ] = None
+    allowed_functions: Annotated[
+        list[str] | None,
+        Meta(
+            description="Functions, as package.module:function, that AsyncLLM.collective_rpc may call in the engine's "
+            "process; none by default."
+        ),
+    ] = None
     enforce_eager: Annotated[bool, Meta(description="Never capture device graphs.")] = False
 
 

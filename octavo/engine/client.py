@@ -95,6 +95,13 @@ class EngineClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.close_now()
+
+    def close_now(self) -> None:
+        """Stop listening; tasks end when they have their next turn."""
+        for task in self._tasks:
+            if not task.get_loop().is_closed():
+                task.cancel()
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(0)

@@ -1,17 +1,21 @@
 """What an owner may do to a running engine: pause, sleep, replace weights, take profiles."""
 
+import importlib
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.state import AS_CONFIGURED, EngineState
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.execution.profiling import StepProfiler
+from octavo.execution.worker import Worker
 from octavo.records import StepOutputs
 
 logger = logging.getLogger(__name__)
@@ -50,6 +54,7 @@ class Control:
         self._core = core
         self._deliver, self._announce = deliver, announce
         self._profiler = StepProfiler(settings.logging.profiler_config)
+        self._allowed = frozenset(settings.model.allowed_functions or ())
         folder = settings.load.weight_update_dir
         self._weights_folder = None if folder is None else Path(folder).resolve()
         self._weight_version = state.weight_version
@@ -242,6 +247,43 @@ class Control:
     def _weight_checksums(self) -> dict[str, str]:
         return self._core.executor.weight_checksums()
 
+    def _collective_rpc(
+        self, method: str | Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Job:
+        """Call a function with the worker, between two steps; returns a list with what it returns.
+
+        Args:
+            method: the function; from another process its name, as ``package.module:function``, which the owner allows.
+        """
+        function = self._allowed_function(method) if isinstance(method, str) else method
+        core = self._core
+        while not core.is_quiet:
+            core.is_paused = True
+            yield
+        core.is_paused = self._is_paused
+        return [function(Worker(core.executor), *args, **(kwargs or {}))]
+
+    def _allowed_function(self, name: str) -> Callable[..., Any]:
+        """A function that the owner lets other processes call by this name."""
+        if name not in self._allowed:
+            raise InvalidRequestError(
+                f"collective_rpc does not run {name!r} across processes: the owner allows functions with "
+                "allowed_functions, as 'package.module:function'.",
+                "method",
+            )
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Whatever goes wrong there must not end the engine.
+            try:
+                module, _, attribute = name.partition(":")
+                value = getattr(importlib.import_module(module), attribute)(*args, **kwargs)
+                msgspec.msgpack.encode(value)
+            except Exception as error:
+                raise InvalidRequestError(f"{name} failed: {type(error).__name__}: {error}", "method") from error
+            return value
+
+        return call
+
     def _check_paused(self) -> None:
         if not self._core.is_paused:
             raise InvalidRequestError("Pause the engine before its weights are updated.")
@@ -264,6 +306,7 @@ class Control:
 # Not bound to an object: that would hold itself, and the engine's memory with it, until garbage is collected.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abort": Control._abort,
+    "collective_rpc": Control._collective_rpc,
     "finish_weight_update": Control._finish_weight_update,
     "pause": Control._pause,
     "reset_prefix_cache": Control._reset_prefix_cache,

@@ -165,6 +165,18 @@ class EngineLifecycle:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def close(self) -> None:
+        """The same at once; the engine process is gone when its loop has had another turn, or has ended."""
+        self._die(EngineDeadError("The engine is shut down."))
+        supervision, client, folder = self._supervision, self._client, self._folder
+        self._supervisor = self._supervision = self._client = self._folder = None
+        if supervision is not None and not supervision.get_loop().is_closed():
+            supervision.cancel()
+        if client is not None:
+            client.close_now()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
     async def _supervise(self, supervisor: Supervisor) -> None:
         await supervisor.run()
         self._die(EngineDeadError("The engine stopped and does not come back; see the log."))

@@ -1,12 +1,19 @@
 """What an owner may do to an engine in its own process, as methods."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import nn
 
 from octavo.config import EngineConfig
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
+from octavo.execution.worker import Worker
 from octavo.records import StepOutputs
+
+T = TypeVar("T")
 
 
 class LocalControl:
@@ -18,14 +25,56 @@ class LocalControl:
 
     _engine: EngineCore
     _control: Control
+    _held: list[StepOutputs]
 
     def _take_control(self, settings: EngineConfig) -> None:
         """Set up what the methods need.
 
+        What requests bring while a method runs is held in ``_held`` for whoever runs them.
+
         Raises:
             ConfigError: a setting is wrong.
         """
-        self._control = Control(self._engine, settings, _ignore, _do_nothing)
+        self._held = []
+        self._control = Control(self._engine, settings, self._held.append, _do_nothing)
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., T],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[T]:
+        """Call a function beside the model, in this process, between two steps.
+
+        Args:
+            method: called with a :class:`~octavo.execution.worker.Worker` and the arguments, or the name of one of the
+                worker's methods.
+            timeout: taken for compatibility.
+
+        Returns:
+            What it returned, once per device.
+        """
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def call(worker: Worker) -> None:
+            try:
+                function = getattr(worker, method) if isinstance(method, str) else partial(method, worker)
+                results.append(function(*args, **(kwargs or {})))
+            except BaseException as error:
+                errors.append(error)
+
+        if isinstance(method, str) and (method.startswith("_") or not callable(getattr(Worker, method, None))):
+            raise InvalidRequestError(f"The worker has no method {method!r}.", "method")
+        self._call("collective_rpc", method=call)
+        if errors:
+            raise errors[0]
+        return results
+
+    def apply_model(self, func: Callable[[nn.Module], T]) -> list[T]:
+        """Call a function with the model; as of :meth:`collective_rpc`."""
+        return self.collective_rpc(lambda worker: func(worker.model))
 
     def sleep(self, level: int = 1) -> None:
         """Give memory back: 1 moves weights to host memory and drops the cache, 2 drops both, 0 only pauses."""
@@ -70,16 +119,13 @@ class LocalControl:
         self._control.call(name, arguments, lambda value, error: replies.append((value, error)))
         # The last requests may have ended while a step that begun before was under way.
         while not replies:
-            self._engine.step()
+            if outputs := self._engine.step():
+                self._held.append(outputs)
             self._control.advance()
         ((value, error),) = replies
         if error is not None:
             raise InvalidRequestError(error)
         return value
-
-
-def _ignore(outputs: StepOutputs) -> None:
-    """Nobody waits for outputs of requests between calls."""
 
 
 def _do_nothing() -> None:

@@ -1,9 +1,12 @@
 """What an owner may do to an engine in another process, as methods."""
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.config import EngineConfig
+from octavo.errors import InvalidRequestError
 from octavo.records import EngineStats
 from octavo.telemetry.metrics import Metrics
 
@@ -119,4 +122,31 @@ class RemoteControl(ABC):
     async def compute_weight_checksums(self) -> dict[str, str]:
         """A checksum of each tensor of the model."""
         found: dict[str, str] = await self.call_engine("weight_checksums")
+        return found
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,  # noqa: ASYNC109 (vLLM's name)
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a function beside the model, in the engine's process, between two steps.
+
+        Args:
+            method: its name, ``package.module:function``, one of the setting ``allowed_functions``; it is called with
+                a :class:`~octavo.execution.worker.Worker` and the arguments, and arguments and result are plain data.
+            timeout: seconds to wait; None waits for as long as it takes.
+
+        Raises:
+            TimeoutError: it takes longer; it is not stopped.
+        """
+        if not isinstance(method, str):
+            raise InvalidRequestError(
+                "The engine runs in another process: name the function, as 'package.module:function'.", "method"
+            )
+        async with asyncio.timeout(timeout):
+            found: list[Any] = await self.call_engine(
+                "collective_rpc", method=method, args=list(args), kwargs=kwargs or {}
+            )
         return found

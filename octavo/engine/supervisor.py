@@ -63,7 +63,10 @@ class Supervisor:
         finally:
             # One may have been starting while stop() was called.
             if self._process is not None and self._process.returncode is None:
+                assert self._process.stdin is not None
+                self._process.stdin.close()
                 self._process.kill()
+                await self._process.wait()
 
     async def stop(self) -> None:
         """End the engine process."""

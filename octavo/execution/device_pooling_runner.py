@@ -31,7 +31,8 @@ class DevicePoolingRunner(DeviceRunner):
         self._take_changes(step)
         self.pooling.take_changes(step)
         shape = shape_of(step)
-        hidden = self._hidden(shape)
+        with self.prompt_vectors.put_in_place(step):
+            hidden = self._hidden(shape)
         self.inputs.append(self.state, shape.num_rows)
         return self.pooling.run(step, hidden[: shape.num_tokens])
 

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from octavo.config import EngineConfig
+from octavo.config.vllm_config import VllmConfig
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.execution.offload import HostWeights, checksums
 from octavo.execution.pooling_runner import PoolingRunner, pooling_runner
@@ -36,6 +38,15 @@ class Executor(ABC):
     @abstractmethod
     def has_weights(self) -> bool:
         """Whether they are there, on the device or in host memory."""
+
+    @property
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The model, on the device.
+
+        Raises:
+            InvalidRequestError: its weights are not there.
+        """
 
     @abstractmethod
     def submit(self, step: Step) -> PendingStep | HeldStep:
@@ -147,7 +158,17 @@ class InProcessExecutor(Executor):
         if isinstance(model, PooledModel):
             self._runner = pooling_runner(model, self._config, plan, device, deterministic=deterministic)
             return
-        processors = load_processors(self._settings.model.logits_processors or [], self._settings, device)
+        vllm_config = VllmConfig.of(
+            self._settings,
+            max_model_len=plan.max_model_len,
+            vocab_size=self._config.vocab_size,
+            max_num_seqs=plan.max_num_seqs,
+            block_size=plan.block_size,
+            num_blocks=plan.num_blocks - 1,
+            enable_prefix_caching=plan.enable_prefix_caching,
+            is_pooling=False,
+        )
+        processors = load_processors(self._settings.model.logits_processors or [], vllm_config, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
         arguments = (model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
         if device.type == "cpu":
@@ -198,10 +219,14 @@ class InProcessExecutor(Executor):
         self._loaded = self._load(source)
         self._source = source
 
-    def weight_checksums(self) -> dict[str, str]:
+    @property
+    def model(self) -> CausalLM | PooledModel:
         if self._loaded is None or self._host_weights is not None:
             raise InvalidRequestError("The weights are not on the device; wake the engine first.")
-        return checksums(self._loaded)
+        return self._loaded
+
+    def weight_checksums(self) -> dict[str, str]:
+        return checksums(self.model)
 
     def shutdown(self) -> None:
         self._loaded = self._runner = self._host_weights = None

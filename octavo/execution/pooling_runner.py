@@ -86,7 +86,8 @@ class DecoderPoolingRunner(ModelRunner):
         self._take_changes(step)
         self.pooling.take_changes(step)
         inputs = self._prepare_inputs(step)
-        hidden = self._forward(inputs, self._plan_attention(step, inputs))
+        with self.prompt_vectors.put_in_place(step):
+            hidden = self._forward(inputs, self._plan_attention(step, inputs))
         self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
         return self.pooling.run(step, hidden)
 

@@ -1,5 +1,6 @@
 """What a frontend needs of a model besides the engine: tokenizer, chat template, sampling defaults."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ from octavo.config import EngineConfig
 from octavo.hub import ModelSource, find_files, find_model, load_generation_config, tokenizer_path
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
-from octavo.records import EngineInfo
+from octavo.records import EngineInfo, SamplingParams
 from octavo.tokenization import Tokenizer, load_tokenizer, read_chat_template
 from octavo.tokenization.chat_template import compile_template
 
@@ -55,7 +56,11 @@ class Frontend:
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
 
     def input_processor(self, info: EngineInfo) -> InputProcessor:
-        """The processor for an engine that has started."""
+        """The processor for an engine that has started.
+
+        Raises:
+            ConfigError: a logits processor cannot be found.
+        """
         model = self.settings.model
         return InputProcessor(
             info,
@@ -64,7 +69,19 @@ class Frontend:
             default_params=self.default_params,
             max_logprobs=model.max_logprobs,
             seed=model.seed,
+            validators=_validators(model.logits_processors or []),
         )
+
+
+def _validators(specs: Sequence[type | str]) -> list[Callable[[SamplingParams], None]]:
+    """What logits processors have to say on a request's parameters."""
+    if not specs:
+        return []
+    # Only here a frontend needs torch, which takes a second to import.
+    from octavo.sampling.processors import processor_classes
+
+    classes = processor_classes(specs)
+    return [found.validate_params for found in classes if callable(getattr(found, "validate_params", None))]
 
 
 def _default_params(settings: EngineConfig, generation: dict[str, Any]) -> dict[str, Any]:

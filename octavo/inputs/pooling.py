@@ -3,10 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.errors import InvalidRequestError, PromptTooLongError
 from octavo.inputs.processor import MAX_SALT_LENGTH
-from octavo.inputs.prompts import check_token_ids, plain_ints
+from octavo.inputs.prompts import ParsedPrompt, check_prompt_keys, check_token_ids, embeds_prompt, plain_ints
 from octavo.inputs.texts import Side, cut, encode_text
 from octavo.records import (
     EngineInfo,
@@ -17,6 +18,7 @@ from octavo.records import (
     PoolingSpec,
     PoolingTask,
     PreparedRequest,
+    PromptEmbeds,
     PromptType,
     SamplingParams,
 )
@@ -105,8 +107,10 @@ class PoolingProcessor:
             PromptTooLongError: the prompt does not fit.
         """
         request = self.resolve(params, task)
-        text, token_ids, salt = self._read(prompt, options)
-        return self.prepare(request_id, text, token_ids, request, params, options, salt)
+        parsed = self._read(prompt, options)
+        return self.prepare(
+            request_id, parsed.text, parsed.token_ids, request, params, options, parsed.cache_salt, parsed.embeds
+        )
 
     def resolve(self, params: PoolingParams | None, task: PoolingTask | None = None) -> PoolingRequest:
         """What the engine is to do; arguments and errors as of :meth:`process`."""
@@ -138,8 +142,9 @@ class PoolingProcessor:
         params: PoolingParams | None = None,
         options: PoolingOptions = PoolingOptions(),
         cache_salt: str | None = None,
+        prompt_embeds: PromptEmbeds | None = None,
     ) -> PreparedRequest:
-        """The request for tokens that are there already; errors as of :meth:`process`."""
+        """The request for tokens, or vectors, that are there already; errors as of :meth:`process`."""
         if not token_ids:
             raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
         if len(token_ids) > self._info.max_model_len:
@@ -164,6 +169,7 @@ class PoolingProcessor:
             arrival_time=arrival_time,
             cache_salt=_checked_salt(options.cache_salt or cache_salt),
             pooling=request,
+            prompt_embeds=prompt_embeds,
         )
         return PreparedRequest(request_id, text, token_ids, sampling, [child], arrival_time)
 
@@ -183,12 +189,15 @@ class PoolingProcessor:
             )
         return wanted
 
-    def _read(self, prompt: object, options: PoolingOptions) -> tuple[str | None, list[int], str | None]:
-        """Text, token ids and cache salt of a prompt in any of its shapes."""
+    def _read(self, prompt: object, options: PoolingOptions) -> ParsedPrompt:
+        """A prompt in any of its shapes."""
         text: str | None = None
         given: object = prompt
         salt: object = None
         if isinstance(prompt, Mapping):
+            check_prompt_keys(prompt)
+            if prompt.get("prompt_embeds") is not None:
+                return self._read_embeds(prompt, options)
             given, salt = prompt.get("prompt_token_ids"), prompt.get("cache_salt")
             text = prompt.get("prompt") if isinstance(prompt.get("prompt"), str) else None
             given = text if given is None else given
@@ -198,7 +207,7 @@ class PoolingProcessor:
         if isinstance(given, str):
             side, has_frame = options.truncation_side, options.add_special_tokens
             ids = encode_text(self.tokenizer, given, limit=limit, side=side, add_special_tokens=has_frame)
-            return given, ids, salt
+            return ParsedPrompt(ids, given, salt)
         if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
             raise InvalidRequestError(
                 "An input must be a text, a list of token ids, or a dictionary with prompt or prompt_token_ids.",
@@ -207,7 +216,12 @@ class PoolingProcessor:
         ids = plain_ints(given, "prompt")
         if limit is not None:
             ids = cut(ids, limit, options.truncation_side)
-        return text, ids, salt
+        return ParsedPrompt(ids, text, salt)
+
+    def _read_embeds(self, prompt: Mapping[str, Any], options: PoolingOptions) -> ParsedPrompt:
+        if self.spec.is_encoder:
+            raise InvalidRequestError("An encoder reads text or token ids, not prompt_embeds.", "prompt_embeds")
+        return embeds_prompt(prompt, self._info.embeds_size, options.truncate_prompt_tokens)
 
     def _check_dimensions(self, spec: PoolingSpec, dimensions: int, is_embedding: bool) -> None:
         size = spec.output_size

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ class InputProcessor:
         default_params: sampling defaults, with the names of Hugging Face's generation config.
         max_logprobs: most log-probabilities per token that a request may ask for; −1 is no limit.
         seed: decides the random numbers of requests without a seed, together with their order.
+        validators: called with each request's parameters; an exception rejects the request.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class InputProcessor:
         default_params: Mapping[str, Any],
         max_logprobs: int,
         seed: int,
+        validators: Sequence[Callable[[SamplingParams], None]] = (),
     ) -> None:
         self._info = info
+        self._validators = validators
         self._tokenizer = tokenizer
         self._eos_token_ids = sorted(set(eos_token_ids))
         self._defaults = {
@@ -181,6 +184,11 @@ class InputProcessor:
         if self._tokenizer is None and (params.stop or params.bad_words):
             name = "stop" if params.stop else "bad_words"
             raise InvalidRequestError(f"{name} needs a tokenizer, and the engine runs without one.", name)
+        for validate in self._validators:
+            try:
+                validate(params)
+            except Exception as error:
+                raise InvalidRequestError(f"A logits processor rejects the request: {error}", "extra_args") from error
         return params
 
     def _check_logprobs(self, name: str, count: int | None) -> None:

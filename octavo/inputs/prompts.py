@@ -1,6 +1,6 @@
 """A prompt in any of its shapes to token ids, within the model's limits."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -9,6 +9,17 @@ from octavo.errors import InvalidRequestError, PromptTooLongError
 from octavo.inputs.embeds import embeds_of
 from octavo.records import PromptEmbeds, PromptType
 from octavo.tokenization.tokenizer import Tokenizer
+
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds", "cache_salt")
+_NO_MEDIA = "models with images, audio or video are not supported"
+_REASONS = {
+    "multi_modal_data": _NO_MEDIA,
+    "multi_modal_uuids": _NO_MEDIA,
+    "mm_processor_kwargs": _NO_MEDIA,
+    "media_io_kwargs": _NO_MEDIA,
+    "encoder_prompt": "encoder-decoder models are not supported",
+    "decoder_prompt": "encoder-decoder models are not supported",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +51,10 @@ def parse_prompt(
         InvalidRequestError: it is no prompt, is empty, or holds token ids that the model does not have.
         PromptTooLongError: a text that cannot fit, however it is tokenised.
     """
+    if isinstance(prompt, Mapping):
+        check_prompt_keys(prompt)
     if isinstance(prompt, Mapping) and prompt.get("prompt_embeds") is not None:
-        return _embeds_prompt(prompt, embeds_size, truncate_prompt_tokens)
+        return embeds_prompt(prompt, embeds_size, truncate_prompt_tokens)
     text, token_ids, cache_salt = _parts(prompt)
     if token_ids is None:
         assert text is not None, "a prompt has text or token ids"
@@ -60,8 +73,27 @@ def parse_prompt(
     return ParsedPrompt(token_ids, text, cache_salt)
 
 
-def _embeds_prompt(prompt: Mapping[str, Any], size: int, truncate_prompt_tokens: int | None) -> ParsedPrompt:
-    """Vectors as a prompt; token 0 stands for each of them where tokens are counted."""
+def check_prompt_keys(prompt: Mapping[str, Any]) -> None:
+    """Reject what a prompt holds besides its text, token ids, vectors and salt: it would be lost without a word.
+
+    Raises:
+        InvalidRequestError: naming the key. One whose value is None or empty says nothing and may be there.
+    """
+    for key, value in prompt.items():
+        if key not in _PROMPT_KEYS and value is not None and not (isinstance(value, Sized) and not len(value)):
+            reason = _REASONS.get(str(key), f"a prompt takes {', '.join(_PROMPT_KEYS)}")
+            raise InvalidRequestError(f"The prompt's key {str(key)!r} is not supported: {reason}.", str(key))
+
+
+def embeds_prompt(prompt: Mapping[str, Any], size: int, truncate_prompt_tokens: int | None) -> ParsedPrompt:
+    """Vectors as a prompt; token 0 stands for each of them where tokens are counted.
+
+    Args:
+        size: numbers in each of the model's vectors; 0 if it may be given none.
+
+    Raises:
+        InvalidRequestError: the model takes no vectors, or not these.
+    """
     if not size:
         raise InvalidRequestError(
             "prompt_embeds: this server takes no vectors as prompts; its owner allows them with "

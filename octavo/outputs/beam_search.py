@@ -214,7 +214,7 @@ class PromptSearch:
                 list(beam.token_ids),
                 beam.cum_logprob,
                 None if num_logprobs is None else shown_logprobs(beam, num_logprobs),
-                "length" if beam.end_token is None else "stop",
+                finish_reason="length" if beam.end_token is None else "stop",
             )
             for index, beam in enumerate(self._search.best())
         ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from octavo.outputs.detokenizer import IncrementalDetokenizer, make_detokenizer
-from octavo.outputs.logprobs import format_logprobs
+from octavo.outputs.logprobs import format_logprobs, sample_logprobs
 from octavo.outputs.stop_strings import StopStringMatcher
 from octavo.outputs.stream import TextTaker
 from octavo.records import CompletionOutput, EngineOutput, EngineRequest, RequestOutputKind, SampleLogprobs
@@ -70,7 +70,7 @@ class Completion:
         self.is_only_text = is_delta and self._detokenizer is not None and params.logprobs is None
         # With deltas, these two hold what has not been told.
         self._text = ""
-        self._logprobs: SampleLogprobs | None = None if params.logprobs is None else []
+        self._logprobs: SampleLogprobs | None = None if params.logprobs is None else sample_logprobs(params)
         self._cumulative_logprob = 0.0
         self._finish_reason: str | None = None
         self._stop_reason: int | str | None = None
@@ -171,14 +171,14 @@ class Completion:
         text, self._text = self._text, ""
         logprobs = self._logprobs
         if logprobs is not None:
-            self._logprobs = []
+            self._logprobs = sample_logprobs(self._params)
         self._sent_finish = self.is_finished
         return self._output(text, self.token_ids[first_token:], logprobs)
 
     def snapshot(self) -> CompletionOutput:
         """Everything so far."""
         return self._output(
-            self._text, self.token_ids.copy(), self._logprobs.copy() if self._logprobs is not None else None
+            self._text, self.token_ids.copy(), self._logprobs[:] if self._logprobs is not None else None
         )
 
     def _output(self, text: str, token_ids: list[int], logprobs: SampleLogprobs | None) -> CompletionOutput:
@@ -188,8 +188,8 @@ class Completion:
             token_ids,
             self._cumulative_logprob if logprobs is not None else None,
             logprobs,
-            self._finish_reason,
-            self._stop_reason,
+            finish_reason=self._finish_reason,
+            stop_reason=self._stop_reason,
         )
 
     def replay(self, leader_id: str | None) -> EngineRequest:

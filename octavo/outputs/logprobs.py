@@ -3,8 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from octavo.records import Logprob, TokenLogprobs
+from octavo.records import FlatLogprobs, Logprob, SampleLogprobs, SamplingParams, TokenLogprobs
 from octavo.tokenization.tokenizer import Tokenizer
+
+
+def sample_logprobs(params: SamplingParams) -> SampleLogprobs:
+    """An empty container for a completion's log-probabilities, of the kind that was asked for."""
+    return FlatLogprobs() if params.flat_logprobs else []
 
 
 def format_logprobs(row: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[int, Logprob]:

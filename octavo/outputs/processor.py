@@ -13,6 +13,7 @@ from octavo.records import (
     CompletionOutput,
     EngineOutput,
     EngineRequest,
+    FlatLogprobs,
     PreparedRequest,
     PromptLogprobs,
     RequestOutput,
@@ -241,7 +242,10 @@ class _Request:
         completion.has_prompt_logprobs = True
         if self._prompt_logprobs is None:
             late = LatePromptLogprobs(self._prompt_rows, self._tokenizer)
-            self._prompt_logprobs = late if self._has_late_logprobs else list(late)
+            if self._prepared.params.flat_logprobs:
+                self._prompt_logprobs = FlatLogprobs.of(late)
+            else:
+                self._prompt_logprobs = late if self._has_late_logprobs else list(late)
         self._prompt_rows = []
 
     def replay(self, completion: Completion) -> EngineRequest:
@@ -306,7 +310,7 @@ class _Request:
             outputs,
             finished,
             self._metrics,
-            self._cached_tokens,
+            num_cached_tokens=self._cached_tokens,
             error=self._error,
             is_refused=self._is_refused,
         )

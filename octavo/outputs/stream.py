@@ -119,5 +119,7 @@ def _joined_completion(parts: Sequence[CompletionOutput]) -> CompletionOutput:
         last.text = "".join([part.text for part in parts])
         last.token_ids = [token_id for part in parts for token_id in part.token_ids]
         if last.logprobs is not None:
-            last.logprobs = [entry for part in parts for entry in part.logprobs or ()]
+            joined = last.logprobs[:0]
+            joined.extend(entry for part in parts for entry in part.logprobs or ())
+            last.logprobs = joined
     return last

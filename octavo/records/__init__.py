@@ -12,14 +12,8 @@ from octavo.records.engine import (
     TokenLogprobs,
 )
 from octavo.records.generation import RepetitionDetectionParams, ThoughtTags
-from octavo.records.outputs import (
-    CompletionOutput,
-    Logprob,
-    PromptLogprobs,
-    RequestOutput,
-    RequestStateStats,
-    SampleLogprobs,
-)
+from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
+from octavo.records.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from octavo.records.plan import CacheGroup, Decision, MemoryPart, Plan
 from octavo.records.pooling import (
     DenseSpec,
@@ -66,6 +60,7 @@ __all__ = [
     "EngineOutput",
     "EngineRequest",
     "EngineStats",
+    "FlatLogprobs",
     "GrammarBackend",
     "Logprob",
     "MemoryPart",

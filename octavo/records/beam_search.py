@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from octavo.errors import InvalidRequestError
-from octavo.records.outputs import SampleLogprobs
+from octavo.records.logprobs import SampleLogprobs
 from octavo.records.prompts import TokensPrompt
 from octavo.records.sampling_params import MAX_TOKENS_LIMIT
 from octavo.records.structured import StructuredOutputsParams
@@ -76,6 +76,7 @@ class BeamSearchSequence:
         orig_prompt: the prompt.
         tokens: prompt and generated tokens, an end-of-sequence token included.
         logprobs: per generated token, token id → :class:`Logprob`: the token first, then the likeliest.
+        lora_request: always None.
         cum_logprob: sum over the generated tokens.
         text: all tokens as text, the prompt's too; None without a tokenizer.
         finish_reason: ``stop`` or ``length``.
@@ -85,6 +86,7 @@ class BeamSearchSequence:
     orig_prompt: TokensPrompt
     tokens: list[int]
     logprobs: SampleLogprobs = field(default_factory=list)
+    lora_request: None = None
     cum_logprob: float = 0.0
     text: str | None = None
     finish_reason: str | None = None

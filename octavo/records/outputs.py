@@ -2,30 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-
-@dataclass(slots=True)
-class Logprob:
-    """Log-probability of one token.
-
-    Attributes:
-        logprob: natural logarithm.
-        rank: 1 is the likeliest of the vocabulary.
-        decoded_token: the token's text.
-    """
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-PromptLogprobs = Sequence[dict[int, Logprob] | None]
-SampleLogprobs = list[dict[int, Logprob]]
+from octavo.records.logprobs import PromptLogprobs, SampleLogprobs
 
 
 @dataclass(slots=True)
 class RequestStateStats:
-    """Times and counts of one request; times in seconds on the epoch clock."""
+    """Times and counts of one request; times in seconds on the epoch clock.
+
+    Attributes:
+        is_corrupted: kept for compatibility; a request whose logits are not numbers ends with an error.
+    """
 
     num_generation_tokens: int = 0
     num_preemptions: int = 0
@@ -35,6 +23,7 @@ class RequestStateStats:
     first_token_ts: float = 0.0
     last_token_ts: float = 0.0
     first_token_latency: float = 0.0
+    is_corrupted: bool = False
 
 
 @dataclass(slots=True)
@@ -49,6 +38,8 @@ class CompletionOutput:
         logprobs: per generated token, token id → :class:`Logprob`.
         finish_reason: ``stop``, ``length``, ``repetition``, ``abort``, ``error`` or None while running.
         stop_reason: the stop string or stop token id; None for end of sequence.
+        routed_experts, lora_request, sampling_mask, spec_decode_metrics, weight_versions: always None; they are here
+            for code written for vLLM.
     """
 
     index: int
@@ -56,8 +47,13 @@ class CompletionOutput:
     token_ids: Sequence[int]
     cumulative_logprob: float | None = None
     logprobs: SampleLogprobs | None = None
+    routed_experts: None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    lora_request: None = None
+    sampling_mask: None = None
+    spec_decode_metrics: None = None
+    weight_versions: None = None
 
     def finished(self) -> bool:
         """Whether no more tokens will come."""
@@ -74,6 +70,8 @@ class RequestOutput:
         num_cached_tokens: prompt tokens that came from the prefix cache.
         error: why the request failed, a sentence.
         is_refused: whether the request was at fault then.
+        lora_request, encoder_prompt, encoder_prompt_token_ids, num_cache_creation_tokens, prompt_token_id_logprobs,
+            kv_transfer_params, ec_transfer_params: always None; they are here for code written for vLLM.
     """
 
     request_id: str
@@ -83,6 +81,13 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
+    lora_request: None = None
+    encoder_prompt: str | None = None
+    encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None
+    num_cache_creation_tokens: int | None = None
+    prompt_token_id_logprobs: None = field(default=None, kw_only=True)
+    kv_transfer_params: dict[str, Any] | None = field(default=None, kw_only=True)
+    ec_transfer_params: dict[str, Any] | None = field(default=None, kw_only=True)
     error: str | None = field(default=None, kw_only=True)
     is_refused: bool = field(default=False, kw_only=True)

@@ -28,6 +28,9 @@ class RequestOutputKind(IntEnum):
     DELTA = 1
     FINAL_ONLY = 2
 
+    def __str__(self) -> str:
+        return f"RequestOutputKind.{self.name}"
+
 
 class SamplingParams(msgspec.Struct, omit_defaults=True):
     """Sampling parameters of one request, with vLLM's names and defaults.
@@ -67,6 +70,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         thought_tags: how the model marks thoughts; set by those who know its format.
         repetition_detection: when a text that repeats itself is ended, with the finish reason ``repetition``.
         logprob_token_ids: give log-probabilities of these tokens, besides the sampled one, instead of the likeliest.
+        flat_logprobs: give log-probabilities as :class:`~octavo.records.FlatLogprobs`, cheap for many positions.
     """
 
     n: int = 1
@@ -100,10 +104,36 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     thought_tags: ThoughtTags | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
 
     def __post_init__(self) -> None:
         self.normalise()
         self.verify()
+
+    @classmethod
+    def from_optional(cls, **values: Any) -> "SamplingParams":
+        """Parameters from keywords among which None means the default, as protocols have them.
+
+        Args:
+            values: fields by name; ``logit_bias`` is cut to −100 to 100. A field of vLLM's that Octavo lacks may be
+                given as None, False or 0.
+
+        Raises:
+            InvalidRequestError: a field is unknown or out of range.
+        """
+        given: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in _DEFAULTS:
+                if value and name != "skip_clone":  # a promise about the object that nothing here depends on
+                    raise InvalidRequestError(f"Sampling parameter {name!r} is not supported.", name)
+            elif value is not None or name == "max_tokens":
+                given[name] = value
+        if isinstance(bias := given.get("logit_bias"), dict):
+            given["logit_bias"] = {
+                token: min(100.0, max(-100.0, value)) if isinstance(value, int | float) else value
+                for token, value in bias.items()
+            }
+        return cls(**given)
 
     def normalise(self) -> None:
         """Bring equivalent spellings to one form (a lone stop string to a list, true to 1)."""
@@ -246,7 +276,11 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             raise InvalidRequestError("thought_tags need an end, and few tags of few tokens.", "thought_tags")
 
     def __repr__(self) -> str:
-        changed = (f"{k}={v!r}" for k, v in msgspec.structs.asdict(self).items() if v not in (None, [], _DEFAULTS[k]))
+        changed = (
+            f"{k}={str(v) if isinstance(v, RequestOutputKind) else repr(v)}"
+            for k, v in msgspec.structs.asdict(self).items()
+            if v not in (None, [], _DEFAULTS[k])
+        )
         return f"SamplingParams({', '.join(changed)})"
 
 

@@ -1,4 +1,7 @@
-"""Custom logit processors: the interface their authors implement, with vLLM's names, and how they are loaded."""
+"""Custom logit processors: the interface their authors implement, with vLLM's names, and how they are loaded.
+
+A processor need not derive from :class:`LogitsProcessor`: a class with its methods will do.
+"""
 
 import importlib
 import inspect
@@ -13,13 +16,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from octavo.config.settings import EngineConfig
+from octavo.config.vllm_config import VllmConfig
 from octavo.errors import ConfigError
 from octavo.records import SamplingParams
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_METHODS = ("apply", "is_argmax_invariant", "update_state")
 
 
 class MoveDirectionality(Enum):
@@ -65,7 +69,7 @@ class LogitsProcessor(ABC):
         """
 
     @abstractmethod
-    def __init__(self, config: EngineConfig | None, device: torch.device, is_pin_memory: bool) -> None:
+    def __init__(self, vllm_config: VllmConfig | None, device: torch.device, is_pin_memory: bool) -> None:
         """Set up for an engine."""
 
     @abstractmethod
@@ -89,10 +93,13 @@ class AdapterLogitsProcessor(LogitsProcessor):
     """Wraps functions that each process one request's logits.
 
     A function that raises fails its own request only.
+
+    Attributes:
+        req_info: row → the function of the request there, for subclasses to look at.
     """
 
-    def __init__(self, config: EngineConfig | None, device: torch.device, is_pin_memory: bool) -> None:
-        self._by_row: dict[int, Callable[[Tensor], Tensor]] = {}
+    def __init__(self, vllm_config: VllmConfig | None, device: torch.device, is_pin_memory: bool) -> None:
+        self.req_info: dict[int, Callable[[Tensor], Tensor]] = {}
 
     @abstractmethod
     def new_req_logits_processor(self, params: SamplingParams) -> RequestLogitsProcessor | None:
@@ -104,10 +111,10 @@ class AdapterLogitsProcessor(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         if batch_update is not None:
-            follow(self._by_row, batch_update, self._bind)
+            follow(self.req_info, batch_update, self._bind)
 
     def apply(self, logits: Tensor) -> Tensor:
-        for row, process in self._by_row.items():
+        for row, process in self.req_info.items():
             try:
                 logits[row] = process(logits[row])
             except Exception:
@@ -156,8 +163,25 @@ def follow(entries: dict[int, T], update: BatchUpdate, new_entry: Callable[[Adde
             entries[source] = replaced
 
 
+def process_dict_updates(
+    req_entries: dict[int, T],
+    batch_update: BatchUpdate | None,
+    new_state: Callable[[SamplingParams, list[int] | None, list[int]], T | None],
+) -> bool:
+    """The same with vLLM's arguments; returns whether an entry came, left or moved.
+
+    Args:
+        new_state: makes an entry from a request's parameters, prompt token ids and generated token ids.
+    """
+    if batch_update is None:
+        return False
+    before = dict(req_entries)
+    follow(req_entries, batch_update, lambda added: new_state(*added[1:]))
+    return before.keys() != req_entries.keys() or any(before[row] is not req_entries[row] for row in before)
+
+
 def load_processors(
-    specs: Sequence[type | str], config: EngineConfig | None, device: torch.device
+    specs: Sequence[type | str], config: VllmConfig | None, device: torch.device
 ) -> list[LogitsProcessor]:
     """Set up the processors that a setting names.
 
@@ -166,7 +190,7 @@ def load_processors(
         config: handed to the processors.
 
     Raises:
-        ConfigError: one cannot be imported, is not a :class:`LogitsProcessor` or fails to start.
+        ConfigError: one cannot be imported, lacks a method of :class:`LogitsProcessor` or fails to start.
     """
     return [_start(cls, config, device) for cls in processor_classes(specs)]
 
@@ -176,7 +200,7 @@ def processor_classes(specs: Sequence[type | str]) -> list[type[LogitsProcessor]
     return [_find(spec) for spec in specs]
 
 
-def _start(cls: type[LogitsProcessor], config: EngineConfig | None, device: torch.device) -> LogitsProcessor:
+def _start(cls: type[LogitsProcessor], config: VllmConfig | None, device: torch.device) -> LogitsProcessor:
     try:
         return cls(config, device, device.type == "cuda")
     except Exception as error:
@@ -197,9 +221,12 @@ def _find(spec: type | str) -> type[LogitsProcessor]:
             if not hasattr(found, name):
                 raise ConfigError(f"Module {module_name!r} has no {class_name!r} to use as a logits processor.")
             found = getattr(found, name)
-    if not isinstance(found, type) or not issubclass(found, LogitsProcessor):
-        raise ConfigError(f"Logits processor {spec!r} is not a subclass of octavo.sampling.LogitsProcessor.")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ConfigError(f"Logits processor {spec!r} does not implement {missing}.")
+    if not isinstance(found, type):
+        raise ConfigError(f"Logits processor {spec!r} is not a class.")
+    missing = set(getattr(found, "__abstractmethods__", ()))
+    missing |= {name for name in _METHODS if not callable(getattr(found, name, None))}
+    if missing:
+        raise ConfigError(
+            f"Logits processor {spec!r} does not implement {', '.join(sorted(missing))} of LogitsProcessor."
+        )
     return found

@@ -151,11 +151,19 @@ class FakeEngine:
                 logprobs = [self._candidates(token, params.logprobs) for token in new_ids]
             completions = [
                 CompletionOutput(
-                    i, new_text, new_ids, 0.0, logprobs, reason if is_last else None, stop if is_last else None
+                    i,
+                    new_text,
+                    new_ids,
+                    0.0,
+                    logprobs,
+                    finish_reason=reason if is_last else None,
+                    stop_reason=stop if is_last else None,
                 )
                 for i in range(params.n)
             ]
-            yield RequestOutput(request_id, text, prompt_ids, prompt_logprobs, completions, is_last, None, 3)
+            yield RequestOutput(
+                request_id, text, prompt_ids, prompt_logprobs, completions, is_last, num_cached_tokens=3
+            )
             prompt_logprobs = None
 
     def _candidates(self, token_id: int, num_top: int) -> dict[int, Logprob]:

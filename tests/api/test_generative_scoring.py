@@ -29,7 +29,12 @@ class JudgeEngine(FakeEngine):
         (label,) = sampling_params.allowed_token_ids
         logprobs = [{label: Logprob(math.log((label + len(ids)) / 100), 1)}]
         yield RequestOutput(
-            request_id, None, ids, None, [CompletionOutput(0, "", [label], None, logprobs, "length")], True
+            request_id,
+            None,
+            ids,
+            None,
+            [CompletionOutput(0, "", [label], None, logprobs, finish_reason="length")],
+            True,
         )
 
 

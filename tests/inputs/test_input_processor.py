@@ -251,3 +251,22 @@ def test_what_is_accepted_fits_the_model(prompt, max_tokens):
     else:
         assert 1 <= child.params.max_tokens <= MAX_MODEL_LEN - len(child.prompt_token_ids)
         assert child.prompt_token_ids == prompt
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("multi_modal_data", {"image": object()}),
+        ("mm_processor_kwargs", {"num_crops": 4}),
+        ("encoder_prompt", "a"),
+        ("token_type_ids", [0, 0]),
+        ("promt", "a slip"),
+    ],
+)
+def test_what_a_prompt_holds_besides_is_rejected_by_name(key, value):
+    with pytest.raises(InvalidRequestError, match=f"'{key}' is not supported") as caught:
+        process({"prompt": "The fox", key: value})
+    assert caught.value.param == key
+    # What says nothing may be there.
+    for nothing in (None, {}, []):
+        assert process({"prompt": "The fox", key: nothing}).prompt_token_ids == TOKENIZER.encode("The fox")

@@ -15,7 +15,7 @@ from octavo.records import CompletionOutput, Logprob, RequestOutput
 def delta(index: int, token_ids: list[int], finish_reason: str | None, *, is_first: bool) -> RequestOutput:
     text = "".join(map(str, token_ids))
     logprobs = [{token_id: Logprob(-1.0)} for token_id in token_ids]
-    completion = CompletionOutput(index, text, token_ids, -1.0, logprobs, finish_reason)
+    completion = CompletionOutput(index, text, token_ids, -1.0, logprobs, finish_reason=finish_reason)
     return RequestOutput("r", None, [1], [None] if is_first else None, [completion], finish_reason is not None)
 
 

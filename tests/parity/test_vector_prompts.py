@@ -94,3 +94,26 @@ def test_wrong_vectors_are_refused(checkpoint: Get, start: Start) -> None:
     closed = start(source)
     with pytest.raises(InvalidRequestError, match="--enable-prompt-embeds"):
         closed.generate({"prompt_embeds": torch.zeros(3, 48)}, GREEDY, use_tqdm=False)
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 8}], ids=["one", "chunks"])
+@pytest.mark.parametrize("task", ["embed", "token_embed"])
+def test_vectors_of_tokens_are_pooled_as_the_tokens(
+    checkpoint: Get, start: Start, task: Any, settings: dict[str, Any]
+) -> None:
+    source = checkpoint("llama")
+    llm = start(source, enable_prompt_embeds=True, runner="pooling", convert="embed", **settings)
+    prompts = [list(range(3, 3 + size)) for size in (1, 7, 30)]
+    expected = llm.encode([{"prompt_token_ids": prompt} for prompt in prompts], pooling_task=task, use_tqdm=False)
+    found = llm.encode(
+        [{"prompt_embeds": embed(source, prompt)} for prompt in prompts], pooling_task=task, use_tqdm=False
+    )
+    for output, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(output.outputs.data, wanted.outputs.data, rtol=0, atol=1e-6)
+    assert [output.prompt_token_ids for output in found] == [[0] * len(prompt) for prompt in prompts]
+    with pytest.raises(InvalidRequestError, match="300 tokens"):
+        llm.encode({"prompt_embeds": torch.zeros(300, 48)}, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="vectors have 48 numbers, got 47"):
+        llm.encode({"prompt_embeds": torch.zeros(3, 47)}, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="--enable-prompt-embeds"):
+        start(source, runner="pooling", convert="embed").encode({"prompt_embeds": torch.zeros(3, 48)}, use_tqdm=False)

@@ -164,3 +164,26 @@ def test_parameters_survive_the_way_between_processes(params: SamplingParams) ->
 def test_wrong_values_are_refused_when_decoded_too() -> None:
     with pytest.raises(msgspec.ValidationError, match="temperature must be"):
         msgspec.msgpack.decode(msgspec.msgpack.encode({"temperature": -1.0}), type=SamplingParams)
+
+
+def test_from_optional_takes_none_for_the_default():
+    params = SamplingParams.from_optional(
+        n=None, temperature=None, top_p=0.5, max_tokens=None, logit_bias={"3": 500, 4: -500}, skip_clone=True
+    )
+    assert params == SamplingParams(top_p=0.5, max_tokens=None, logit_bias={3: 100.0, 4: -100.0})
+    assert SamplingParams.from_optional(watermarking=None, routed_experts_prompt_start=0) == SamplingParams()
+    with pytest.raises(InvalidRequestError, match="'watermarking' is not supported"):
+        SamplingParams.from_optional(watermarking=True)
+    with pytest.raises(InvalidRequestError, match="logit_bias"):
+        SamplingParams.from_optional(logit_bias={3: "a lot"})
+
+
+def test_repr_can_be_read_and_typed_in_again():
+    params = SamplingParams(
+        n=2, seed=7, stop=["\n"], logprobs=0, output_kind=RequestOutputKind.DELTA, logit_bias={5: -1.0}
+    )
+    assert repr(SamplingParams()) == "SamplingParams()"
+    assert repr(params).startswith(
+        "SamplingParams(n=2, seed=7, stop=['\\n'], logprobs=0, output_kind=RequestOutputKind.D"
+    )
+    assert eval(repr(params)) == params

@@ -193,8 +193,8 @@ class ReplayEngine:
                 choice.token_ids,
                 None,
                 _logprobs(self.tokenizer, choice),
-                choice.finish_reason,
-                choice.stop_reason,
+                finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
             )
             for choice in response.choices
         ]

@@ -1,0 +1,89 @@
+"""vLLM's ``EngineArgs``: an engine's settings before there is an engine."""
+
+import argparse
+from dataclasses import field, make_dataclass
+from typing import Any, Self
+
+import msgspec
+
+from octavo.cli.flags import flags_of
+from octavo.config import EngineConfig
+from octavo.config.settings import ENGINE_SECTIONS
+
+_DEFAULT_MODEL = "bundled:smollm2"
+
+
+class _EngineArgs:
+    """The behaviour; the fields are made from the settings below.
+
+    Args:
+        settings: any setting by name; ``model`` may come first without it.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong.
+    """
+
+    def __init__(self, model: str = _DEFAULT_MODEL, **settings: Any) -> None:
+        # An argument of vLLM's may have become a setting of another name, and one that changes nothing has no field.
+        config = EngineConfig.from_kwargs(model=model, **settings)
+        for section in ENGINE_SECTIONS:
+            vars(self).update(msgspec.structs.asdict(getattr(config, section)))
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Give a parser a flag for every setting; each is in the namespace, whether it was given or not."""
+        group = parser.add_argument_group("Engine")
+        for section in ENGINE_SECTIONS.values():
+            for flag in flags_of(section):
+                options: dict[str, Any] = {
+                    "dest": flag.name,
+                    "default": _DEFAULTS[flag.name],
+                    "help": flag.description.replace("%", "%%"),
+                }
+                if flag.kind == "bool":
+                    group.add_argument(flag.option, action=argparse.BooleanOptionalAction, **options)
+                elif flag.kind == "list":
+                    group.add_argument(flag.option, nargs="+", **options)
+                else:
+                    group.add_argument(flag.option, type=flag.read, **options)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """From what a parser with these flags found; other attributes of the namespace are left alone."""
+        return cls(**{name: value for name, value in vars(args).items() if name in _DEFAULTS})
+
+    def create_engine_config(self, usage_context: object = None, **options: object) -> EngineConfig:
+        """The settings of an engine.
+
+        Args:
+            usage_context, options: taken for compatibility.
+
+        Raises:
+            ConfigError: a field was changed to a wrong value.
+        """
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        changed = {name: value for name, value in values.items() if value != _DEFAULTS[name]}
+        return EngineConfig.from_kwargs(**{"model": _DEFAULT_MODEL} | changed)
+
+
+def _defaults() -> dict[str, Any]:
+    """Setting → default, all sections together."""
+    values: dict[str, Any] = {}
+    for section in ENGINE_SECTIONS.values():
+        for entry in msgspec.structs.fields(section):
+            if entry.required:
+                values[entry.name] = _DEFAULT_MODEL
+            elif entry.default is not msgspec.NODEFAULT:
+                values[entry.name] = entry.default
+            else:
+                values[entry.name] = entry.default_factory()
+    return values
+
+
+_DEFAULTS = _defaults()
+_NAMESPACE = {"__module__": __name__}
+_FIELDS = [(name, Any, field(default=None)) for name in _DEFAULTS]
+
+EngineArgs = make_dataclass("EngineArgs", _FIELDS, bases=(_EngineArgs,), init=False, namespace=_NAMESPACE)
+AsyncEngineArgs = make_dataclass("AsyncEngineArgs", [], bases=(EngineArgs,), init=False, namespace=_NAMESPACE)

@@ -1,0 +1,40 @@
+"""vLLM's way to name a LoRA adapter."""
+
+from dataclasses import dataclass
+
+from octavo.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """An adapter. It can be made and passed around; a request that asks for one is rejected with an error.
+
+    Raises:
+        InvalidRequestError: the id is below 1.
+    """
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""
+    base_model_name: str | None = None
+    load_inplace: bool = False
+    is_3d_lora_weight: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lora_int_id < 1:
+            raise InvalidRequestError(f"lora_int_id must be at least 1, got {self.lora_int_id}.", "lora_int_id")
+
+    @property
+    def adapter_id(self) -> int:
+        """Its number."""
+        return self.lora_int_id
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.lora_name
+
+    @property
+    def path(self) -> str:
+        """Where it lies."""
+        return self.lora_path

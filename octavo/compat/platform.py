@@ -1,0 +1,53 @@
+"""vLLM's ``current_platform``: which device there is."""
+
+import torch
+
+
+class Platform:
+    """The device that ``device="auto"`` takes."""
+
+    @property
+    def device_type(self) -> str:
+        """``cuda`` or ``cpu``."""
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    @property
+    def device_name(self) -> str:
+        """The same, under its other name."""
+        return self.device_type
+
+    def is_cuda(self) -> bool:
+        """Whether it is an NVIDIA GPU."""
+        return self.device_type == "cuda"
+
+    def is_cuda_alike(self) -> bool:
+        """Whether torch calls it ``cuda``."""
+        return self.is_cuda()
+
+    def is_cpu(self) -> bool:
+        """Whether it is the CPU."""
+        return self.device_type == "cpu"
+
+    def is_rocm(self) -> bool:
+        """False: AMD's GPUs are not supported."""
+        return False
+
+    def is_xpu(self) -> bool:
+        """False: Intel's GPUs are not supported."""
+        return False
+
+    def is_tpu(self) -> bool:
+        """False: Google's TPUs are not supported."""
+        return False
+
+    def get_device_name(self, device_id: int = 0) -> str:
+        """The device's name, as its maker calls it."""
+        return torch.cuda.get_device_name(device_id) if self.is_cuda() else "cpu"
+
+    def seed_everything(self, seed: int | None = None) -> None:
+        """Seed torch; Octavo's own draws depend on the engine's and the requests' seeds only."""
+        if seed is not None:
+            torch.manual_seed(seed)
+
+
+current_platform = Platform()

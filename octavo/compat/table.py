@@ -1,0 +1,132 @@
+"""Which of vLLM's names exist here, under which of its module paths, and what they are in Octavo.
+
+Paths of several vLLM versions stand side by side where something has moved.
+"""
+
+from dataclasses import dataclass
+
+VERSION = "0.33.0"
+"""The vLLM version whose interface is mirrored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Names that several of vLLM's modules share.
+
+    Attributes:
+        modules: vLLM's module paths.
+        home: the module of Octavo's that has the names.
+        names: separated by spaces; ``theirs=ours`` where the two differ.
+    """
+
+    modules: tuple[str, ...]
+    home: str
+    names: str
+
+    def targets(self) -> dict[str, str]:
+        """vLLM's name → Octavo's."""
+        return {theirs: ours or theirs for theirs, _, ours in (name.partition("=") for name in self.names.split())}
+
+
+_OUTPUTS = (
+    "ClassificationOutput ClassificationRequestOutput CompletionOutput EmbeddingOutput EmbeddingRequestOutput "
+    "PoolingOutput PoolingRequestOutput RequestOutput ScoringOutput ScoringRequestOutput"
+)
+_PROMPTS = "PromptType TextPrompt TokensPrompt"
+_CONFIGS = "CacheConfig ModelConfig ParallelConfig SchedulerConfig VllmConfig"
+_PROCESSORS = "AddedRequest BatchUpdate LogitsProcessor MoveDirectionality MovedRequest RemovedRequest"
+_COMPAT = "octavo.compat"
+
+ROWS = (
+    Row(("vllm", "vllm.version"), f"{_COMPAT}.version", "__version__ __version_tuple__"),
+    # Entry points.
+    Row(("vllm", "vllm.entrypoints.llm"), "octavo.llm", "LLM"),
+    Row(("vllm", "vllm.engine.llm_engine", "vllm.v1.engine.llm_engine"), "octavo.llm_engine", "LLMEngine"),
+    Row(("vllm", "vllm.engine.async_llm_engine"), f"{_COMPAT}.async_llm", "AsyncLLMEngine=AsyncLLM"),
+    Row(("vllm.v1.engine.async_llm",), f"{_COMPAT}.async_llm", "AsyncLLM"),
+    Row(("vllm", "vllm.engine.arg_utils"), f"{_COMPAT}.engine_args", "AsyncEngineArgs EngineArgs"),
+    # What goes in.
+    Row(("vllm",), "octavo.records", f"SamplingParams PoolingParams {_PROMPTS} {_OUTPUTS}"),
+    Row(
+        ("vllm.sampling_params",),
+        "octavo.records",
+        "BeamSearchParams GuidedDecodingParams=StructuredOutputsParams RepetitionDetectionParams RequestOutputKind "
+        "SamplingParams StructuredOutputsParams",
+    ),
+    Row(("vllm.pooling_params",), "octavo.records", "PoolingParams"),
+    Row(("vllm.inputs", "vllm.inputs.data", "vllm.inputs.llm"), "octavo.records", f"EmbedsPrompt {_PROMPTS}"),
+    Row(("vllm.lora.request",), f"{_COMPAT}.lora", "LoRARequest"),
+    # What comes out.
+    Row(("vllm.outputs",), "octavo.records", _OUTPUTS),
+    Row(("vllm.logprobs",), "octavo.records", "FlatLogprobs Logprob PromptLogprobs SampleLogprobs"),
+    Row(("vllm.sequence",), "octavo.records", "Logprob PromptLogprobs RequestMetrics=RequestStateStats SampleLogprobs"),
+    Row(
+        ("vllm.beam_search", "vllm.entrypoints.generate.beam_search.utils"),
+        "octavo.records",
+        "BeamSearchOutput BeamSearchSequence",
+    ),
+    Row(("vllm.v1.metrics.reader",), "octavo.telemetry.reader", "Counter Gauge Histogram Metric Vector"),
+    Row(("vllm.v1.metrics.stats",), "octavo.records", "RequestStateStats"),
+    Row(("vllm.exceptions",), "octavo.errors", "VLLMValidationError=InvalidRequestError"),
+    Row(
+        ("vllm.v1.engine.exceptions",),
+        "octavo.errors",
+        "EngineDeadError EngineGenerateError=RequestFailedError",
+    ),
+    # What changes logits.
+    Row(("vllm.v1.sample.logits_processor.interface",), "octavo.sampling.processors", _PROCESSORS),
+    Row(
+        ("vllm.v1.sample.logits_processor",),
+        "octavo.sampling.processors",
+        f"AdapterLogitsProcessor RequestLogitsProcessor {_PROCESSORS}",
+    ),
+    Row(("vllm.v1.sample.logits_processor.builtin",), "octavo.sampling.processors", "process_dict_updates"),
+    Row(("vllm.logits_process",), "octavo.sampling.processors", "LogitsProcessor=RequestLogitsProcessor"),
+    # Text.
+    Row(
+        ("vllm.tokenizers", "vllm.transformers_utils.tokenizer"),
+        f"{_COMPAT}.tokenizers",
+        "cached_get_tokenizer get_tokenizer",
+    ),
+    Row(("vllm.transformers_utils.tokenizer",), f"{_COMPAT}.tokenizers", "AnyTokenizer"),
+    Row(("vllm.tokenizers",), f"{_COMPAT}.tokenizers", "TokenizerLike=AnyTokenizer"),
+    Row(("vllm.renderers.hf",), f"{_COMPAT}.tokenizers", "resolve_chat_template"),
+    Row(
+        ("vllm.entrypoints.chat_utils", "vllm.renderers.chat_utils"),
+        f"{_COMPAT}.tokenizers",
+        "load_chat_template resolve_hf_chat_template=resolve_chat_template",
+    ),
+    # Settings and models.
+    Row(("vllm.config",), "octavo.config.vllm_config", _CONFIGS),
+    Row(("vllm.config",), f"{_COMPAT}.options", "PoolerConfig ProfilerConfig"),
+    Row(
+        ("vllm", "vllm.model_executor.models", "vllm.model_executor.models.registry"),
+        f"{_COMPAT}.model_registry",
+        "ModelRegistry",
+    ),
+    Row(("vllm.platforms",), f"{_COMPAT}.platform", "current_platform"),
+    Row(("vllm.usage.usage_lib",), f"{_COMPAT}.options", "UsageContext"),
+    # Helpers.
+    Row(("vllm.logger",), f"{_COMPAT}.utils", "init_logger"),
+    Row(("vllm.utils",), f"{_COMPAT}.utils", "Counter FlexibleArgumentParser get_ip get_open_port random_uuid"),
+    Row(("vllm.utils.argparse_utils",), f"{_COMPAT}.utils", "FlexibleArgumentParser"),
+    Row(("vllm.utils.counter",), f"{_COMPAT}.utils", "Counter"),
+    Row(("vllm.utils.network_utils",), f"{_COMPAT}.utils", "get_ip get_open_port"),
+    Row(
+        ("vllm.distributed", "vllm.distributed.parallel_state"),
+        f"{_COMPAT}.utils",
+        "cleanup_dist_env_and_memory destroy_distributed_environment destroy_model_parallel",
+    ),
+)
+
+
+def mirrored_modules() -> dict[str, dict[str, tuple[str, str]]]:
+    """vLLM's module path → its names → Octavo's module and name; folders without names of their own included."""
+    modules: dict[str, dict[str, tuple[str, str]]] = {}
+    for row in ROWS:
+        for module in row.modules:
+            parts = module.split(".")
+            for length in range(1, len(parts) + 1):
+                modules.setdefault(".".join(parts[:length]), {})
+            modules[module].update({theirs: (row.home, ours) for theirs, ours in row.targets().items()})
+    return modules

@@ -1,0 +1,90 @@
+"""Metrics as objects, with vLLM's names and classes: what ``LLM.get_metrics`` gives."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
+
+PREFIX = "octavo:"
+
+
+@dataclass(slots=True)
+class Metric:
+    """A metric with one set of labels; the same name may come with several."""
+
+    name: str
+    labels: dict[str, str]
+
+
+@dataclass(slots=True)
+class Counter(Metric):
+    """A number that only grows."""
+
+    value: int
+
+
+@dataclass(slots=True)
+class Vector(Metric):
+    """Counters in order; kept for code that asks whether a metric is one."""
+
+    values: list[int]
+
+
+@dataclass(slots=True)
+class Gauge(Metric):
+    """A number that goes up and down."""
+
+    value: float
+
+
+@dataclass(slots=True)
+class Histogram(Metric):
+    """Observations, counted by size.
+
+    Attributes:
+        buckets: upper bound, as text, → observations up to it; ``+Inf`` is among them.
+    """
+
+    count: int
+    sum: float
+    buckets: dict[str, int]
+
+
+def read_metrics(registry: CollectorRegistry, prefix: str = "vllm:") -> list[Metric]:
+    """Octavo's metrics as of now, their names beginning with ``prefix``."""
+    found: list[Metric] = []
+    for family in registry.collect():
+        if family.name.startswith(PREFIX):
+            found.extend(_read(family, prefix + family.name.removeprefix(PREFIX)))
+    return found
+
+
+def _read(family: Family, name: str) -> Iterator[Metric]:
+    if family.type == "gauge":
+        for sample in family.samples:
+            yield Gauge(name, dict(sample.labels), sample.value)
+    elif family.type == "counter":
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                yield Counter(name, dict(sample.labels), int(sample.value))
+    elif family.type == "histogram":
+        yield from _histograms(family, name)
+
+
+def _histograms(family: Family, name: str) -> Iterator[Histogram]:
+    by_labels: defaultdict[tuple[tuple[str, str], ...], Histogram] = defaultdict(
+        lambda: Histogram(name, {}, 0, 0.0, {})
+    )
+    for sample in family.samples:
+        labels = {key: value for key, value in sample.labels.items() if key != "le"}
+        histogram = by_labels[tuple(sorted(labels.items()))]
+        histogram.labels = labels
+        if sample.name.endswith("_bucket"):
+            histogram.buckets[sample.labels["le"]] = int(sample.value)
+        elif sample.name.endswith("_count"):
+            histogram.count = int(sample.value)
+        elif sample.name.endswith("_sum"):
+            histogram.sum = sample.value
+    yield from by_labels.values()
