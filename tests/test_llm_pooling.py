@@ -217,7 +217,7 @@ def test_requests_that_fail_together_are_reported_once(engine: AsyncLLM, caplog:
             prepared = [engine.pooling_processor.process(str(number), "a cat") for number in range(3)]
             asking = asyncio.create_task(engine.pool(prepared))
             await asyncio.sleep(0)
-            engine._fail_all(RequestFailedError("The time is over."))
+            engine.handle_failure(RequestFailedError("The time is over."))
             with pytest.raises(RequestFailedError, match="time is over"):
                 await asking
             assert engine.num_unfinished == 0
