@@ -38,6 +38,7 @@ EVIDENCE = {
     "prompts as vectors": "tests/api/test_prompt_embeds.py",
     "embeddings, classification": "tests/gpu/test_owners_on_gpu.py",
     "`LLM`, `AsyncLLM`": "tests/test_async_llm.py",
+    "code written for vLLM": "tests/compat/test_scripts.py",
     "chat, completions, embeddings": "tests/api/test_openai_client.py",
     "Responses": "tests/api/test_responses_api.py",
     "Messages": "tests/api/test_anthropic_messages.py",
