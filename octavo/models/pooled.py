@@ -2,7 +2,7 @@
 
 import importlib
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 import torch
 from torch import nn
@@ -37,7 +37,6 @@ class EncoderBackbone(nn.Module, ABC):
         """
 
 
-@runtime_checkable
 class WithHead(Protocol):
     """A model with layers under ``model`` and a head under ``lm_head``, as most have it."""
 
@@ -75,7 +74,8 @@ def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:
         UnsupportedModelError: its family keeps layers and head elsewhere than most do.
     """
     assert config.pooling is not None, "the configuration of a model that answers with vectors"
-    if not isinstance(model, WithHead):
+    # Not isinstance: from Python 3.12 on, that does not see what modules keep in their own tables.
+    if not {"model", "lm_head"} <= dict(model.named_children()).keys():
         raise UnsupportedModelError(f"{config.architecture} cannot be used for vectors: it has no head to do without.")
-    del model.lm_head
+    del cast(WithHead, model).lm_head
     return PooledModel(model, Pooler(config.pooling), "model.").eval()
