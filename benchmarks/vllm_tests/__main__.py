@@ -69,7 +69,7 @@ def _run(
             str(root),
         ),
         *("-p", "benchmarks.vllm_tests.plugin", "-p", "no:cacheprovider", "--override-ini", "addopts="),
-        *("-v", "-s", "--timeout", str(options.test_timeout), "-k", options.k),
+        *("-v", "-s", "--continue-on-collection-errors", "--timeout", str(options.test_timeout), "-k", options.k),
     ]
     environment = {
         **os.environ,

@@ -3,6 +3,7 @@
 import functools
 import logging
 import socket
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,6 +170,25 @@ def binary2tensor(binary: bytes, shape: tuple[int, ...], embed_dtype: str, endia
     return torch.from_numpy(numbers.copy()).view(dtype).reshape(shape)
 
 
+def check_embeddings_close(
+    *,
+    embeddings_0_lst: Sequence[Sequence[float]],
+    embeddings_1_lst: Sequence[Sequence[float]],
+    name_0: str,
+    name_1: str,
+    tol: float = 1e-3,
+) -> None:
+    """Assert that embeddings point the same way, pair by pair.
+
+    Args:
+        tol: the largest difference of their cosine from 1.
+    """
+    pairs = zip(embeddings_0_lst, embeddings_1_lst, strict=True)
+    for index, (first, second) in enumerate(pairs):
+        cosine = torch.cosine_similarity(torch.tensor(first), torch.tensor(second), dim=0).item()
+        assert cosine >= 1 - tol, f"embedding {index} of {name_0} and {name_1}: cosine {cosine}"
+
+
 class _Platform(SimpleNamespace):
     """A platform that is none of vLLM's accelerators."""
 
@@ -180,7 +200,7 @@ class _Platform(SimpleNamespace):
 
 PROVIDED: dict[str, dict[str, Any]] = {
     "vllm": {"__version__": VERSION},
-    "vllm.version": {"__version__": VERSION},
+    "vllm.version": {"__version__": VERSION, "_prev_minor_version": lambda: "0.32"},
     "vllm.platforms": {"current_platform": _Platform(fp8_dtype=lambda: torch.float8_e4m3fn, device_type="cpu")},
     "vllm.logger": {"init_logger": logging.getLogger},
     "vllm.tokenizers": {"get_tokenizer": get_tokenizer},
@@ -191,6 +211,7 @@ PROVIDED: dict[str, dict[str, Any]] = {
         "ENDIANNESS": ("native", "big", "little"),
         "binary2tensor": binary2tensor,
     },
+    "tests.models.utils": {"check_embeddings_close": check_embeddings_close},
     "vllm.entrypoints.pooling.pooling.protocol": {"PoolingResponse": PoolingResponse},
     "vllm.entrypoints.pooling.embed.protocol": {"EmbeddingResponse": EmbeddingResponse},
     "vllm.entrypoints.pooling.token_embed.protocol": {"TokenEmbeddingResponse": PoolingResponse},

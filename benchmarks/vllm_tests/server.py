@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -64,13 +66,21 @@ def install(utils: ModuleType) -> None:
         environment = {**os.environ, **rules.ENVIRONMENT, **(env_dict or {})}
         command = serve_command(model, arguments) + rules.flags_of_environment(env_dict or {})
         print(f"Starting: {' '.join(command)}")
-        self.proc = subprocess.Popen(command, env=environment, start_new_session=True)
+        log = Path(tempfile.mkstemp(suffix=".log")[1])
+        with log.open("wb") as output:
+            self.proc = subprocess.Popen(
+                command, env=environment, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
+            )
         self._register_active_server()
         try:
             self._wait_for_server(url=self.url_for("health"), timeout=max_wait_seconds or 120)
-        except Exception:
+        except Exception as error:
             self._shutdown()
-            raise
+            text = log.read_text(encoding="utf-8", errors="replace").strip()
+            print(text)
+            raise RuntimeError(f"{error} {' / '.join(text.splitlines()[-3:])}") from None
+        finally:
+            log.unlink()
 
     utils.RemoteVLLMServer.__init__ = initialise
     utils.RemoteVLLMServer._wait_for_gpu_memory_release = lambda self, **_: None

@@ -17,6 +17,9 @@ import pytest
 
 from benchmarks.vllm_tests import helpers
 
+_TESTS_NOT_IMPORTED = ("tests.conftest", "tests.models", "tests.v1", "tests.reasoning", "tests.tool_parsers")
+"""Helpers of vLLM's tests that need its engine, a GPU or the hub."""
+
 
 class Missing:
     """A name of vLLM that is not mirrored: permissive while test files are imported, then deselects its user."""
@@ -84,6 +87,8 @@ class _Completing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if fullname.startswith(_TESTS_NOT_IMPORTED):
+            return ModuleSpec(fullname, self, is_package=True)
         if fullname.partition(".")[0] != "vllm":
             return None
         for finder in sys.meta_path:
