@@ -1,7 +1,6 @@
 """The pytest plugin: puts Octavo where the tests expect vLLM, and writes one line per test.
 
-Each line of the results file (named by ``OCTAVO_VLLM_TESTS_RESULTS``) is a JSON object: ``test``, ``outcome``
-(``passed``, ``failed``, ``deselected``), ``reason`` and ``seconds``.
+Each line of the results file is a record of :mod:`.outcomes`.
 """
 
 import json
@@ -14,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.vllm_tests import helpers, rules, server, standins
-
-RESULTS = "OCTAVO_VLLM_TESTS_RESULTS"
+from benchmarks.vllm_tests.outcomes import RESULTS, outcome
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,7 +73,6 @@ def _last_line(report: pytest.CollectReport | pytest.TestReport) -> str:
     return text[:600]
 
 
-def _write(test: str, outcome: str, reason: str, seconds: float) -> None:
-    line = {"test": test, "outcome": outcome, "reason": reason, "seconds": round(seconds, 2)}
+def _write(test: str, kind: str, reason: str, seconds: float) -> None:
     with Path(os.environ[RESULTS]).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(outcome(test, kind, reason, seconds)) + "\n")

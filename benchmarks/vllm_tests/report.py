@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.vllm_tests import rules
+from benchmarks.vllm_tests.outcomes import INTERNAL
 
 
 @dataclass(slots=True)
@@ -100,4 +101,4 @@ def _first(reason: str) -> str:
 
 def _kind(reason: str) -> str:
     """Tests that drive vLLM's own code count together, whichever of its names they use."""
-    return reason.partition(":")[0] if reason.startswith("drives vLLM's own code") else reason
+    return INTERNAL if reason.startswith(INTERNAL) else reason

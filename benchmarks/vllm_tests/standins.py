@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.vllm_tests import helpers
+from benchmarks.vllm_tests.outcomes import INTERNAL
 
 _TESTS_NOT_IMPORTED = ("tests.conftest", "tests.models", "tests.v1", "tests.reasoning", "tests.tool_parsers")
 """Helpers of vLLM's tests that need its engine, a GPU or the hub."""
@@ -31,7 +32,7 @@ class Missing:
 
     def _use(self) -> "Missing":
         if Missing.is_strict:
-            pytest.skip(f"drives vLLM's own code: {self.__name__}")
+            pytest.skip(f"{INTERNAL}: {self.__name__}")
         return self
 
     def __getattr__(self, name: str) -> "Missing":
@@ -74,7 +75,7 @@ class _DerivesFromMissing:
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         if Missing.is_strict:
-            pytest.skip(f"drives vLLM's own code: {cls.__name__} derives from it")
+            pytest.skip(f"{INTERNAL}: {cls.__name__} derives from it")
         return super().__new__(cls)
 
 
