@@ -117,13 +117,21 @@ class RerankResponse(Answer):
     results: list[RerankResult]
 
 
-@functools.cache
-def get_tokenizer(name: str, *arguments: object, **options: object) -> PreTrainedTokenizerBase:
+def get_tokenizer(name: str = "", **options: str) -> PreTrainedTokenizerBase:
     """The tokenizer of the model that stands in for the named one.
+
+    Args:
+        name: of the model.
+        options: the name again, as vLLM and transformers call the argument; others are ignored.
 
     Raises:
         pytest.skip.Exception: no model stands in for it.
     """
+    return _tokenizer(name or options.get("tokenizer_name") or options.get("pretrained_model_name_or_path", ""))
+
+
+@functools.cache
+def _tokenizer(name: str) -> PreTrainedTokenizerBase:
     stand_in = rules.stand_in(name)
     if stand_in.reason is not None:
         pytest.skip(stand_in.reason)

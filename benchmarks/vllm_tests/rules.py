@@ -104,6 +104,7 @@ _ABSENT_FEATURES: Mapping[str, str] = {
 _DROPPED: Mapping[str, tuple[int, str]] = {
     "--dtype": (1, "the model that stands in is served in float32"),
     "--gpu-memory-utilization": (1, "there is no GPU"),
+    "--enable-scale-out": (0, "the routes need no flag"),
     "--revision": (1, "the revision of another model"),
     "--tokenizer-revision": (1, "the revision of another model"),
     "--load-format": (1, "the format of other weights"),
@@ -123,6 +124,7 @@ _FIXTURES: Mapping[str, str] = {
     "qwen3_meowing_lora_files": _LORA,
     "qwen3_woofing_lora_files": _LORA,
     "opt125_lora_files": _LORA,
+    "local_asset_server": _VISION,
     "smollm2_lora_files": _LORA,
 }
 
