@@ -46,7 +46,12 @@ class StandIn:
     reason: str | None = None
 
 
-_DECODER = StandIn(flags=("--dtype", "float32", "--kv-cache-memory-bytes", "384MiB", "--num-threads", "1"))
+_DECODER = StandIn(
+    flags=(
+        *("--dtype", "float32", "--kv-cache-memory-bytes", "384MiB", "--num-threads", "1"),
+        *("--metrics-prefix", "vllm:"),
+    )
+)
 _DECODERS = (
     "Qwen/Qwen3-",
     "Qwen/Qwen2.5-1.5B",
@@ -86,7 +91,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
     ("minpeter/LoRA", _LORA),
     ("whisper", "needs a speech model"),
 )
-_FLAGS_OF_EMBEDDERS = ("--dtype", "float32", "--num-threads", "1")
+_FLAGS_OF_EMBEDDERS = ("--dtype", "float32", "--num-threads", "1", "--metrics-prefix", "vllm:")
 
 _ABSENT_FEATURES: Mapping[str, str] = {
     "--enable-lora": _LORA,

@@ -52,11 +52,10 @@ class Missing:
     def __or__(self, other: object) -> "Missing":
         return self._use()
 
-    __ror__ = __or__
+    __ror__ = __add__ = __radd__ = __sub__ = __mul__ = __truediv__ = __lt__ = __gt__ = __or__
 
     def __iter__(self) -> Iterator[Any]:
-        self._use()
-        return iter(())
+        return iter((self._use(),))
 
     def __bool__(self) -> bool:
         self._use()
