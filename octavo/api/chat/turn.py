@@ -3,7 +3,8 @@
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -240,14 +241,25 @@ class Turn:
         elif constraint is None and conversation.may_call:
             constraint = self._formats.strict_calls(conversation.tools)
         if constraint is not None:
-            end = self._formats.thought_end(self._prompt_end)
-            start_after, tail = [
-                self._frontend.need_tokenizer().encode(text, False) if text else None for text in end or (None, None)
-            ]
-            changes["structured_outputs"] = msgspec.structs.replace(
-                constraint, start_after=start_after, start_after_tail=tail
-            )
+            changes["structured_outputs"] = self._behind_thought(constraint)
         return msgspec.structs.replace(params, **changes) if changes else params
+
+    def _behind_thought(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
+        """The constraint, for what follows a thought if there is one."""
+        end = self._formats.thought_end(self._prompt_end)
+        if end is None:
+            return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
+        encode = partial(self._frontend.need_tokenizer().encode, add_special_tokens=False)
+        openers = [encode(tag) for tag in self._formats.thought_openers(self._prompt_end)]
+        if openers:
+            self._prompt_end = replace(self._prompt_end, is_thought_marked=True)
+        tag, tail = end
+        return msgspec.structs.replace(
+            constraint,
+            start_after=encode(tag),
+            start_after_tail=encode(tail) if tail else None,
+            openers=openers or None,
+        )
 
 
 def _named(parts: list[Part]) -> list[Part]:
