@@ -26,6 +26,8 @@ _VISION = "needs a vision-language model"
 _GPT_OSS = "needs gpt-oss's weights"
 _LORA = "needs LoRA adapters"
 _REASONER = "needs a model that reasons"
+_CAPABLE = "needs a model that can calculate"
+_CALLER = "needs a model that calls tools by itself"
 _CLASSIFIER = "needs weights of a trained classifier"
 _RERANKER = "needs weights of a trained cross-encoder"
 
@@ -113,6 +115,7 @@ _DROPPED: Mapping[str, tuple[int, str]] = {
     "--dtype": (1, "the model that stands in is served in float32"),
     "--gpu-memory-utilization": (1, "there is no GPU"),
     "--enable-scale-out": (0, "the routes need no flag"),
+    "--structured-outputs-config.backend": (1, "either backend may follow the schema"),
     "--revision": (1, "the revision of another model"),
     "--tokenizer-revision": (1, "the revision of another model"),
     "--load-format": (1, "the format of other weights"),
@@ -134,6 +137,14 @@ _TESTS: tuple[tuple[str, str], ...] = (
     ("test_reasoning_tokens_in_usage", _REASONER),
     ("test_default_includes_reasoning", _REASONER),
     ("test_kv_transfer", "moves the cache between servers"),
+    ("responses/test_basic.py::test_simple_input", _CAPABLE),
+    ("responses/test_basic.py::test_instructions", _CAPABLE),
+    ("responses/test_basic.py::test_chat", _CAPABLE),
+    ("test_function_tool_use[auto", _CALLER),
+    ("test_function_tool_use[plain-True-auto", _CALLER),
+    ("test_function_tool_use[plain-False-auto", _CALLER),
+    ("test_no_args_tool_call", _CALLER),
+    ("test_function_calling_with_streaming", _CALLER),
     ("openai/decisions", "needs /v1/decisions, which Octavo leaves out (docs/differences.md)"),
     ("structured_decisions", "needs /v1/decisions, which Octavo leaves out (docs/differences.md)"),
     ("test_request_cancellation", "needs a model with a context of 10100 tokens"),
@@ -215,10 +226,12 @@ def translate(arguments: list[str], max_model_len: int) -> list[str]:
         if name in _DROPPED:
             position += 1 if has_value else 1 + _DROPPED[name][0]
             continue
-        kept.append(arguments[position].replace("--structured-outputs-config.backend", "--structured-outputs-backend"))
+        kept.append(arguments[position])
         position += 1
     length = value_of(kept, "--max-model-len")
-    if length is not None and length.isdecimal() and int(length) > max_model_len:
+    if length is None:
+        kept += ["--max-model-len", str(max_model_len)]
+    elif length.isdecimal() and int(length) > max_model_len:
         kept[kept.index("--max-model-len") + 1] = str(max_model_len)
     return kept
 
