@@ -51,7 +51,7 @@ class StandIn:
 
 _DECODER = StandIn(
     # Answers without a limit would fill a longer context, which takes minutes on a CPU.
-    max_model_len=1024,
+    max_model_len=2048,
     flags=(
         *("--dtype", "float32", "--kv-cache-memory-bytes", "384MiB", "--num-threads", "1"),
         *("--metrics-prefix", "vllm:"),
