@@ -255,7 +255,9 @@ class Turn:
         if end is None:
             return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
         encode = partial(self._frontend.need_tokenizer().encode, add_special_tokens=False)
-        openers = [encode(tag) for tag in self._formats.thought_openers(self._prompt_end)]
+        # Between structural tags text is free: such a constraint cannot tell a thought without a tag from an answer.
+        tags = () if constraint.structural_tag else self._formats.thought_openers(self._prompt_end)
+        openers = [encode(tag) for tag in tags]
         if openers:
             self._prompt_end = replace(self._prompt_end, is_thought_marked=True)
         tag, tail = end
