@@ -67,3 +67,6 @@ def test_log_probabilities_need_no_request_to_be_told(server: RunningServer) -> 
     assert (position["token"], position["bytes"], len(position["top_logprobs"])) == ("A", [65], 1)
     answer = post(server, "/v1/completions/derender", generate_responses=[{"choices": [choice]}])
     assert answer["choices"][0]["logprobs"]["tokens"] == ["A"]
+    many = {**choice, "logprobs": {"content": [{**entry, "top_logprobs": entry["top_logprobs"] * 25}]}}
+    sentence = refusal(server, "/v1/chat/completions/derender", generate_response={"choices": [many]})
+    assert sentence == "top_logprobs count 25 exceeds max_logprobs, 20."

@@ -103,8 +103,11 @@ class ReplayEngine:
         prompt_counts: Sequence[int | None],
     ) -> None:
         self.engine = engine
-        limit = engine.info.max_model_len
+        limit, max_logprobs = engine.info.max_model_len, engine.input_processor.max_logprobs
         for response, prompt, count in zip(responses, prompts, prompt_counts, strict=True):
+            if max_logprobs >= 0 and (response.num_top_logprobs or 0) > max(1, max_logprobs):
+                sentence = f"top_logprobs count {response.num_top_logprobs} exceeds max_logprobs, {max_logprobs}."
+                raise InvalidRequestError(sentence, "logprobs")
             _check_ids("prompt_token_ids", prompt or response.prompt_token_ids or [], engine.info)
             for choice in response.choices:
                 _check_ids("token_ids", choice.token_ids, engine.info)
