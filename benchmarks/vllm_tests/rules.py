@@ -115,7 +115,6 @@ _ABSENT_FEATURES: Mapping[str, str] = {
 _DROPPED: Mapping[str, tuple[int, str]] = {
     "--dtype": (1, "the model that stands in is served in float32"),
     "--gpu-memory-utilization": (1, "there is no GPU"),
-    "--enable-scale-out": (0, "the routes need no flag"),
     "--structured-outputs-config.backend": (1, "either backend may follow the schema"),
     "--revision": (1, "the revision of another model"),
     "--tokenizer-revision": (1, "the revision of another model"),
