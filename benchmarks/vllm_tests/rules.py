@@ -130,6 +130,7 @@ _ADMIN_VARIABLE = "VLLM_SERVER_DEV_MODE"
 _TESTS: tuple[tuple[str, str], ...] = (
     ("TestAffectedModulesUseSanitize", "reads vLLM's source files"),
     ("TestSeedStreamState", "drives vLLM's own code"),
+    ("test_parsable_context_unit.py", "drives vLLM's own code"),
     ("test_e2e_harmony", "downloads gpt-oss's encoding"),
     ("leading_space_seeded_from_prompt", "needs a SentencePiece tokenizer"),
     ("test_show_version", "expects vLLM's version"),
@@ -191,6 +192,11 @@ _KNOWN: Mapping[str, str] = {
     "too_many_generate_responses_rejected": "refused, in other words",
     "test_derender_chat_empty_token_ids": "an answer without tokens is an empty answer",
     "test_e2e_no_chat_request_rejected": "without the request the answer is text",
+    "test_namespace_tool_separator": "tools of the type namespace are not there",
+    "test_derender_chat_prompt_logprobs_passthrough": "derendering leaves out what is not part of the answer",
+    "test_derender_chat_metrics_passthrough": "derendering leaves out what is not part of the answer",
+    "test_e2e_parsed_logprobs_follow_include_reasoning": "log-probabilities of hidden reasoning stay",
+    "test_e2e_plain_roundtrip": "an answer of reasoning alone has the empty text as content, not null",
     "test_metrics_counts": "iteration_tokens_total counts tokens that a step computes; the last one never is",
     "test_metrics_exist_run_batch": "runs vLLM's module; octavo run-batch serves no metrics",
 }
