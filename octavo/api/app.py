@@ -24,6 +24,7 @@ from octavo.api.engine import ServingEngine
 from octavo.api.errors import install_error_handlers
 from octavo.api.frontend import Frontend
 from octavo.api.generative_scoring import generative_scoring_router
+from octavo.api.load_report import LoadReportMiddleware
 from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
 from octavo.api.models import models_router
 from octavo.api.openai.chat import chat_router
@@ -71,9 +72,18 @@ class App(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        _accept_root_path(scope)
         if self.sends_directly:
             scope[SERVER_SEND] = send
         await super().__call__(scope, receive, send)
+
+
+def _accept_root_path(scope: Scope) -> None:
+    """Let a request through that still has the prefix which a proxy was to strip: uvicorn put it there again."""
+    root = scope.get("root_path", "")
+    if root and scope["path"].startswith(f"{root}{root}/"):
+        scope["path"] = scope["path"].removeprefix(root)
+        scope["raw_path"] = scope["raw_path"].removeprefix(root.encode())
 
 
 def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | None = None) -> FastAPI:
@@ -104,7 +114,7 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
     if not settings.disable_fastapi_docs:
         app.include_router(docs_router())
     app.include_router(invocations_router(frontend, app))
-    open_paths = {"/health"}
+    open_paths = {"/health", *settings.no_auth_paths}
     if not settings.disable_console:
         app.include_router(console_router(frontend))
         open_paths |= console_paths()
@@ -118,6 +128,7 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         num_keys=len(settings.api_key or ()),
         max_seconds=settings.request_deadline,
     )
+    app.add_middleware(LoadReportMiddleware, metrics=engine.metrics)
     app.add_middleware(DrainMiddleware, drain=frontend.drain)
     if settings.api_key:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_key, open_paths=open_paths)

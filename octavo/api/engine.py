@@ -78,3 +78,6 @@ class ServingEngine(Protocol):
         Raises:
             OctavoError: on the first step of the iteration if the request is refused, later if it fails.
         """
+
+    async def abort(self, request_id: str) -> None:
+        """End a request: its last output has what there is of it, with the finish reason ``abort``."""

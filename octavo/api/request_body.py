@@ -77,3 +77,9 @@ ExtraArgs = Annotated[
     dict[str, _Scalar | Annotated[list[_Scalar], Field(fail_fast=True)]] | None, at_most(MAX_EXTRA_ARGS)
 ]
 """vLLM's ``vllm_xargs``: values for logits processors of the owner's."""
+
+
+class AbortRequest(BaseModel):
+    """Which answers to end, by the ids that their clients see."""
+
+    request_ids: Annotated[list[Annotated[str, Field(max_length=512)]], Field(max_length=10_000, fail_fast=True)]

@@ -210,6 +210,10 @@ class LoggingSettings(msgspec.Struct, kw_only=True):
 
     disable_log_stats: Annotated[bool, Meta(description="No periodic line of figures.")] = False
     log_stats_interval: Annotated[float, Meta(gt=0, description="Seconds between two such lines.")] = 10.0
+    metrics_prefix: Annotated[
+        Literal["octavo:", "vllm:"],
+        Meta(description="How the names at /metrics begin; with vllm: dashboards made for vLLM work unchanged."),
+    ] = "octavo:"
     enable_log_requests: Annotated[
         bool, Meta(description="A line per request, with its parameters but without its text.")
     ] = False
@@ -243,6 +247,9 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     api_key: Annotated[
         list[str] | None, Meta(description="Keys that clients must send as bearer token; all routes but health.")
     ] = None
+    no_auth_paths: Annotated[
+        list[str], Meta(description="Paths besides /health that need no key, such as /metrics and /ping.")
+    ] = []
     served_model_name: Annotated[
         list[str] | None, Meta(description="Names under which the model is served; the first is shown in answers.")
     ] = None

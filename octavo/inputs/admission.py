@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from octavo.config import EngineConfig
 from octavo.errors import DeadlineExceededError, QueueFullError
 from octavo.inputs.gate import Gate
@@ -41,8 +43,8 @@ class Admission:
     def __init__(
         self, settings: EngineConfig, info: EngineInfo, model_name: str, index: int, tracer: Tracer | None
     ) -> None:
-        self.metrics = Metrics(model_name, info.max_model_len, str(index))
-        self.metrics.set_cache_info(info)
+        self.metrics = Metrics(model_name, info.max_model_len, str(index), settings.logging.metrics_prefix)
+        self.metrics.set_cache_info(info, msgspec.to_builtins(settings.cache))
         self.meter = RequestMeter(self.metrics, tracer, model_name)
         self.log = RequestLog(settings.logging)
         limits = settings.scheduler

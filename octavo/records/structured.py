@@ -21,7 +21,7 @@ MAX_CHOICES = 4096
 MAX_CHOICES_LENGTH = 1 << 18
 """Most bytes of all choices together."""
 MAX_START_AFTER = 64
-SERVER_FIELDS = frozenset({"start_after", "start_after_tail"})
+SERVER_FIELDS = frozenset({"start_after", "start_after_tail", "openers"})
 """Fields that the server fills in, and no request."""
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _BACKENDS = ("auto", "xgrammar", "guidance")
@@ -49,6 +49,8 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
         start_after: token ids that end what comes before the bound text, such as a thought.
         start_after_tail: token ids that must come behind ``start_after`` as well, after a few others at most: the end
             of a header that ``start_after`` begins.
+        openers: token ids of the tags of which one must begin the text if ``start_after`` is to be awaited; a text
+            that begins otherwise is bound at once. None awaits it in any case.
     """
 
     json: str | dict[str, Any] | None = None
@@ -63,6 +65,7 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
     backend: GrammarBackend | None = None
     start_after: list[int] | None = None
     start_after_tail: list[int] | None = None
+    openers: list[list[int]] | None = None
 
     def __post_init__(self) -> None:
         self.verify()
@@ -93,8 +96,12 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
             _check_choice(self.choice)
         if self.backend is not None and self.backend not in _BACKENDS:
             raise _error(f"backend must be one of {', '.join(_BACKENDS)}, got {self.backend!r}.")
-        for name in SERVER_FIELDS:
-            _check_tokens(name, getattr(self, name))
+        _check_tokens("start_after", self.start_after)
+        _check_tokens("start_after_tail", self.start_after_tail)
+        if len(self.openers or ()) > MAX_START_AFTER:
+            raise _error(f"openers takes at most {MAX_START_AFTER} tags.")
+        for opener in self.openers or ():
+            _check_tokens("openers", opener)
 
     def _is_given(self, name: str) -> bool:
         value = getattr(self, name)

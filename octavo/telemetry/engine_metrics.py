@@ -17,7 +17,8 @@ SOURCES = ("local_compute", "local_cache_hit")
 class EngineMetrics:
     """Gauges that follow an engine, and counters that go on when it is restarted."""
 
-    def __init__(self, registry: CollectorRegistry, model_name: str, engine: str) -> None:
+    def __init__(self, registry: CollectorRegistry, model_name: str, engine: str, prefix: str) -> None:
+        self._prefix = prefix
         self._registry = registry
         self._label_values = (model_name, engine)
         self._last = EngineStats()
@@ -46,9 +47,14 @@ class EngineMetrics:
             "prompt_tokens_cached_by_source", "Prompt tokens that a cache served, by which.", SOURCES[1:]
         )
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
-        self._step_sizes = StepSizes(self._label_values)
+        self._step_sizes = StepSizes(f"{prefix}iteration_tokens_total", self._label_values)
         registry.register(self._step_sizes)
         self.record(EngineStats())
+
+    @property
+    def load(self) -> dict[str, float]:
+        """See :attr:`Metrics.load`."""
+        return {"kv_cache_usage_perc": self._last.cache_usage, "num_requests_waiting": float(self._last.num_waiting)}
 
     def record(self, stats: EngineStats) -> None:
         """Take over an engine's figures; its counters may start from zero again after a restart."""
@@ -78,24 +84,29 @@ class EngineMetrics:
         self._step_sizes.record(stats, last)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
-        return Gauge(f"octavo:{name}", documentation, LABELS, registry=self._registry).labels(*self._label_values)
+        return Gauge(f"{self._prefix}{name}", documentation, LABELS, registry=self._registry).labels(
+            *self._label_values
+        )
 
     def _gauges(self, name: str, documentation: str, label: str, values: tuple[str, ...]) -> dict[str, Gauge]:
-        gauge = Gauge(f"octavo:{name}", documentation, (*LABELS, label), registry=self._registry)
+        gauge = Gauge(f"{self._prefix}{name}", documentation, (*LABELS, label), registry=self._registry)
         return {value: gauge.labels(*self._label_values, value) for value in values}
 
     def _counter(self, name: str, documentation: str) -> Counter:
-        return Counter(f"octavo:{name}", documentation, LABELS, registry=self._registry).labels(*self._label_values)
+        return Counter(f"{self._prefix}{name}", documentation, LABELS, registry=self._registry).labels(
+            *self._label_values
+        )
 
     def _counters(self, name: str, documentation: str, sources: tuple[str, ...]) -> dict[str, Counter]:
-        counter = Counter(f"octavo:{name}", documentation, (*LABELS, "source"), registry=self._registry)
+        counter = Counter(f"{self._prefix}{name}", documentation, (*LABELS, "source"), registry=self._registry)
         return {source: counter.labels(*self._label_values, source) for source in sources}
 
 
 class StepSizes(Collector):
     """The histogram ``iteration_tokens_total``, which the engine counts itself: frontends do not see every step."""
 
-    def __init__(self, label_values: tuple[str, str]) -> None:
+    def __init__(self, name: str, label_values: tuple[str, str]) -> None:
+        self._name = name
         self._label_values = label_values
         self._counts = [0] * (len(STEP_SIZES) + 1)
         self._num_tokens = 0
@@ -111,7 +122,7 @@ class StepSizes(Collector):
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """The histogram as of now."""
-        family = HistogramMetricFamily("octavo:iteration_tokens_total", "Tokens per step.", labels=LABELS)
+        family = HistogramMetricFamily(self._name, "Tokens per step.", labels=LABELS)
         buckets, total = [], 0
         for bound, count in zip((*map(float, STEP_SIZES), "+Inf"), self._counts, strict=True):
             total += count

@@ -1,11 +1,11 @@
-"""Prometheus metrics, under vLLM's names with the prefix ``octavo:``.
+"""Prometheus metrics, under vLLM's names with the prefix ``octavo:``, or ``vllm:`` if the owner wants it.
 
 Each API process has a registry of its own. Histograms and ``request_success`` speak of the requests that
 process served; gauges, token counters and the sizes of steps come from the engine and are the same in every process.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -40,25 +40,34 @@ LABELS = ("model_name", "engine")
 class Metrics:
     """Everything that ``/metrics`` shows; methods are cheap enough to be called per token.
 
+    Args:
+        model_name: a label.
+        max_model_len: the largest number of tokens that histograms tell apart.
+        engine: a label; place among the frontends of the engine.
+        prefix: how names begin.
+
     Attributes:
         sleep: falling asleep and waking up.
         weight_update: replacing weights.
     """
 
-    def __init__(self, model_name: str, max_model_len: int = 131072, engine: str = "0") -> None:
+    def __init__(
+        self, model_name: str, max_model_len: int = 131072, engine: str = "0", prefix: str = "octavo:"
+    ) -> None:
+        self._prefix = prefix
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._label_values = (model_name, engine)
-        self._engine = EngineMetrics(self.registry, model_name, engine)
+        self._engine = EngineMetrics(self.registry, model_name, engine, prefix)
         token_buckets = one_two_five_up_to(max_model_len)
 
         success = Counter(
-            "octavo:request_success", "Finished requests.", (*LABELS, "finished_reason"), registry=self.registry
+            f"{prefix}request_success", "Finished requests.", (*LABELS, "finished_reason"), registry=self.registry
         )
         self._success = {reason: success.labels(*self._label_values, reason) for reason in FINISH_REASONS}
 
         rejections = Counter(
-            "octavo:admission_rejections",
+            f"{prefix}admission_rejections",
             "Requests turned away because too much waits already.",
             ("model_name", "reason"),
             registry=self.registry,
@@ -101,16 +110,31 @@ class Metrics:
         self.sleep = self._operation("sleep_mode", "Falling asleep and waking up")
         self.weight_update = self._operation("rl_weight_update", "Weight updates")
 
-    def set_cache_info(self, info: EngineInfo) -> None:
-        """Publish the cache's size as labels of ``cache_config_info``; call once, when the engine is up."""
+    def set_cache_info(self, info: EngineInfo, settings: Mapping[str, object] | None = None) -> None:
+        """Publish the cache's size as labels of ``cache_config_info``; call once, when the engine is up.
+
+        Args:
+            info: the cache as it is.
+            settings: what was asked for, by the settings' names.
+        """
+        num_tokens = info.num_blocks * info.block_size
         values = {
+            **{name: str(value) for name, value in (settings or {}).items()},
             "engine": self._label_values[1],
             "block_size": str(info.block_size),
             "num_gpu_blocks": str(info.num_blocks),
             "enable_prefix_caching": str(info.supports_prefix_caching),
+            "kv_cache_size_tokens": str(num_tokens),
+            "kv_cache_max_concurrency": f"{num_tokens / max(1, info.max_model_len):.2f}",
         }
-        gauge = Gauge("octavo:cache_config_info", "The cache's configuration.", tuple(values), registry=self.registry)
+        name = f"{self._prefix}cache_config_info"
+        gauge = Gauge(name, "The cache's configuration.", tuple(values), registry=self.registry)
         gauge.labels(**values).set(1)
+
+    @property
+    def load(self) -> dict[str, float]:
+        """What balancers go by: the share of the cache in use and the number of requests that wait."""
+        return self._engine.load
 
     def record_stats(self, stats: EngineStats) -> None:
         """Take over an engine's figures; its counters may start from zero again after a restart."""
@@ -178,18 +202,18 @@ class Metrics:
 
     def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> FastHistogram:
         labels = dict(zip(LABELS, self._label_values, strict=True))
-        return FastHistogram(f"octavo:{name}", documentation, labels, buckets, self.registry)
+        return FastHistogram(f"{self._prefix}{name}", documentation, labels, buckets, self.registry)
 
     def _operation(self, name: str, words: str) -> "Operation":
         registry = self.registry
         return Operation(
             Histogram(
-                f"octavo:{name}_operation_duration_seconds",
+                f"{self._prefix}{name}_operation_duration_seconds",
                 f"{words}: how long each took.",
                 registry=registry,
                 buckets=OPERATION_BUCKETS,
             ),
-            Gauge(f"octavo:{name}_operations_in_flight", f"{words} under way.", registry=registry),
+            Gauge(f"{self._prefix}{name}_operations_in_flight", f"{words} under way.", registry=registry),
         )
 
     def _latency(self, name: str, documentation: str) -> FastHistogram:

@@ -75,6 +75,10 @@ class FakeEngine:
         self.calls: list[dict[str, Any]] = []
         self.num_running = 0
         self.num_aborted = 0
+        self.ended_early: list[str] = []
+
+    async def abort(self, request_id: str) -> None:
+        self.ended_early.append(request_id)
 
     async def generate(
         self,
@@ -135,7 +139,9 @@ class FakeEngine:
             await asyncio.sleep(self.step_seconds)
             if text == "fail late" and count == 4:
                 raise RequestFailedError("The step produced NaN.")
-            is_last = count == num_tokens
+            is_cut = request_id in self.ended_early
+            is_last = count == num_tokens or is_cut
+            reason = "abort" if is_cut else reason
             if not (is_delta or is_last):
                 continue
             if params.ignore_eos:
@@ -165,6 +171,8 @@ class FakeEngine:
                 request_id, text, prompt_ids, prompt_logprobs, completions, is_last, num_cached_tokens=3
             )
             prompt_logprobs = None
+            if is_cut:
+                return
 
     def _candidates(self, token_id: int, num_top: int) -> dict[int, Logprob]:
         assert self.tokenizer is not None

@@ -38,7 +38,29 @@ def test_health_is_open_behind_a_proxy_too(start_server: StartServer) -> None:
     client = start_server(api_key=["secret"], root_path="/llm").client
     assert client.get("/health").status_code == 200
     assert client.get("/v1/models").status_code == 401
-    assert client.get("/llm/health").status_code == 401
+    assert client.get("/llm/health").status_code == 200
+    assert client.get("/llm/v1/models").status_code == 401
+    assert client.get("/llm/llm/health").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/llm/v1/models"])
+def test_a_root_path_may_be_stripped_or_not(start_server: StartServer, path: str) -> None:
+    client = start_server(root_path="/llm").client
+    assert client.get(path).status_code == 200
+    assert client.get(f"/other{path}").status_code == 404
+
+
+def test_paths_that_the_owner_opens_need_no_key(start_server: StartServer) -> None:
+    client = start_server(api_key=["secret"], no_auth_paths=["/metrics", "/ping"]).client
+    for path, status in (("/metrics", 200), ("/ping", 200), ("/v1/models", 401), ("/metrics/", 401)):
+        assert client.get(path).status_code == status, path
+
+
+def test_probes_may_ask_for_the_head_alone(start_server: StartServer) -> None:
+    client = start_server(api_key=["secret"]).client
+    response = client.head("/health")
+    assert (response.status_code, response.content) == (200, b"")
+    assert client.head("/ping").status_code == 401
 
 
 def test_request_ids_come_back_harmless(start_server: StartServer) -> None:

@@ -44,6 +44,7 @@ def test_tokenize_and_back(server: RunningServer) -> None:
     assert answer["count"] == 3
     assert answer["max_model_len"] == 1 << 17
     assert len(answer["token_strs"]) == 3
+    assert server.client.post("/tokenize", json={"prompt": "hé"}).json()["token_strs"] is None
     text = server.client.post("/detokenize", json={"tokens": answer["tokens"]}).json()
     assert text == {"prompt": "hé"}
     answer = server.client.post("/tokenize", json={"prompt": "hé" * 1000, "return_token_strs": True}).json()

@@ -136,6 +136,32 @@ def test_a_format_begins_after_the_thought(start_server: StartServer) -> None:
     assert tokenizer is not None and tokenizer.decode(constraint.start_after or []) == "</think>"
 
 
+@pytest.mark.parametrize("parser", ["deepseek_r1", "qwen3", "deepseek_v3"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_opens_no_thought_answers_in_the_format(
+    start_server: StartServer, parser: str, stream: bool
+) -> None:
+    """The engine binds a text that begins without the tag, so that it is no thought."""
+    server = start_server(FakeEngine(reply='{"a": 1}'), reasoning_parser=parser)
+    request: Any = {
+        "model": "fake/model",
+        "messages": HELLO,
+        "response_format": {"type": "json_object"},
+        "extra_body": {"chat_template_kwargs": {"enable_thinking": True}},
+    }
+    client = client_of(server)
+    if stream:
+        deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(**request, stream=True)]
+        assert "".join(delta.content or "" for delta in deltas) == '{"a": 1}'
+    else:
+        message = client.chat.completions.create(**request).choices[0].message
+        assert (message.content, getattr(message, "reasoning", None)) == ('{"a": 1}', None)
+    constraint = server.engine.calls[-1]["params"].structured_outputs
+    tokenizer = server.engine.tokenizer
+    assert constraint is not None and tokenizer is not None
+    assert [tokenizer.decode(opener) for opener in constraint.openers or ()] == ["<think>"]
+
+
 def test_a_format_begins_at_the_end_of_gpt_osss_last_header(start_server: StartServer) -> None:
     """The header may hold a content type, so what it begins with is awaited, and then what ends it."""
     server = start_server(FakeEngine(reply="<|channel|>final<|message|>{}"), reasoning_parser="openai_gptoss")

@@ -1,13 +1,32 @@
 """``/v1/completions`` says what the engine said, in OpenAI's shape."""
 
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
 
-from octavo.records import RequestOutputKind
+from octavo.records import CompletionOutput, RequestOutput, RequestOutputKind
+
+
+class TokensOnlyEngine(FakeEngine):
+    """An engine of a server that loads no tokenizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokenizer = None
+
+    async def generate(self, prompt: Any, *arguments: Any, **named: Any) -> AsyncGenerator[RequestOutput, None]:
+        completion = CompletionOutput(0, "", [7, 8], 0.0, None, "length", None)
+        yield RequestOutput("r", None, prompt, None, [completion], True)
+
+
+def test_echo_without_a_tokenizer_tells_tokens(start_server: StartServer) -> None:
+    server = start_server(TokensOnlyEngine())
+    (choice,) = complete(server, prompt=[1, 2, 3], echo=True, return_token_ids=True)["choices"]
+    assert (choice["text"], choice["prompt_token_ids"], choice["token_ids"]) == ("", [1, 2, 3], [7, 8])
 
 
 def complete(server: RunningServer, **body: Any) -> dict[str, Any]:

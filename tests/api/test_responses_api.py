@@ -221,10 +221,17 @@ def test_truncation_drops_the_oldest_turns(start_server: StartServer) -> None:
     assert prompt.startswith("<system>RULES\n<user>question3") and "<user>last" in prompt
 
 
-def test_messages_are_shown_on_request(server: RunningServer) -> None:
-    answer = create(server, enable_response_messages=True, previous_input_messages=[{"role": "user", "content": "a"}])
-    assert [message["content"] for message in answer["input_messages"]] == ["a", "hi"]
-    assert [message["content"] for message in answer["output_messages"]] == [REPLY]
+@pytest.mark.parametrize("stream", [False, True])
+def test_messages_are_shown_on_request(server: RunningServer, stream: bool) -> None:
+    """One message of each round, with the whole text and all tokens, streamed or not."""
+    previous = [{"role": "user", "content": "a"}]
+    body = {"model": "fake/model", "input": "hi", "enable_response_messages": True, "previous_input_messages": previous}
+    response = server.client.post("/v1/responses", json={**body, "stream": stream})
+    answer = response.json() if not stream else json.loads(response.text.strip().split("data: ")[-1])["response"]
+    encode = server.engine.tokenizer.encode
+    prompt = "user: a\nuser: hi\nassistant: "
+    assert answer["input_messages"] == [{"type": "raw_message_tokens", "message": prompt, "tokens": encode(prompt)}]
+    assert answer["output_messages"] == [{"type": "raw_message_tokens", "message": REPLY, "tokens": encode(REPLY)}]
     assert "input_messages" not in create(server)
 
 

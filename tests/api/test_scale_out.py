@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from conftest import RunningServer
-from fake_engine import REPLY
+from conftest import RunningServer, StartServer
+from fake_engine import REPLY, FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,7 +113,7 @@ def test_stop_strings_need_text(server: RunningServer) -> None:
         ({"token_ids": [1], "sampling_params": {}, "kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
         ({"token_ids": [1], "sampling_params": {}, "stream_options": {}}, "stream_options"),
         ({"token_ids": [1], "sampling_params": {"prompt_logprobs": 1}, "stream": True}, "prompt_logprobs"),
-        ({"token_ids": [1], "sampling_params": {}, "output_mode": "derender"}, "output_mode"),
+        ({"token_ids": [1], "sampling_params": {}, "output_mode": "bogus"}, "output_mode"),
     ],
 )
 def test_refused_in_words(server: RunningServer, body: dict[str, Any], sentence: str) -> None:
@@ -134,3 +134,55 @@ def test_no_parameters_are_the_servers_fault(
     body = {"token_ids": [1], "sampling_params": {"max_tokens": 2, **params}, "stream": is_streamed}
     response = _shared_server.client.post(GENERATE, json=body)
     assert response.status_code in (200, 400), (params, response.text)
+
+
+def test_without_a_limit_the_context_is_filled(server: RunningServer) -> None:
+    for limit in ({}, {"max_tokens": None}):
+        post(server, GENERATE, token_ids=[1, 2, 3], sampling_params={"min_tokens": 20, **limit})
+        assert server.engine.calls[-1]["params"].max_tokens is None
+    assert "min_tokens" in refusal(server, GENERATE, token_ids=[1], sampling_params={"min_tokens": 1 << 31})
+
+
+@pytest.mark.parametrize(
+    ("mode", "params"), [("tokens", {"detokenize": False, "stop": ["x"]}), ("text", {"detokenize": False})]
+)
+def test_text_without_text_is_a_contradiction(server: RunningServer, mode: str, params: dict[str, Any]) -> None:
+    assert "detokenize" in refusal(server, GENERATE, token_ids=[1], sampling_params=params, output_mode=mode)
+
+
+ABORT = "/inference/v1/abort_requests"
+
+
+@pytest.mark.parametrize("mode", ["tokens", "text"])
+def test_a_stream_that_is_ended_early_says_so(start_server: StartServer, mode: str) -> None:
+    server = start_server(FakeEngine(step_seconds=0.005))
+    body = {
+        "token_ids": [1],
+        "request_id": "mine",
+        "output_mode": mode,
+        "sampling_params": {"max_tokens": 90000, "ignore_eos": True},
+        "stream": True,
+    }
+    chunks = []
+    with server.client.stream("POST", GENERATE, json=body) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                chunks.append(json.loads(line.removeprefix("data: ")))
+                if len(chunks) == 3:
+                    assert server.client.post(ABORT, json={"request_ids": ["other", "mine"]}).status_code == 200
+    assert chunks[-1]["choices"][0]["finish_reason"] == "abort"
+    assert len(chunks) < 90000
+    assert server.client.post(ABORT, json={"request_ids": ["mine"]}).status_code == 200
+    assert server.client.post(ABORT, json={}).status_code == 400
+
+
+def test_nobody_ends_anothers_request(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(step_seconds=0.005), api_key=["one", "two"])
+    body = {"token_ids": [1], "request_id": "mine", "sampling_params": {"max_tokens": 100}, "stream": True}
+    with server.client.stream("POST", GENERATE, json=body, headers={"authorization": "Bearer one"}) as response:
+        lines = response.iter_lines()
+        next(lines)
+        for key, ended in (("two", 0), ("one", 1)):
+            asked = {"request_ids": ["mine"]}
+            assert server.client.post(ABORT, json=asked, headers={"authorization": f"Bearer {key}"}).status_code == 200
+            assert len(server.engine.ended_early) == ended

@@ -74,10 +74,29 @@ def test_two_engines_in_one_process_do_not_share_figures() -> None:
 
 def test_cache_size_is_published() -> None:
     metrics = Metrics("m")
-    metrics.set_cache_info(EngineInfo(2048, 100, 77, 16, 8, True))
+    metrics.set_cache_info(EngineInfo(1024, 100, 77, 16, 8, True), {"gpu_memory_utilization": 0.5, "block_size": None})
     text = metrics.render().decode()
     assert 'num_gpu_blocks="77"' in text
+    assert 'block_size="16"' in text
+    assert 'gpu_memory_utilization="0.5"' in text
+    assert 'kv_cache_size_tokens="1232"' in text
+    assert 'kv_cache_max_concurrency="1.20"' in text
     assert 'model_name="m"' in text
+
+
+def test_all_names_can_begin_as_vllms_do() -> None:
+    metrics = Metrics("m", prefix="vllm:")
+    metrics.set_cache_info(EngineInfo(1024, 100, 77, 16, 8, True))
+    names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    assert {"vllm:cache_config_info", "vllm:iteration_tokens_total", "vllm:time_to_first_token_seconds"} <= names
+    assert all(name.startswith(("vllm:", "process_")) for name in names)
+
+
+def test_the_load_is_the_engines_latest() -> None:
+    metrics = Metrics("m")
+    assert metrics.load == {"kv_cache_usage_perc": 0.0, "num_requests_waiting": 0.0}
+    metrics.record_stats(EngineStats(num_waiting=3, cache_usage=0.25))
+    assert metrics.load == {"kv_cache_usage_perc": 0.25, "num_requests_waiting": 3.0}
 
 
 def test_steps_are_counted_by_their_size_through_a_restart() -> None:

@@ -1,22 +1,15 @@
 """``/pause``, ``/resume``, ``/abort_requests``: the engine stands still, or some of its requests end."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
 
 from octavo.api.frontend import Frontend
 from octavo.api.json_body import json_route
+from octavo.api.request_body import AbortRequest
 from octavo.engine.remote_control import RemoteControl
 
 PauseMode = Literal["abort", "wait", "keep"]
-_MAX_NAMES = 10_000
-
-
-class AbortRequest(BaseModel):
-    """Which answers to end, by the ids that their clients see."""
-
-    request_ids: Annotated[list[Annotated[str, Field(max_length=512)]], Field(max_length=_MAX_NAMES, fail_fast=True)]
 
 
 def pause_router(frontend: Frontend, control: RemoteControl) -> APIRouter:

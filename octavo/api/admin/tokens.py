@@ -5,7 +5,6 @@ from functools import partial
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, UnsetType
 
 from octavo.api.chat.conversation import render
 from octavo.api.frontend import SHORT_TEXT, Frontend
@@ -22,7 +21,7 @@ class TokenizeAnswer(msgspec.Struct):
     count: int
     max_model_len: int
     tokens: list[int]
-    token_strs: list[str | None] | UnsetType = UNSET
+    token_strs: list[str | None] | None = None
 
 
 class DetokenizeAnswer(msgspec.Struct):

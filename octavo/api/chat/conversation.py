@@ -61,12 +61,7 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
     renderer = frontend.engine.chat_renderer
     if renderer is None:
         raise ChatTemplateError("This model has no chat template; use /v1/completions or give one to the server.")
-    if conversation.is_forced and not conversation.tools:
-        raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
-    if conversation.named_tool is not None and conversation.named_tool not in {t.name for t in conversation.tools}:
-        raise InvalidRequestError(
-            f"tool_choice names {conversation.named_tool!r}, which is not among the tools.", "tool_choice"
-        )
+    check_tool_choice(conversation)
     shows_tools = conversation.may_call or not frontend.settings.exclude_tools_when_tool_choice_none
     return await asyncio.to_thread(
         renderer.render,
@@ -78,6 +73,20 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
         template_kwargs=merged_kwargs(frontend, conversation),
         add_special_tokens=conversation.add_special_tokens,
     )
+
+
+def check_tool_choice(conversation: Conversation) -> None:
+    """Check that what must be called can be.
+
+    Raises:
+        InvalidRequestError: a tool that must be called is not among the tools.
+    """
+    if conversation.is_forced and not conversation.tools:
+        raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
+    if conversation.named_tool is not None and conversation.named_tool not in {t.name for t in conversation.tools}:
+        raise InvalidRequestError(
+            f"tool_choice names {conversation.named_tool!r}, which is not among the tools.", "tool_choice"
+        )
 
 
 def merged_kwargs(frontend: Frontend, conversation: Conversation) -> dict[str, Any]:

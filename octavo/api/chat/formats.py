@@ -79,6 +79,12 @@ class AnswerFormats:
         parser = self.reasoning.start(prompt_end)
         return (parser.end_tag or self.reasoning.end_tags[0], parser.end_tag_tail) if parser.is_reasoning else None
 
+    def thought_openers(self, prompt_end: PromptEnd) -> tuple[str, ...]:
+        """The tags with which the model begins a thought if the prompt leaves that to it; empty if it does not."""
+        if not isinstance(self.reasoning, TaggedFormat):
+            return ()
+        return self.reasoning.start_tags if self.reasoning.start(prompt_end).is_left_to_model else ()
+
     def thought_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ThoughtTags | None:
         """The tags of thoughts in tokens; None if thoughts do not stand between tags, but in messages of their own."""
         if not isinstance(self.reasoning, TaggedFormat):

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from octavo.api.chat.conversation import Conversation, tool_description
 from octavo.api.chat.turn import Turn
 from octavo.api.request_body import StreamOptions
 from octavo.records import RequestOutputKind, SamplingParams
@@ -29,13 +30,49 @@ class RenderedRequest(msgspec.Struct, kw_only=True):
     stream_options: dict[str, Any] | None
     cache_salt: str | None
     priority: int
+    reasoning_ended: bool | None = None
+    parse_context: dict[str, Any] | None = None
 
 
 def rendered_turn(
-    turn: Turn, name: str, model: str, body: Renderable, stream_options: StreamOptions | None = None
+    turn: Turn,
+    name: str,
+    model: str,
+    body: Renderable,
+    stream_options: StreamOptions | None = None,
+    *,
+    include_reasoning: bool = True,
 ) -> RenderedRequest:
-    """A turn that is not taken here."""
-    return rendered_request(turn.prompt["prompt_token_ids"], turn.params, name, model, body, stream_options)
+    """A turn that is not taken here.
+
+    Args:
+        include_reasoning: whether the reader of the answer wants the model's reasoning; a format binds the answer from
+            its first token if not.
+    """
+    rendered = rendered_request(turn.prompt["prompt_token_ids"], turn.params, name, model, body, stream_options)
+    rendered.reasoning_ended = turn.reasoning_ended
+    if turn.reasoning_ended is False and not include_reasoning:
+        rendered.reasoning_ended = True
+    rendered.parse_context = _parse_context(turn.conversation, include_reasoning)
+    return rendered
+
+
+def _parse_context(conversation: Conversation, include_reasoning: bool) -> dict[str, Any]:
+    """What the parsers must know of the conversation."""
+    tools = [tool_description(tool) for tool in conversation.tools]
+    for description, tool in zip(tools, conversation.tools, strict=True):
+        if tool.is_strict:
+            description["function"]["strict"] = True
+    choice: Any = conversation.tool_choice
+    if conversation.named_tool is not None:
+        choice = {"type": "function", "function": {"name": conversation.named_tool}}
+    return {
+        "tools": tools or None,
+        "tool_choice": choice if tools else "none",
+        "parallel_tool_calls": conversation.is_parallel,
+        "include_reasoning": include_reasoning,
+        "chat_template_kwargs": dict(conversation.template_kwargs),
+    }
 
 
 def rendered_request(

@@ -3,7 +3,8 @@
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -93,6 +94,9 @@ class Turn:
         prompt: the conversation as the model reads it.
         is_bare: answers are content and nothing else.
         num_reasoning_tokens: tokens that belonged to thoughts, so far.
+        reasoning_ended: whether the answer begins behind the model's reasoning; None if that is not told apart.
+        conversation: what is answered.
+        engine_id: what the engine calls the request.
     """
 
     def __init__(
@@ -111,7 +115,6 @@ class Turn:
         self._length_penalty = length_penalty
         self.num_reasoning_tokens = 0
         self._frontend = frontend
-        self._conversation = conversation
         self._formats = frontend.formats()
         self._prompt_end = PromptEnd(
             (prompt.get("prompt") or "")[-PROMPT_END_CHARACTERS:],
@@ -119,12 +122,15 @@ class Turn:
             frontend.engine.tokenizer,
             prompt["prompt_token_ids"],
         )
+        is_open = self._formats.thought_end(self._prompt_end) is not None
+        self.reasoning_ended = None if self._formats.reasoning is None else not is_open
+        self.conversation = conversation
+        self.engine_id = engine_id(answer_id, 0)
         self._parsers: dict[int, AnswerParser] = {}
         self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))
         self.params = self._adapted(params)
         # Answers that come in one piece are over before it is seen which of their tokens were thoughts.
         self._is_whole = length_penalty is not None or params.output_kind is RequestOutputKind.FINAL_ONLY
-        self._answer_id = answer_id
         self._priority = priority
         self._cache_salt = cache_salt
 
@@ -143,14 +149,14 @@ class Turn:
                 self.prompt,
                 self.params,
                 self._length_penalty,
-                engine_id(self._answer_id, 0),
+                self.engine_id,
                 priority=self._priority,
                 cache_salt=self._cache_salt,
             )
         return self._frontend.engine.generate(
             self.prompt,
             self.params,
-            engine_id(self._answer_id, 0),
+            self.engine_id,
             priority=self._priority,
             cache_salt=self._cache_salt,
             clip_max_tokens=False,
@@ -194,7 +200,7 @@ class Turn:
             if self._is_whole and not parser.is_reasoning:
                 self.num_reasoning_tokens += self._num_thought_tokens(completion.token_ids, parts)
             parts += _named(parser.finish(is_whole=reason == "stop"))
-            if reason == "stop" and parser.num_tool_calls and self._conversation.tool_choice != "named":
+            if reason == "stop" and parser.num_tool_calls and self.conversation.tool_choice != "named":
                 reason = "tool_calls"
         return Update(output, completion, parts, reason)
 
@@ -220,14 +226,14 @@ class Turn:
         return parser
 
     def _new_parser(self) -> AnswerParser:
-        conversation = self._conversation
+        conversation = self.conversation
         if conversation.is_forced:
             forced = forced_parser(conversation.named_tool)
             return self._formats.parser(self._prompt_end, forced=forced)
         return self._formats.parser(self._prompt_end, tools=conversation.tools if conversation.may_call else ())
 
     def _adapted(self, params: SamplingParams) -> SamplingParams:
-        conversation = self._conversation
+        conversation = self.conversation
         changes: dict[str, Any] = {}
         if self._formats.tells_apart(with_tools=conversation.may_call):
             changes["skip_special_tokens"] = False
@@ -240,14 +246,27 @@ class Turn:
         elif constraint is None and conversation.may_call:
             constraint = self._formats.strict_calls(conversation.tools)
         if constraint is not None:
-            end = self._formats.thought_end(self._prompt_end)
-            start_after, tail = [
-                self._frontend.need_tokenizer().encode(text, False) if text else None for text in end or (None, None)
-            ]
-            changes["structured_outputs"] = msgspec.structs.replace(
-                constraint, start_after=start_after, start_after_tail=tail
-            )
+            changes["structured_outputs"] = self._behind_thought(constraint)
         return msgspec.structs.replace(params, **changes) if changes else params
+
+    def _behind_thought(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
+        """The constraint, for what follows a thought if there is one."""
+        end = self._formats.thought_end(self._prompt_end)
+        if end is None:
+            return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
+        encode = partial(self._frontend.need_tokenizer().encode, add_special_tokens=False)
+        # Between structural tags text is free: such a constraint cannot tell a thought without a tag from an answer.
+        tags = () if constraint.structural_tag else self._formats.thought_openers(self._prompt_end)
+        openers = [encode(tag) for tag in tags]
+        if openers:
+            self._prompt_end = replace(self._prompt_end, is_thought_marked=True)
+        tag, tail = end
+        return msgspec.structs.replace(
+            constraint,
+            start_after=encode(tag),
+            start_after_tail=encode(tail) if tail else None,
+            openers=openers or None,
+        )
 
 
 def _named(parts: list[Part]) -> list[Part]:

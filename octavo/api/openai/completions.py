@@ -175,7 +175,8 @@ class CompletionAnswer:
             return prompt
         if isinstance(prompt, dict) and self._body.truncate_prompt_tokens is None and "prompt" in prompt:
             return prompt["prompt"]
-        return self._frontend.text_of(token_ids_of(prompt))
+        # Without a tokenizer answers have no text either; who wants the prompt's tokens asks for return_token_ids.
+        return self._frontend.text_of(token_ids_of(prompt)) if self._frontend.engine.tokenizer is not None else ""
 
     async def whole(self, outputs: Sequence[RequestOutput]) -> list[bytes]:
         """The answer as JSON, in pieces, from the final output of every prompt."""

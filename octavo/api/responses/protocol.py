@@ -209,7 +209,7 @@ def refuse_unsupported(body: ResponsesRequest) -> None:
         if value not in (None, False, "", [], {}) and not (name == "n" and value == 1):
             raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
     if body.background and body.store is False:
-        raise InvalidRequestError("background: an answer made in the background must be stored.", "background")
+        raise InvalidRequestError("background can only be used when `store` is true.", "background")
     text_format = body.text.format if body.text else None
     if text_format is not None and text_format.type == "json_schema" and text_format.json_schema is None:
         raise InvalidRequestError("text.format: the type json_schema needs a schema.", "text")

@@ -110,7 +110,9 @@ def responses_router(frontend: Frontend) -> APIRouter:
     async def cancel_response(response_id: str, request: Request) -> Response:
         entry = store.get(owner_of(request), response_id)
         if entry.background is None:
-            raise InvalidRequestError("Only responses that are made in the background can be cancelled.")
+            raise InvalidRequestError(
+                "Cannot cancel a synchronous response; only those made in the background can be cancelled."
+            )
         await entry.background.cancel()
         return Response(entry.shown(), media_type=JSON)
 

@@ -80,7 +80,9 @@ class Run:
         self._num_calls = 0
         self._is_begun = False
         self._messages: list[dict[str, Any]] = []
-        self._num_first_messages = 0
+        # What the model read first, and what it wrote in each round.
+        self._read: list[int] = []
+        self._written: list[list[int]] = []
         self._logprobs: ContentLogprobs | None = None
 
     def snapshot(self) -> Response:
@@ -176,6 +178,8 @@ class Run:
         turn = self._turn(conversation, prompt, params)
         if self._prepared.num_logprobs is not None:
             self._logprobs = ContentLogprobs(self._frontend.engine.tokenizer, self._prepared.num_logprobs)
+        self._read = self._read or list(prompt["prompt_token_ids"])
+        self._written.append([])
         builder.begin_round()
         reason: str | None = None
         num_prompt = num_cached = 0
@@ -186,6 +190,7 @@ class Run:
                     num_prompt = len(update.output.prompt_token_ids)
                 num_cached = update.output.num_cached_tokens or num_cached
                 self._usage.output_tokens += len(update.completion.token_ids)
+                self._written[-1] += update.completion.token_ids
                 await self._emit(self._news(update))
                 reason = update.finish_reason or reason
         self._usage.input_tokens += num_prompt
@@ -229,8 +234,6 @@ class Run:
             shown_name=self._toolset.shown_names(),
         )
         self._messages = await asyncio.to_thread(write) if len(items) > MANY_ITEMS else write()
-        if index == 0:
-            self._num_first_messages = len(self._messages)
         return Conversation(
             self._messages,
             tools=tools,
@@ -418,9 +421,8 @@ class Run:
         usage.output_tokens_details.reasoning_tokens = await self._count_reasoning()
         usage.total_tokens = usage.input_tokens + usage.output_tokens
         if self._prepared.body.enable_response_messages:
-            changes["input_messages"] = self._messages[: self._num_first_messages]
-            written = to_messages(as_input(self._builder.items))
-            changes["output_messages"] = written
+            changes["input_messages"] = [self._raw_message(self._read)] if self._read else []
+            changes["output_messages"] = [self._raw_message(token_ids) for token_ids in self._written]
         self._response = self._response.with_output(self._builder.items, usage=usage, **changes)
         if self._response.store:
             # First kept, then told: whoever reads the last event may go on with the response at once.
@@ -429,6 +431,10 @@ class Run:
                 self._prepared.owner, self._response, self._prepared.items, outputs, self._prepared.parent
             )
         await self._emit([last(self._response)])
+
+    def _raw_message(self, token_ids: list[int]) -> dict[str, Any]:
+        """Tokens as the model read or wrote them, and their text with all special tokens."""
+        return {"type": "raw_message_tokens", "message": self._frontend.text_of(token_ids), "tokens": token_ids}
 
     async def _count_reasoning(self) -> int:
         """Tokens of the thoughts' text; what tags there are counts for the answer."""

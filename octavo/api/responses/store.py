@@ -159,7 +159,7 @@ class ResponseStore:
             )
         else:
             reason = "it was made before the server was started, and responses are kept in memory."
-        raise HttpError(404, f"There is no response {name} here: {reason}", param)
+        raise HttpError(404, f"Response with id {name} not found: {reason}", param)
 
     def recall(self, owner: str, item_ids: Iterable[str]) -> dict[str, Item]:
         """The items of those ids, as far as they are kept.

@@ -63,7 +63,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
             settings = msgspec.structs.replace(settings, reasoning_parser="", tool_call_parser="")
             count = count or 0
         engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count])
-        request = body.chat_request or ChatCompletionRequest(messages=[{"role": "user", "content": ""}])
+        request = body.chat_request or _bare_chat_request(given)
         request = request.model_copy(update=_SETTLED)
         refuse_unsupported(request)
         name = clean_request_id(given.request_id) or "chatcmpl"
@@ -80,7 +80,8 @@ def derender_router(frontend: Frontend) -> APIRouter:
         counts = _one_each("prompt_tokens", body.prompt_tokens, len(responses))
         request = body.completion_request
         if request is None:
-            request = CompletionRequest(prompt=[[0]] * len(responses))
+            tops = [num_top for response in responses if (num_top := response.num_top_logprobs) is not None]
+            request = CompletionRequest(prompt=[[0]] * len(responses), logprobs=max(tops, default=None))
             counts = [count or 0 for count in counts]
         elif len(completion_prompts(request)) != len(responses):
             raise InvalidRequestError(
@@ -95,6 +96,16 @@ def derender_router(frontend: Frontend) -> APIRouter:
         return json_answer(b"".join(await answer.whole(await last_items(sources))))
 
     return router
+
+
+def _bare_chat_request(given: GivenResponse) -> ChatCompletionRequest:
+    """A request that asks for what the response has."""
+    num_top = given.num_top_logprobs
+    return ChatCompletionRequest(
+        messages=[{"role": "user", "content": ""}],
+        logprobs=num_top is not None,
+        top_logprobs=num_top,
+    )
 
 
 def _one_each(name: str, given: list[Item] | None, num: int) -> Sequence[Item | None]:

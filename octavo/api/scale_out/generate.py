@@ -2,8 +2,8 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,10 @@ from octavo.api.frontend import Frontend, engine_id
 from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
-from octavo.api.middleware import clean_request_id
+from octavo.api.middleware import KEY_INDEX, clean_request_id
 from octavo.api.pieces import ListWriter
+from octavo.api.request_body import AbortRequest
+from octavo.api.scale_out.message import MessageAnswer
 from octavo.api.scale_out.protocol import (
     GenerateAnswer,
     GenerateChoice,
@@ -32,7 +34,14 @@ from octavo.api.scale_out.protocol import (
 from octavo.api.usage import UsageCounter
 from octavo.api.watched import WatchedResponse, last_items, send_events, send_json
 from octavo.errors import InvalidRequestError
-from octavo.records import CompletionOutput, RequestOutput, RequestOutputKind, SampleLogprobs, SamplingParams
+from octavo.records import (
+    CompletionOutput,
+    RequestOutput,
+    RequestOutputKind,
+    SampleLogprobs,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 
 _FIELDS = frozenset(SamplingParams.__struct_fields__)
 # How the answer is sent is the request's business, not the parameters'.
@@ -43,27 +52,77 @@ _EMPTY: tuple[object, ...] = (None, False, "", 0, [], {})
 def generate_router(frontend: Frontend) -> APIRouter:
     """The route that generates from token ids."""
     route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/inference/v1/generate", tags=["tokens"], route_class=route_class)
+    router = APIRouter(tags=["tokens"], route_class=route_class)
+    running = RunningRequests()
 
-    @router.post("", summary="Generate from token ids.")
+    @router.post("/inference/v1/generate", summary="Generate from token ids.")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         refuse_unsupported_transfers(body)
         if body.stream_options is not None and not body.stream:
             raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
         name = request_name(request, body.request_id)
+        if body.output_mode == "derender":
+            return await derendered(body, request, name, model)
         answer = await apart_if_large(request, partial(TokensAnswer, frontend, body, name, model))
         source = answer.start()
 
         async def work(send: Send) -> None:
-            if body.stream:
-                await send_events(send, answer.events(source), frontend.drain)
-            else:
-                await send_json(send, await answer.whole((await last_items([source]))[0]))
+            with running.entered(_owner(request), name, answer.engine_id):
+                if body.stream:
+                    await send_events(send, answer.events(source), frontend.drain)
+                else:
+                    await send_json(send, await answer.whole((await last_items([source]))[0]))
 
         return WatchedResponse(work, frontend.drain)
 
+    async def derendered(body: GenerateRequest, request: Request, name: str, model: str) -> Response:
+        if body.stream:
+            raise InvalidRequestError("output_mode derender has no stream; set stream to false.", "stream")
+        params = generation_params(frontend, body)
+        answer = await apart_if_large(request, partial(MessageAnswer, frontend, body, params, name, model))
+
+        async def work(send: Send) -> None:
+            with running.entered(_owner(request), name, answer.turn.engine_id):
+                await send_json(send, await answer.whole())
+
+        return WatchedResponse(work, frontend.drain)
+
+    @router.post("/inference/v1/abort_requests", summary="End answers of /inference/v1/generate with what there is.")
+    async def abort_requests(body: AbortRequest, request: Request) -> Response:
+        for engine_request in running.found(_owner(request), body.request_ids):
+            await frontend.engine.abort(engine_request)
+        return Response()
+
     return router
+
+
+def _owner(request: Request) -> str:
+    """Whose request it is: those who bear one key cannot end those of another."""
+    return str(request.scope.get(KEY_INDEX, ""))
+
+
+class RunningRequests:
+    """Requests in flight, by the names that their clients know."""
+
+    def __init__(self) -> None:
+        self._engine_ids: dict[tuple[str, str], set[str]] = {}
+
+    @contextmanager
+    def entered(self, owner: str, name: str, engine_request: str) -> Iterator[None]:
+        """List a request meanwhile."""
+        ids = self._engine_ids.setdefault((owner, name), set())
+        ids.add(engine_request)
+        try:
+            yield
+        finally:
+            ids.discard(engine_request)
+            if not ids:
+                self._engine_ids.pop((owner, name), None)
+
+    def found(self, owner: str, names: Iterable[str]) -> list[str]:
+        """The engine's ids of an owner's requests of these names; unknown names are ignored."""
+        return [engine_request for name in names for engine_request in self._engine_ids.get((owner, name), ())]
 
 
 def request_name(request: Request, body_id: str | None) -> str:
@@ -93,13 +152,54 @@ def read_sampling_params(given: dict[str, Any], *, is_text_wanted: bool) -> Samp
     except (msgspec.ValidationError, OverflowError) as error:
         sentence = str(error)
         raise InvalidRequestError(f"sampling_params: {sentence.rstrip('.')}.", "sampling_params") from None
+    if given.get("detokenize") is False and (is_text_wanted or params.stop_strings):
+        what = "output_mode asks for text" if is_text_wanted else "stop strings are found in text"
+        raise InvalidRequestError(f"sampling_params.detokenize is false, but {what}.", "sampling_params.detokenize")
     # Stop strings are found in text.
     params.detokenize = is_text_wanted or bool(params.stop_strings)
     return params
 
 
+def generation_params(frontend: Frontend, body: GenerateRequest) -> SamplingParams:
+    """The parameters of a request; without ``max_tokens`` an answer may fill the context.
+
+    Raises:
+        InvalidRequestError: a parameter is wrong, or does not go with the kind of answer.
+    """
+    is_text = body.output_mode != "tokens"
+    if is_text:
+        frontend.need_tokenizer()
+    params = read_sampling_params({"max_tokens": None, **body.sampling_params}, is_text_wanted=is_text)
+    params.output_kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    if body.stream and params.prompt_logprobs is not None:
+        raise InvalidRequestError(
+            "prompt_logprobs are not sent in streams; set stream to false.", "sampling_params.prompt_logprobs"
+        )
+    check_prompt_entries(params, len(body.token_ids), frontend.engine.info.vocab_size)
+    if params.structured_outputs is not None and body.reasoning_ended is not None:
+        params.structured_outputs = _settle_reasoning(frontend, params.structured_outputs, body.reasoning_ended)
+    return params
+
+
+def _settle_reasoning(
+    frontend: Frontend, constraint: StructuredOutputsParams, has_ended: bool
+) -> StructuredOutputsParams:
+    """The constraint, for an answer that begins behind the model's reasoning or with it."""
+    if has_ended:
+        return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
+    reasoning = frontend.formats().reasoning
+    if constraint.start_after or reasoning is None:
+        return constraint
+    end = frontend.need_tokenizer().encode(reasoning.end_tags[0], False)
+    return msgspec.structs.replace(constraint, start_after=end)
+
+
 class TokensAnswer:
-    """Builds the answer to one request, whole or in events."""
+    """Builds the answer to one request, whole or in events.
+
+    Attributes:
+        engine_id: what the engine calls the request.
+    """
 
     def __init__(self, frontend: Frontend, body: GenerateRequest, name: str, model: str) -> None:
         self._frontend = frontend
@@ -107,15 +207,8 @@ class TokensAnswer:
         self._name = name
         self._model = model
         self._is_text = body.output_mode == "text"
-        if self._is_text:
-            frontend.need_tokenizer()
-        self._params = read_sampling_params(body.sampling_params, is_text_wanted=self._is_text)
-        self._params.output_kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
-        if body.stream and self._params.prompt_logprobs is not None:
-            raise InvalidRequestError(
-                "prompt_logprobs are not sent in streams; set stream to false.", "sampling_params.prompt_logprobs"
-            )
-        check_prompt_entries(self._params, len(body.token_ids), frontend.engine.info.vocab_size)
+        self._params = generation_params(frontend, body)
+        self.engine_id = engine_id(name, 0)
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
 
     def start(self) -> AsyncGenerator[RequestOutput, None]:
@@ -123,7 +216,7 @@ class TokensAnswer:
         return self._frontend.engine.generate(
             self._body.token_ids,
             self._params,
-            engine_id(self._name, 0),
+            self.engine_id,
             priority=self._body.priority,
             cache_salt=self._body.cache_salt,
             clip_max_tokens=False,

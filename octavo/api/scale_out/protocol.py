@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field
 
 from octavo.api.logprobs import ChatLogprobs, PromptLogprobs
+from octavo.api.openai.answers import ChatMessage
 from octavo.api.request_body import MAX_CACHE_SALT, RequestModel, StreamOptions, TokenIds
 from octavo.api.usage import Usage
 from octavo.errors import InvalidRequestError
@@ -25,13 +26,31 @@ UNSUPPORTED: dict[str, str] = {
 }
 
 
+class ParseContext(RequestModel):
+    """What a render route says of the conversation, for those who read the answer."""
+
+    tools: Annotated[list[dict[str, Any]], Field(max_length=1024)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = "none"
+    parallel_tool_calls: bool | None = True
+    include_reasoning: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    history_tool_call_cnt: Annotated[int, Field(ge=0)] = 0
+
+
 class GenerateRequest(RequestModel):
-    """Body of ``POST /inference/v1/generate``: tokens in, tokens (or text) out."""
+    """Body of ``POST /inference/v1/generate``: tokens in; tokens, text or a message out.
+
+    ``reasoning_ended`` says whether the answer begins behind the model's reasoning, as a render route found out; None
+    leaves it to the sampling parameters. ``parse_context`` is read for messages alone.
+    """
 
     token_ids: Annotated[TokenIds, Field(min_length=1)]
     sampling_params: dict[str, Any]
     request_id: str | None = None
-    output_mode: Literal["tokens", "text"] = "tokens"
+    output_mode: Literal["tokens", "text", "derender"] = "tokens"
+    parse_context: ParseContext | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -63,7 +82,7 @@ class TokensLogprobs(msgspec.Struct):
 
 
 class GenerateChoice(msgspec.Struct):
-    """One completion, or the new part of it in a stream; ``text`` only in the mode of that name."""
+    """One completion, or the new part of it in a stream; ``text`` and ``message`` only in their modes."""
 
     index: int
     token_ids: list[int]
@@ -71,6 +90,7 @@ class GenerateChoice(msgspec.Struct):
     stop_reason: int | str | None = None
     logprobs: TokensLogprobs | ChatLogprobs | None = None
     text: str | UnsetType = UNSET
+    message: ChatMessage | UnsetType = UNSET
 
 
 class GenerateAnswer(msgspec.Struct, kw_only=True):

@@ -27,7 +27,10 @@ def render_router(frontend: Frontend) -> APIRouter:
         name = answer_id("chatcmpl", request, body.request_id)
         answer = await apart_if_large(request, partial(ChatAnswer, frontend, body, name, model))
         turn = await answer.start(partial(apart_if_large, request))
-        return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body, body.stream_options)))
+        rendered = rendered_turn(
+            turn, name, model, body, body.stream_options, include_reasoning=bool(body.include_reasoning)
+        )
+        return json_answer(ENCODER.encode(rendered))
 
     @router.post("/v1/messages/render", summary="The tokens of a conversation in Anthropic's protocol.")
     async def render_message(body: MessagesRequest, request: Request) -> Response:

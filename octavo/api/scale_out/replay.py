@@ -77,6 +77,14 @@ class GivenResponse(Loose):
     output_mode: Literal["tokens"] = "tokens"
     prompt_token_ids: TokenIds | None = None
 
+    @property
+    def num_top_logprobs(self) -> int | None:
+        """Most candidates at a position; None if there are no log-probabilities."""
+        positions = [choice.logprobs.content or [] for choice in self.choices if choice.logprobs is not None]
+        return max(
+            (len(entry.top_logprobs) for entries in positions for entry in entries), default=0 if positions else None
+        )
+
 
 class ReplayEngine:
     """Answers requests with given responses, one after the other, in place of the engine that it stands in front of.
@@ -95,8 +103,11 @@ class ReplayEngine:
         prompt_counts: Sequence[int | None],
     ) -> None:
         self.engine = engine
-        limit = engine.info.max_model_len
+        limit, max_logprobs = engine.info.max_model_len, engine.input_processor.max_logprobs
         for response, prompt, count in zip(responses, prompts, prompt_counts, strict=True):
+            if max_logprobs >= 0 and (response.num_top_logprobs or 0) > max(1, max_logprobs):
+                sentence = f"top_logprobs count {response.num_top_logprobs} exceeds max_logprobs, {max_logprobs}."
+                raise InvalidRequestError(sentence, "logprobs")
             _check_ids("prompt_token_ids", prompt or response.prompt_token_ids or [], engine.info)
             for choice in response.choices:
                 _check_ids("token_ids", choice.token_ids, engine.info)
@@ -155,6 +166,9 @@ class ReplayEngine:
     async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
         """See :class:`ServingEngine`."""
         return await self.engine.pool(prepared)
+
+    async def abort(self, request_id: str) -> None:
+        """See :class:`ServingEngine`; what was said already has no end to bring forward."""
 
     def generate(
         self,
@@ -241,7 +255,7 @@ def _logprobs(tokenizer: Tokenizer, choice: GivenChoice) -> SampleLogprobs | Non
 def _check_ids(name: str, token_ids: list[int], info: EngineInfo) -> None:
     if len(token_ids) > info.max_model_len:
         raise InvalidRequestError(
-            f"{name} has {len(token_ids)} tokens; the model's context holds {info.max_model_len}.", name
+            f"{name} has {len(token_ids)} tokens, more than max_model_len, {info.max_model_len}.", name
         )
     if token_ids and not 0 <= min(token_ids) <= max(token_ids) < info.vocab_size:
         raise InvalidRequestError(f"{name}: token ids must be between 0 and {info.vocab_size - 1}.", name)

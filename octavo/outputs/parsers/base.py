@@ -22,12 +22,14 @@ class PromptEnd:
         template_kwargs: the request's values for the chat template, such as ``enable_thinking``.
         tokenizer: the model's, by which tags are told from text that reads like them.
         token_ids: the prompt's.
+        is_thought_marked: whether a thought is sure to begin with its tag, since nothing else may begin the answer.
     """
 
     text: str = ""
     template_kwargs: Mapping[str, Any] | None = None
     tokenizer: Tokenizer | None = None
     token_ids: Sequence[int] = ()
+    is_thought_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,8 @@ class GrammarCompiler:
                 "Structured output needs the model's tokenizer, which skip_tokenizer_init leaves out.",
                 "structured_outputs",
             )
-        key = msgspec.msgpack.encode(msgspec.structs.replace(params, start_after=None, start_after_tail=None))
+        unbound = msgspec.structs.replace(params, start_after=None, start_after_tail=None, openers=None)
+        key = msgspec.msgpack.encode(unbound)
         future: Future[CompiledGrammar] = Future()
         with self._lock:
             found = self._cache.get(key)

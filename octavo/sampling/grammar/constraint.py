@@ -45,6 +45,8 @@ class Constraint:
         earlier: tokens that were generated already (a replay).
         limit: closes thoughts that are too long.
         start_after_tail: tokens that must come behind ``start_after`` as well, at most ``MAX_TAIL_GAP`` tokens later.
+        openers: tags of which one must begin the text if ``start_after`` is to be awaited; without one the grammar
+            binds the text from its first token. Empty if ``start_after`` is awaited in any case.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Constraint:
         earlier: Sequence[int] = (),
         limit: ThoughtLimit | None = None,
         start_after_tail: Sequence[int] = (),
+        openers: Sequence[Sequence[int]] = (),
     ) -> None:
         self._grammar = grammar
         self._limit = limit
@@ -64,6 +67,9 @@ class Constraint:
         # Tokens within which the tail must end; 0 while it is not awaited.
         self._num_for_tail = 0
         self._is_begun = not self._awaited
+        # What may follow of the tags that may begin the text; empty once that is decided.
+        self._openers = [list(opener) for opener in openers if opener] if self._awaited else []
+        self._is_opening = False
         self._num_tokens = 0
         self._min_tokens = min_tokens
         self._stop_ids = sorted(stop_ids)
@@ -83,14 +89,33 @@ class Constraint:
             self._limit.accept(token_id)
         if self._grammar is None:
             return True
+        if self._openers:
+            return self._open(token_id)
         if self._is_begun:
-            try:
-                return self._grammar.is_finished or self._grammar.accept(token_id)
-            except Exception as error:
-                self._break_off(error)
-                return False
+            return self._follow(self._grammar, token_id)
         self._await(token_id)
         return True
+
+    def _follow(self, grammar: TokenGrammar, token_id: int) -> bool:
+        try:
+            return grammar.is_finished or grammar.accept(token_id)
+        except Exception as error:
+            self._break_off(error)
+            return False
+
+    def _open(self, token_id: int) -> bool:
+        """Decide by the text's first tokens whether a tag opens it, or the grammar binds it."""
+        assert self._grammar is not None
+        # A tag of one token is never meant as text; of a longer one, a grammar may know the beginning.
+        is_tag = [token_id] in self._openers
+        if not self._is_opening and not is_tag and self._follow(self._grammar, token_id):
+            self._is_begun, self._openers = True, []
+            return True
+        rests = [opener[1:] for opener in self._openers if opener[0] == token_id]
+        self._is_opening = True
+        # A tag that is complete opens the text, whatever longer ones there are.
+        self._openers = rests if all(rests) else []
+        return bool(rests)
 
     def _await(self, token_id: int) -> None:
         """Look for what begins the grammar."""
@@ -107,7 +132,9 @@ class Constraint:
         """Write which tokens may come next, a bit a token: all of them before the grammar begins and after its end,
         unless a thought must be closed.
         """
-        if self._grammar is not None and self._is_begun:
+        if self._grammar is not None and self._is_opening and self._openers:
+            mask[:] = 0
+        elif self._grammar is not None and (self._is_begun or self._openers):
             if self._grammar.is_finished:
                 return
             try:
@@ -119,8 +146,17 @@ class Constraint:
                 return
         elif self._close_thought(mask):
             return
+        self._allow_openers(mask)
         if self._num_tokens < self._min_tokens:
             self._hold_back_stops(mask)
+
+    def _allow_openers(self, mask: NDArray[np.int32]) -> None:
+        words = mask.view(np.uint32)
+        for token_id in {opener[0] for opener in self._openers}:
+            if token_id < _BITS * len(words):  # A tokenizer may know tokens that the model does not.
+                words[token_id // _BITS] |= np.uint32(1 << token_id % _BITS)
+        if self._openers and not words.any():
+            words.fill(0xFFFFFFFF)
 
     def _break_off(self, error: Exception) -> None:
         if isinstance(error, OctavoError):

@@ -130,3 +130,46 @@ def test_whatever_a_library_raises_is_the_end_of_one_request(is_filling: bool) -
     else:
         assert not constraint.accept(1)
     assert constraint.error == "The grammar's library failed."
+
+
+def opened(*earlier: int, openers: list[list[int]]) -> Constraint:
+    return Constraint(Countdown(2), start_after=[9], stop_ids=[END], openers=openers, earlier=earlier)
+
+
+def test_a_text_that_no_tag_opens_is_bound_from_its_first_token() -> None:
+    constraint = opened(openers=[[7]])
+    assert allowed(constraint) == {1, END, 7}
+    assert not opened(openers=[[7]]).accept(5)
+    assert constraint.accept(1) and allowed(constraint) == {1, END}
+    assert not constraint.accept(7)
+
+
+@pytest.mark.parametrize("opener", [[7], [7, 8], [1, 8]])
+def test_behind_a_tag_the_grammar_waits_for_the_thoughts_end(opener: list[int]) -> None:
+    constraint = opened(openers=[[7], [7, 8]] if opener == [7, 8] else [opener])
+    if opener == [1, 8]:
+        # The tag begins as the grammar does: that is text.
+        assert constraint.accept(1) and allowed(constraint) == {1, END}
+        return
+    for token_id in opener[:1]:
+        assert constraint.accept(token_id)
+    assert allowed(constraint) == ALL
+    for token_id in (5, 1, END, 9):
+        assert constraint.accept(token_id)
+    assert allowed(constraint) == {1, END}
+
+
+def test_a_tag_of_several_tokens_is_finished_once_it_is_begun() -> None:
+    constraint = opened(openers=[[7, 8], [7, 6, 5]])
+    assert allowed(constraint) == {1, END, 7}
+    assert constraint.accept(7) and allowed(constraint) == {8, 6}
+    assert constraint.accept(6) and allowed(constraint) == {5}
+    assert not opened(7, openers=[[7, 8]]).accept(1)
+    assert constraint.accept(5) and allowed(constraint) == ALL
+    assert constraint.accept(9) and allowed(constraint) == {1, END}
+    assert allowed(opened(7, 6, 5, 9, 1, openers=[[7, 8], [7, 6, 5]])) == {1, END}
+
+
+def test_tags_that_the_model_does_not_know_rule_nothing_out() -> None:
+    assert allowed(opened(openers=[[VOCAB + 5]])) == {1, END}
+    assert allowed(opened(7, openers=[[7, VOCAB + 5]])) == ALL

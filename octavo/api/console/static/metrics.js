@@ -1,7 +1,6 @@
 // Prometheus' text format, and what can be read off two readings of it. No DOM: this runs anywhere.
 
-const PREFIX = "octavo:";
-const SAMPLE = /^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)/;
+const SAMPLE = /^(?:octavo|vllm):([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)/;
 const BOUND = /(?:^|,)le="([^"]*)"/;
 
 /**
@@ -14,10 +13,9 @@ export function parseMetrics(text, time) {
   const values = new Map();
   const buckets = new Map();
   for (const line of text.split("\n")) {
-    const found = line.startsWith(PREFIX) && SAMPLE.exec(line);
+    const found = SAMPLE.exec(line);
     if (!found) continue;
-    const [, longName, labels, number] = found;
-    const name = longName.slice(PREFIX.length);
+    const [, name, labels, number] = found;
     const value = toNumber(number);
     const bound = name.endsWith("_bucket") && BOUND.exec(labels ?? "");
     if (bound) {

@@ -106,6 +106,9 @@ class TaggedReasoningParser(ReasoningParser):
 
     Newlines right after a start tag, around an end tag, and at the end of a thought that breaks off are left out: they
     belong to the template. A second thought begins with a newline, so that the thoughts read well when they are joined.
+
+    Attributes:
+        is_left_to_model: whether the prompt leaves it to the model to begin a thought.
     """
 
     def __init__(self, format_: TaggedFormat, prompt_end: PromptEnd) -> None:
@@ -122,13 +125,14 @@ class TaggedReasoningParser(ReasoningParser):
         is_asked = format_.is_thinking_asked(prompt_end.template_kwargs)
         self._is_unmarked_thought = state is PromptState.IN_THOUGHT
         self._is_thought_expected = self._is_unmarked_thought
+        self.is_left_to_model = state is PromptState.UNTOLD
         self._end_tag = format_.end_tags[0]
         if self._is_unmarked_thought and len(format_.end_tags) == len(format_.start_tags):
             self._end_tag = format_.end_tags[format_.start_tags.index(tag)]
         if state is PromptState.IN_CONTENT:
             self._state = _State.CONTENT
             self._is_content_open = True
-        elif state is PromptState.UNTOLD and is_asked:
+        elif state is PromptState.UNTOLD and is_asked and not prompt_end.is_thought_marked:
             self._is_thought_expected = format_.unmarked is not Unmarked.CONTENT
             self._is_unmarked_thought = format_.unmarked is Unmarked.THOUGHT or (
                 format_.unmarked is Unmarked.THOUGHT_IF_PROMPT_UNKNOWN and not prompt_end.text
