@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 from fastapi.routing import APIRoute
-from octavo.api.environment import with_environment
 
 from octavo.api.admin.health import health_router
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, given_settings, server_settings
@@ -118,5 +117,5 @@ def test_the_pods_key_comes_from_a_secret_and_is_read() -> None:
     (variable,) = container["env"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(variable["name"], "secret")
-        assert with_environment(ServerSettings()).api_key == ["secret"]
+        assert server_settings({}).api_key == ["secret"]
     assert "secretKeyRef" in variable["valueFrom"]
