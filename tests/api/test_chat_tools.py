@@ -122,6 +122,52 @@ def test_a_forced_call_is_bound_to_a_schema(
     assert constraint is not None and constraint.json is not None and constraint.start_after is None
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("choice", "reply"),
+    [
+        ("required", '[{"name": "weather", "parameters": {"city": "Bern"}}, {"name": "time", "parameters": {}}]'),
+        ({"type": "function", "function": {"name": "weather"}}, '{"city": "Bern"}'),
+    ],
+)
+def test_a_forced_call_that_is_cut_leaves_no_grammar_text(
+    start_server: StartServer, choice: Any, reply: str, is_streamed: bool
+) -> None:
+    server = start_server(FakeEngine(reply=reply), reasoning_parser="")
+    for max_tokens in range(1, len(reply)):
+        body = {"messages": HELLO, "tools": TOOLS, "tool_choice": choice, "max_tokens": max_tokens}
+        if is_streamed:
+            chunks = streamed_choices(server, body)
+            content = "".join(chunk["delta"].get("content") or "" for chunk in chunks)
+            reason = chunks[-1]["finish_reason"]
+        else:
+            (answer,) = server.client.post("/v1/chat/completions", json=body).json()["choices"]
+            content, reason = answer["message"]["content"] or "", answer["finish_reason"]
+            for call in answer["message"].get("tool_calls", []):
+                assert call["function"]["arguments"] in ("", "{}") or call["function"]["arguments"] in reply
+        assert (content, reason) == ("", "length")
+
+
+def streamed_choices(server: RunningServer, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The choice of every event of a streamed answer."""
+    text = server.client.post("/v1/chat/completions", json={**body, "stream": True}).text
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    return [event["choices"][0] for event in events]
+
+
+def test_a_chunk_has_one_entry_per_call(start_server: StartServer) -> None:
+    """Some clients keep only the last entry of an index, and lost the first characters of the arguments."""
+    server = start_server(FakeEngine(reply='{"city": "Bern"}'), reasoning_parser="")
+    choice = {"type": "function", "function": {"name": "weather"}}
+    chunks = streamed_choices(server, {"messages": HELLO, "tools": TOOLS, "tool_choice": choice})
+    entries = [chunk["delta"]["tool_calls"] for chunk in chunks if chunk["delta"].get("tool_calls")]
+    assert all(len({entry["index"] for entry in entry_list}) == len(entry_list) for entry_list in entries)
+    assert entries[0][0]["function"] == {"name": "weather", "arguments": "{"}
+    assert "".join(entry["function"]["arguments"] for entry_list in entries for entry in entry_list) == (
+        '{"city": "Bern"}'
+    )
+
+
 def test_a_format_begins_after_the_thought(start_server: StartServer) -> None:
     server = start_server(FakeEngine(reply=REPLY), **PARSERS)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -199,7 +199,11 @@ class Turn:
             parser = self._parser(completion.index)
             if self._is_whole and not parser.is_reasoning:
                 self.num_reasoning_tokens += self._num_thought_tokens(completion.token_ids, parts)
-            parts += _named(parser.finish(is_whole=reason == "stop"))
+            rest = _named(parser.finish(is_whole=reason == "stop"))
+            if self.conversation.is_forced and (reason != "stop" or completion.stop_reason is not None):
+                # Held back was the beginning of a call: text that only the grammar made, and nothing for a reader.
+                rest = [part for part in rest if not isinstance(part, ContentText)]
+            parts += rest
             if reason == "stop" and parser.num_tool_calls and self.conversation.tool_choice != "named":
                 reason = "tool_calls"
         return Update(output, completion, parts, reason)

@@ -274,8 +274,9 @@ class ChatAnswer:
         return events.event(text)
 
     def _delta(self, parts: Sequence[Part]) -> ChatDelta | None:
-        """What is new, or None if nothing is."""
+        """What is new, or None if nothing is; one entry per tool call, since some clients keep only the last."""
         delta = ChatDelta()
+        calls: dict[int, ToolCallDelta] = {}
         is_empty = True
         for part in parts:
             match part:
@@ -286,11 +287,13 @@ class ChatAnswer:
                         continue
                     delta.reasoning = (delta.reasoning or "") + text
                 case ToolCallBegin(index, name, call_id):
-                    call = ToolCallDelta(index, call_id, "function", FunctionCall(name, ""))
-                    delta.tool_calls = [*delta.tool_calls, call]
+                    calls[index] = ToolCallDelta(index, call_id, "function", FunctionCall(name, ""))
                 case ToolCallArguments(index, text):
-                    delta.tool_calls = [*delta.tool_calls, ToolCallDelta(index, function=FunctionCall(None, text))]
+                    call = calls.setdefault(index, ToolCallDelta(index, function=FunctionCall(None, "")))
+                    assert call.function is not None
+                    call.function.arguments = (call.function.arguments or "") + text
             is_empty = False
+        delta.tool_calls = list(calls.values())
         return None if is_empty else delta
 
     def _openings(self, turn: Turn, output: RequestOutput) -> list[bytes]:
