@@ -38,7 +38,36 @@ class InvalidRequestError(OctavoError, ValueError):
 
 
 class PromptTooLongError(InvalidRequestError):
-    """A prompt does not fit into the model's context."""
+    """A prompt, or a prompt and the answer asked for, do not fit into the model's context.
+
+    Clients recognise the case by the words "maximum context length".
+
+    Args:
+        num_prompt_tokens: tokens of the prompt.
+        max_model_len: tokens of the context.
+        max_tokens: tokens asked for behind the prompt; None if the prompt alone leaves no room.
+        is_estimate: the prompt was not tokenised; it has at least ``num_prompt_tokens``.
+    """
+
+    def __init__(
+        self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None, *, is_estimate: bool = False
+    ) -> None:
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_model_len = max_model_len
+        if max_tokens is not None:
+            wanted = (
+                f"you requested {num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the messages, "
+                f"{max_tokens} in the completion). Please reduce the length of the messages or completion."
+            )
+        else:
+            least = "at least " if is_estimate else ""
+            rest = ", which leaves no room for a completion" if num_prompt_tokens == max_model_len else ""
+            wanted = (
+                f"your messages resulted in {least}{num_prompt_tokens} tokens{rest}. "
+                "Please reduce the length of the messages."
+            )
+        message = f"This model's maximum context length is {max_model_len} tokens. However, {wanted}"
+        super().__init__(message, "prompt" if max_tokens is None else "max_tokens")
 
 
 class ChatTemplateError(InvalidRequestError):

@@ -18,6 +18,7 @@ from octavo.errors import (
     InvalidRequestError,
     OctavoError,
     OverloadedError,
+    PromptTooLongError,
     QueueFullError,
 )
 
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER = {"retry-after": "1"}
 INTERNAL_ERROR = "The server failed while it worked on this request."
 MAX_MESSAGE_LENGTH = 2000
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code for a prompt that does not fit; clients compact the conversation when they see it."""
 
 _TYPES = {
     400: "BadRequestError",
@@ -58,12 +61,12 @@ class HttpError(OctavoError):
 
 
 class ErrorInfo(msgspec.Struct):
-    """What went wrong; ``code`` is the HTTP status."""
+    """What went wrong; ``code`` is the HTTP status, or a name that clients know the case by."""
 
     message: str
     type: str
     param: str | None
-    code: int
+    code: int | str
 
 
 class ErrorBody(msgspec.Struct):
@@ -97,7 +100,9 @@ def is_anthropic(scope: Scope) -> bool:
     return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
-def error_body(status: int, message: str, param: str | None = None, scope: Scope | None = None) -> bytes:
+def error_body(
+    status: int, message: str, param: str | None = None, scope: Scope | None = None, code: str | None = None
+) -> bytes:
     """An error as JSON, in the shape that the request's protocol has; OpenAI's if nothing is known of the request."""
     if len(message) > MAX_MESSAGE_LENGTH:
         message = message[:MAX_MESSAGE_LENGTH] + "…"
@@ -105,14 +110,20 @@ def error_body(status: int, message: str, param: str | None = None, scope: Scope
     message = message.encode("utf-8", "replace").decode()
     if scope is not None and is_anthropic(scope):
         return anthropic_error_body(status, message)
-    return msgspec.json.encode(ErrorBody(ErrorInfo(message, _TYPES.get(status, "ApiError"), param, status)))
+    return msgspec.json.encode(ErrorBody(ErrorInfo(message, _TYPES.get(status, "ApiError"), param, code or status)))
 
 
 def describe_error(error: Exception, scope: Scope | None = None) -> bytes:
     """An exception as JSON; those not raised on purpose become a general sentence."""
     message = str(error) if isinstance(error, OctavoError) else INTERNAL_ERROR
     param = error.param if isinstance(error, HttpError | InvalidRequestError) else None
-    return error_body(status_of(error), message, param, scope)
+    code = None
+    if isinstance(error, PromptTooLongError):
+        code = CONTEXT_LENGTH_EXCEEDED
+        if scope is not None and is_anthropic(scope):
+            most = min(error.max_model_len, error.num_prompt_tokens - 1)
+            message = f"prompt is too long: {error.num_prompt_tokens} tokens > {most} maximum."
+    return error_body(status_of(error), message, param, scope, code)
 
 
 def error_response(

@@ -124,12 +124,7 @@ class InputProcessor:
             raise InvalidRequestError("prompt_logprobs do not go with prompt_embeds.", "prompt_logprobs")
         room = self._room_behind(parsed)
         if params.max_tokens is not None and params.max_tokens > room and not clip_max_tokens:
-            num_prompt = len(parsed.token_ids)
-            raise InvalidRequestError(
-                f"The model's context holds {self._info.max_model_len} tokens, but the request asks for "
-                f"{num_prompt + params.max_tokens}: {num_prompt} of the prompt and max_tokens={params.max_tokens}.",
-                "max_tokens",
-            )
+            raise PromptTooLongError(len(parsed.token_ids), self._info.max_model_len, params.max_tokens)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         if params.min_tokens > max_tokens:
             raise InvalidRequestError(
@@ -202,11 +197,7 @@ class InputProcessor:
         num_prompt, limit = len(prompt.token_ids), self._info.max_model_len
         check_num_tokens(num_prompt, limit)
         if num_prompt == limit:
-            raise PromptTooLongError(
-                f"The prompt has {num_prompt} tokens, as many as the model's context holds: "
-                "that leaves no room for an answer.",
-                "prompt",
-            )
+            raise PromptTooLongError(num_prompt, limit)
         return limit - num_prompt
 
     def _first_seed(self, params: SamplingParams, client_index: int) -> int:

@@ -166,13 +166,9 @@ def _check_text_length(text: str, tokenizer: Tokenizer, max_model_len: int) -> N
     """Refuse, without tokenising it, a text that is too long even if it is all longest tokens."""
     if len(text) <= max_model_len:
         return
-    most = max_model_len * tokenizer.max_token_length
-    if len(text) > most:
-        raise PromptTooLongError(
-            f"The prompt has {len(text)} characters; the model's context holds {max_model_len} tokens, "
-            f"which are {most} characters at the very most.",
-            "prompt",
-        )
+    num_tokens = -(-len(text) // tokenizer.max_token_length)
+    if num_tokens > max_model_len:
+        raise PromptTooLongError(num_tokens, max_model_len, is_estimate=True)
 
 
 def _kept(token_ids: Sequence[object], truncate_prompt_tokens: int | None, max_model_len: int) -> Sequence[object]:
@@ -194,9 +190,7 @@ def check_num_tokens(num_tokens: int, max_model_len: int) -> None:
         PromptTooLongError: it is.
     """
     if num_tokens > max_model_len:
-        raise PromptTooLongError(
-            f"The prompt has {num_tokens} tokens; the model's context holds {max_model_len}.", "prompt"
-        )
+        raise PromptTooLongError(num_tokens, max_model_len)
 
 
 def _num_kept(truncate_prompt_tokens: int, max_model_len: int) -> int:

@@ -33,7 +33,7 @@ def refusal(server: RunningServer, body: Any, path: str = PATH) -> dict[str, Any
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 10**10}, "max_tokens"),
-        ({"messages": [{"role": "user", "content": "x" * 200_000}]}, "context holds"),
+        ({"messages": [{"role": "user", "content": "x" * 200_000}]}, "tokens > 131072 maximum."),
         ({"model": None}, "model"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages.0.role"),
