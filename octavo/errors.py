@@ -47,13 +47,24 @@ class PromptTooLongError(InvalidRequestError):
         max_model_len: tokens of the context.
         max_tokens: tokens asked for behind the prompt; None if the prompt alone leaves no room.
         is_estimate: the prompt was not tokenised; it has at least ``num_prompt_tokens``.
+        advice: what helps, where the prompt is an input to be embedded and no conversation.
     """
 
     def __init__(
-        self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None, *, is_estimate: bool = False
+        self,
+        num_prompt_tokens: int,
+        max_model_len: int,
+        max_tokens: int | None = None,
+        *,
+        is_estimate: bool = False,
+        advice: str | None = None,
     ) -> None:
         self.num_prompt_tokens = num_prompt_tokens
         self.max_model_len = max_model_len
+        if advice is not None:
+            message = f"The input has {num_prompt_tokens} tokens; the model takes at most {max_model_len}. {advice}"
+            super().__init__(message, "input")
+            return
         if max_tokens is not None:
             wanted = (
                 f"you requested {num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the messages, "

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastapi import Request
@@ -14,7 +15,7 @@ from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
 from octavo.api.middleware import clean_request_id
 from octavo.config import ServerSettings
-from octavo.errors import InvalidRequestError
+from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.tokenization.tokenizer import Tokenizer
 
 # Below this many characters, tokenising is quicker than handing it to a thread.
@@ -33,7 +34,12 @@ class Frontend:
     def formats(self) -> AnswerFormats:
         """How the model marks thoughts and calls of tools; settled once the tokenizer is there."""
         if not self._formats:
-            self._formats.append(AnswerFormats.choose(self.settings, self.engine.tokenizer))
+            renderer = self.engine.chat_renderer
+            takes_tools = True
+            if renderer is not None:
+                with suppress(ChatTemplateError):  # without a template there are no chats
+                    takes_tools = renderer.takes_tools
+            self._formats.append(AnswerFormats.choose(self.settings, self.engine.tokenizer, takes_tools))
         return self._formats[0]
 
     @property

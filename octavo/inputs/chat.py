@@ -7,12 +7,15 @@ from typing import Any
 
 from octavo.errors import ChatTemplateError
 from octavo.inputs.harmony import harmony_effort, harmony_messages, harmony_tools, is_harmony_template
+from octavo.inputs.tools_in_text import calls_as_text, contents_as_parts, with_description
+from octavo.outputs.parsers.tools.call_text import HERMES, CallText, describe_tools
 from octavo.records import TokensPrompt
 from octavo.tokenization.chat_template import CompiledTemplate, compile_template
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_MESSAGES = 1 << 14
 MAX_TEMPLATE_KWARGS = 64
+_PROBE = "octavo probe"
 _OWN_NAMES = frozenset(
     {
         "add_generation_prompt",
@@ -38,6 +41,17 @@ class ChatRenderer:
     def __init__(self, tokenizer: Tokenizer, template_override: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._template_override = template_override
+        self._takes_system: dict[str, bool] = {}
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template has a place for tools; else they are described in the system message.
+
+        Raises:
+            ChatTemplateError: the template is missing or malformed.
+        """
+        template = self._tokenizer.select_chat_template(self._template_override, with_tools=True)
+        return compile_template(template).takes_tools
 
     def with_template(self, template: str) -> "ChatRenderer":
         """A renderer that uses ``template``, the text itself or the name of one of the model's."""
@@ -53,17 +67,19 @@ class ChatRenderer:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         add_special_tokens: bool = False,
+        call_text: CallText | None = HERMES,
     ) -> TokensPrompt:
         """Apply the chat template.
 
         Args:
             messages: each with ``role`` and ``content``: text, or a list of parts ``{"type": "text", "text": …}``.
-            tools: descriptions of functions, for the template.
+            tools: descriptions of functions, for the template; in the system message if it has no place for them.
             documents: passages, for templates that take them.
             add_generation_prompt: end with the opening of the assistant's turn; not with ``continue_final_message``.
             continue_final_message: leave the last message open, to be continued.
             template_kwargs: further values for the template.
             add_special_tokens: let the tokenizer add its own, on top of what the template wrote.
+            call_text: how a model whose template has no place for tools is told to call them; None tells it nothing.
 
         Raises:
             ChatTemplateError: a message is malformed, or the template is missing or failed.
@@ -84,6 +100,8 @@ class ChatRenderer:
             shown, tools = harmony_messages(shown), harmony_tools(tools or ())
             if "reasoning_effort" in kwargs:
                 kwargs["reasoning_effort"] = harmony_effort(kwargs["reasoning_effort"])
+        elif not compiled.takes_tools:
+            shown = self._with_tools_in_text(template, shown, tools or (), call_text)
         text = self._tokenizer.apply_chat_template(
             shown,
             tools=tools or None,
@@ -96,6 +114,36 @@ class ChatRenderer:
         )
         assert isinstance(text, str)
         return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text, add_special_tokens), prompt=text)
+
+    def _with_tools_in_text(
+        self,
+        template: str,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        call_text: CallText | None,
+    ) -> list[dict[str, Any]]:
+        """The conversation for a template that has no place for tools."""
+        shown = messages
+        if "tool_calls" not in template:
+            shown = calls_as_text(shown, call_text or HERMES)
+        if tools:
+            text = describe_tools(tools, call_text)
+            shown = with_description(shown, text, takes_system=self._shows_system(template))
+        return shown if compile_template(template).takes_content_text else contents_as_parts(shown)
+
+    def _shows_system(self, template: str) -> bool:
+        """Whether system messages reach the model; seen once by a rendering of one."""
+        known = self._takes_system.get(template)
+        if known is None:
+            probe = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "?"}]
+            compiled = compile_template(template)
+            shown = [_for_template(index, message, compiled) for index, message in enumerate(probe)]
+            try:
+                text = self._tokenizer.apply_chat_template(shown, chat_template=template, tokenize=False)
+            except ChatTemplateError:
+                text = ""
+            known = self._takes_system[template] = _PROBE in str(text)
+        return known
 
 
 def _checked(messages: object) -> Sequence[Mapping[str, Any]]:
@@ -148,7 +196,7 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
             shown["content"] = "\n".join(texts)
     elif content is not None:
         raise ChatTemplateError(f"{where}.content must be a text or a list of parts.", f"{where}.content")
-    elif not message.get("tool_calls"):
+    elif not message.get("tool_calls") and not shown.get("reasoning"):
         raise ChatTemplateError(f"{where} has no content.", f"{where}.content")
     else:
         shown["content"] = ""

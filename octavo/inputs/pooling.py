@@ -149,9 +149,9 @@ class PoolingProcessor:
             raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
         if len(token_ids) > self._info.max_model_len:
             raise PromptTooLongError(
-                f"The input has {len(token_ids)} tokens; the model takes at most {self._info.max_model_len}. Shorten "
-                "it, or let it be cut with truncate_prompt_tokens = -1.",
-                "input",
+                len(token_ids),
+                self._info.max_model_len,
+                advice="Shorten it, or let it be cut with truncate_prompt_tokens = -1.",
             )
         check_token_ids(token_ids, self._info.vocab_size, "prompt")
         is_whole = params is not None and params.skip_reading_prefix_cache

@@ -35,11 +35,13 @@ class CompiledTemplate:
     Attributes:
         takes_content_parts: it loops over a message's ``content``, so it understands lists of parts.
         takes_content_text: it takes a message's ``content`` as a string, always or after a look at its type.
+        takes_tools: it looks at ``tools``; else a model never learns of them.
     """
 
     template: jinja2.Template
     takes_content_parts: bool
     takes_content_text: bool
+    takes_tools: bool
 
 
 def render_chat(
@@ -100,6 +102,7 @@ def compile_template(template: str) -> CompiledTemplate:
     try:
         tree = environment.parse(template)
         loops_over_content = _loops_over_content(tree)
+        takes_tools = any(name.name == "tools" and name.ctx == "load" for name in tree.find_all(nodes.Name))
         tests_for_string = any(test.name == "string" for test in tree.find_all(nodes.Test))
         _insert_checks(tree)
         code = environment.compile(tree)
@@ -110,7 +113,8 @@ def compile_template(template: str) -> CompiledTemplate:
         ) from None
     except (RecursionError, MemoryError, SyntaxError, ValueError, jinja2.TemplateError) as error:
         raise ChatTemplateError(f"The chat template cannot be compiled: {error}.", "chat_template") from None
-    return CompiledTemplate(compiled, loops_over_content, not loops_over_content or tests_for_string)
+    takes_text = not loops_over_content or tests_for_string
+    return CompiledTemplate(compiled, loops_over_content, takes_text, takes_tools)
 
 
 class _LimitedEnvironment(ImmutableSandboxedEnvironment):

@@ -266,3 +266,45 @@ def test_calls_of_strict_tools_are_bound_wherever_they_begin(start_server: Start
         assert (constraint is not None) is is_bound
     tag = server.engine.calls[-2]["params"].structured_outputs.structural_tag
     assert json.loads(tag)["format"]["tags"][0]["content"]["json_schema"] == schema
+
+
+CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def without_a_place_for_tools(reply: str = REPLY) -> FakeEngine:
+    """As SmolLM2: its chat template does not look at tools."""
+    engine = FakeEngine(reply=reply)
+    assert engine.chat_renderer is not None
+    engine.chat_renderer = engine.chat_renderer.with_template(CHATML)
+    return engine
+
+
+def test_tools_reach_a_model_whose_template_has_no_place_for_them(start_server: StartServer) -> None:
+    server = start_server(without_a_place_for_tools())
+    answer = client_of(server).chat.completions.create(model="fake/model", messages=HELLO, tools=TOOLS)
+    prompt = server.engine.calls[-1]["prompt"]
+    assert prompt.startswith("<system>You can use these functions:") and '"name": "weather"' in prompt
+    assert "<tool_call>" in prompt
+    assert [call.function.name for call in answer.choices[0].message.tool_calls or [] if call.type == "function"] == [
+        "weather",
+        "time",
+    ]
+
+
+def test_without_a_parser_tools_are_shown_and_can_be_forced(start_server: StartServer) -> None:
+    server = start_server(without_a_place_for_tools('{"zone": "UTC"}'), tool_call_parser="")
+    body: dict[str, Any] = {"messages": HELLO, "tools": TOOLS}
+    server.client.post("/v1/chat/completions", json=body)
+    prompt = server.engine.calls[-1]["prompt"]
+    assert '"name": "weather"' in prompt and "To call" not in prompt
+    body["tool_choice"] = {"type": "function", "function": {"name": "time"}}
+    answer = server.client.post("/v1/chat/completions", json=body).json()["choices"][0]
+    assert answer["message"]["tool_calls"][0]["function"] == {"name": "time", "arguments": '{"zone": "UTC"}'}
+
+
+def test_tools_that_cannot_be_told_to_the_model_are_rejected(start_server: StartServer) -> None:
+    server = start_server(without_a_place_for_tools(), tool_call_parser="qwen3_coder")
+    response = server.client.post("/v1/chat/completions", json={"messages": HELLO, "tools": TOOLS})
+    assert response.status_code == 400 and "no place for tools" in response.json()["error"]["message"]
+    body = {"messages": HELLO, "tools": TOOLS, "tool_choice": "none"}
+    assert server.client.post("/v1/chat/completions", json=body).status_code == 200

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from octavo.api.chat.formats import TAUGHT_FORMAT
 from octavo.api.chat.template_date import pinned_date
 from octavo.api.frontend import Frontend
 from octavo.errors import ChatTemplateError, InvalidRequestError
+from octavo.inputs.chat import ChatRenderer
 from octavo.outputs.parsers.base import Tool
 from octavo.records import StructuredOutputsParams, TokensPrompt
 
@@ -62,6 +64,8 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
     if renderer is None:
         raise ChatTemplateError("This model has no chat template; use /v1/completions or give one to the server.")
     check_tool_choice(conversation)
+    if conversation.tools:
+        _check_tools_can_be_told(frontend, conversation, renderer)
     shows_tools = conversation.may_call or not frontend.settings.exclude_tools_when_tool_choice_none
     return await asyncio.to_thread(
         renderer.render,
@@ -72,6 +76,7 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
         continue_final_message=conversation.continue_final_message,
         template_kwargs=merged_kwargs(frontend, conversation),
         add_special_tokens=conversation.add_special_tokens,
+        call_text=frontend.formats().call_text,
     )
 
 
@@ -86,6 +91,24 @@ def check_tool_choice(conversation: Conversation) -> None:
     if conversation.named_tool is not None and conversation.named_tool not in {t.name for t in conversation.tools}:
         raise InvalidRequestError(
             f"tool_choice names {conversation.named_tool!r}, which is not among the tools.", "tool_choice"
+        )
+
+
+def _check_tools_can_be_told(frontend: Frontend, conversation: Conversation, renderer: ChatRenderer) -> None:
+    """Reject tools that the model could not call: its template has no place for them, and nothing can stand in.
+
+    Raises:
+        InvalidRequestError: the parser's format cannot be described to the model.
+    """
+    formats = frontend.formats()
+    if not conversation.may_call or conversation.is_forced or formats.tools is None:
+        return
+    if formats.call_text is None and not renderer.takes_tools:
+        raise InvalidRequestError(
+            "tools: the model's chat template has no place for tools, and the model cannot be told how to write calls "
+            f"for the parser {formats.tools!r}; start the server with --tool-call-parser {TAUGHT_FORMAT}, or force a "
+            "call with tool_choice.",
+            "tools",
         )
 
 

@@ -10,12 +10,15 @@ from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
 from octavo.outputs.parsers.plugins import run_plugin
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
 from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
-from octavo.outputs.parsers.tools.registry import tool_parser
+from octavo.outputs.parsers.tools.call_text import CallText
+from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, tool_parser
 from octavo.outputs.parsers.tools.strict import strict_structural_tag
 from octavo.records import StructuredOutputsParams, ThoughtTags
 from octavo.tokenization.tokenizer import Tokenizer
 
 AUTO = "auto"
+TAUGHT_FORMAT = "hermes"
+"""The format of calls that ``auto`` takes for a model whose chat template has no place for tools: most know it best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,11 @@ class AnswerFormats:
     tools: str | None
 
     @classmethod
-    def choose(cls, settings: ServerSettings, tokenizer: Tokenizer | None) -> "AnswerFormats":
+    def choose(cls, settings: ServerSettings, tokenizer: Tokenizer | None, takes_tools: bool = True) -> "AnswerFormats":
         """What the settings name; ``auto`` goes by the chat template and the vocabulary.
+
+        Args:
+            takes_tools: the chat template has a place for tools; else the model is taught a format by the prompt.
 
         Raises:
             ConfigError: there is no parser of that name.
@@ -44,7 +50,8 @@ class AnswerFormats:
                 vocabulary = tokenizer.get_vocab()
                 detected = detect(tokenizer.chat_template, None, vocabulary.__contains__)
             reasoning = (detected[0] or "") if reasoning == AUTO else reasoning
-            tools = (detected[1] or "") if tools == AUTO else tools
+            if tools == AUTO:
+                tools = detected[1] or ("" if takes_tools else TAUGHT_FORMAT)
         return cls(reasoning_format(reasoning) if reasoning else None, tools or None)
 
     def parser(
@@ -65,6 +72,11 @@ class AnswerFormats:
         """What binds calls of strict tools to their schemas, wherever they begin; None if no tool is strict."""
         tag = None if self.tools is None else strict_structural_tag(self.tools, tools)
         return None if tag is None else StructuredOutputsParams(structural_tag=json.dumps(tag))
+
+    @property
+    def call_text(self) -> CallText | None:
+        """How the model is told to write calls, if its chat template does not; None if that is not known."""
+        return None if self.tools is None else TOOL_FORMATS[self.tools].call_text
 
     def tells_apart(self, *, with_tools: bool) -> bool:
         """Whether text is parsed at all, for which special tokens must be spelled out in it."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from octavo.outputs.parsers.base import Tool, ToolParser
 from octavo.outputs.parsers.harmony import HarmonyToolParser
 from octavo.outputs.parsers.tools.bare_json import LlamaJsonParser, XlamParser
+from octavo.outputs.parsers.tools.call_text import BARE_LIST, GRANITE, HERMES, JAMBA, LLAMA_JSON, MISTRAL, CallText
 from octavo.outputs.parsers.tools.gemma import FunctionGemmaParser, Gemma4Parser
 from octavo.outputs.parsers.tools.glm import GlmParser, HunyuanParser, K2HorizonParser
 from octavo.outputs.parsers.tools.json_formats import (
@@ -56,6 +57,8 @@ class ToolFormat:
         start_tags: what a call can begin with, for grammars that leave the text before it free.
         model_types: beginnings of the ``model_type`` of models that write it; they decide where no template does.
         template_marks: what a chat template has that teaches the format: all of one group, of several groups any.
+        call_text: how a model is told to write it, where its chat template has no place for tools; None if that is not
+            known.
     """
 
     parser: Callable[[Sequence[Tool]], ToolParser]
@@ -63,6 +66,7 @@ class ToolFormat:
     start_tags: tuple[str, ...] = ()
     model_types: tuple[str, ...] = ()
     template_marks: tuple[tuple[str, ...], ...] = ()
+    call_text: CallText | None = None
 
 
 def _format(
@@ -70,8 +74,9 @@ def _format(
     models: str,
     *template_marks: tuple[str, ...],
     model_types: tuple[str, ...] = (),
+    call_text: CallText | None = None,
 ) -> ToolFormat:
-    return ToolFormat(parser, models, parser.start_tags.tags, model_types, template_marks)
+    return ToolFormat(parser, models, parser.start_tags.tags, model_types, template_marks, call_text)
 
 
 BUILT_IN: dict[str, ToolFormat] = {
@@ -114,14 +119,16 @@ BUILT_IN: dict[str, ToolFormat] = {
     "glm47": _format(GlmParser, "GLM-4.7"),
     "ling3": _format(GlmParser, "Ling 3"),
     "poolside_v1": _format(GlmParser, "Laguna", model_types=("laguna",)),
-    "mistral": _format(MistralParser, "Mistral, Magistral, Devstral", ("[TOOL_CALLS]",)),
+    "mistral": _format(MistralParser, "Mistral, Magistral, Devstral", ("[TOOL_CALLS]",), call_text=MISTRAL),
     "longcat": _format(LongcatParser, "LongCat-Flash", ("<longcat_tool_call>",), model_types=("longcat",)),
     "internlm": _format(InternLMParser, "InternLM 2, InternLM 2.5", ("<|action_start|>",), model_types=("internlm2",)),
-    "hunyuan_a13b": _format(JambaParser, "Hunyuan-A13B", ("<tool_calls>",), model_types=("hunyuan_v1_moe",)),
-    "jamba": _format(JambaParser, "Jamba 1.5", model_types=("jamba",)),
+    "hunyuan_a13b": _format(
+        JambaParser, "Hunyuan-A13B", ("<tool_calls>",), model_types=("hunyuan_v1_moe",), call_text=JAMBA
+    ),
+    "jamba": _format(JambaParser, "Jamba 1.5", model_types=("jamba",), call_text=JAMBA),
     "phi4_mini_json": _format(Phi4MiniParser, "Phi-4-mini", ("functools[",), ("<|tool|>", "<|/tool|>")),
     "gigachat3": _format(GigaChat3Parser, "GigaChat 3", ("function call<|role_sep|>",), ("<|function_call|>",)),
-    "granite": _format(GraniteParser, "Granite 3", ("<|tool_call|>",)),
+    "granite": _format(GraniteParser, "Granite 3", ("<|tool_call|>",), call_text=GRANITE),
     "granite-20b-fc": _format(Granite20bFunctionCallingParser, "Granite-20B-FunctionCalling", ("<function_call>",)),
     "lfm2": _format(Lfm2Parser, "LFM2", ("<|tool_call_start|>",), ("<|tool_list_start|>",), model_types=("lfm2",)),
     "olmo3": _format(Olmo3Parser, "OLMo 3", ("<function_calls>",), model_types=("olmo3",)),
@@ -133,13 +140,17 @@ BUILT_IN: dict[str, ToolFormat] = {
         ("[func_name1(param1=value1",),
     ),
     "llama3_json": _format(
-        LlamaJsonParser, "Llama 3.1, 3.2, 3.3", ("<|python_tag|>",), ('"parameters": dictionary of argument name',)
+        LlamaJsonParser,
+        "Llama 3.1, 3.2, 3.3",
+        ("<|python_tag|>",),
+        ('"parameters": dictionary of argument name',),
+        call_text=LLAMA_JSON,
     ),
-    "llama4_json": _format(LlamaJsonParser, "Llama 4 with a JSON template"),
-    "xlam": _format(XlamParser, "xLAM"),
-    "hermes": _format(HermesParser, "Hermes 2 Pro, Hermes 3, Qwen2.5, Qwen3", ("<tool_call>",)),
-    "qwen3_json": _format(HermesParser, "Qwen3"),
-    "granite4": _format(HermesParser, "Granite 4"),
-    "ernie45": _format(HermesParser, "ERNIE 4.5", model_types=("ernie4_5",)),
+    "llama4_json": _format(LlamaJsonParser, "Llama 4 with a JSON template", call_text=LLAMA_JSON),
+    "xlam": _format(XlamParser, "xLAM", call_text=BARE_LIST),
+    "hermes": _format(HermesParser, "Hermes 2 Pro, Hermes 3, Qwen2.5, Qwen3", ("<tool_call>",), call_text=HERMES),
+    "qwen3_json": _format(HermesParser, "Qwen3", call_text=HERMES),
+    "granite4": _format(HermesParser, "Granite 4", call_text=HERMES),
+    "ernie45": _format(HermesParser, "ERNIE 4.5", model_types=("ernie4_5",), call_text=HERMES),
 }
 """Formats by name; see ``registry.TOOL_FORMATS``."""
