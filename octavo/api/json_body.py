@@ -9,6 +9,7 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from octavo.api import ignored_fields
 from octavo.api.caller import note_user
 from octavo.api.errors import HttpError
 from octavo.errors import InvalidRequestError
@@ -156,7 +157,11 @@ def json_route(max_body_bytes: int) -> type[APIRoute]:
                 json_request.max_bytes = max_body_bytes
                 json_request.check_content_type()
                 await json_request.json()
-                return await handle(json_request)
+                ignored = ignored_fields.watch()
+                response = await handle(json_request)
+                if ignored:
+                    response.headers[ignored_fields.HEADER] = ", ".join(ignored)
+                return response
 
             return handle_json
 

@@ -4,11 +4,12 @@ A validator that goes through everything and then counts makes an error record f
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from octavo.api.ignored_fields import note_ignored
 from octavo.records.sampling_params import MAX_LISTED_TOKENS
 
 MAX_EXTRA_ARGS = 64
@@ -37,11 +38,22 @@ LogitBias = Annotated[dict[str, float] | None, BeforeValidator(_check_bias)]
 
 
 class RequestModel(BaseModel):
-    """Base of all request bodies: no conversion between types, unknown fields kept aside."""
+    """Base of all request bodies: no conversion between types, unknown fields kept aside.
+
+    Attributes:
+        extras_are_read: all unknown fields mean something, so none of them is told to be ignored.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
+    extras_are_read: ClassVar[bool] = False
+
     model: str | None = None
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Note unknown fields for the answer's head."""
+        if self.model_extra and not self.extras_are_read:
+            note_ignored(self.model_extra)
 
 
 def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,8 @@ SERVER_SEND = "octavo.send"
 class WatchedResponse(Response):
     """Runs ``work(send)`` as the answer; if the client goes away, or the server must end, ``work`` is cancelled.
 
-    Exceptions before the answer's first byte reach the app's handlers and become answers with a status.
+    Exceptions before the answer's first byte reach the app's handlers and become answers with a status. Headers that
+    are set on this object are added to those of the answer.
     """
 
     def __init__(self, work: Callable[[Send], Awaitable[None]], drain: Drain) -> None:
@@ -45,7 +46,8 @@ class WatchedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        send = _DirectSend(send, scope.get(SERVER_SEND) or send)
+        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+        send = _DirectSend(send, scope.get(SERVER_SEND) or send, headers)
         work = asyncio.ensure_future(_as_coroutine(self._work(send)))
         gone = asyncio.ensure_future(_wait_until_gone(receive))
         self._drain.track(work)
@@ -76,11 +78,14 @@ class _DirectSend:
         body: the server's own way, for messages behind the head.
     """
 
-    def __init__(self, send: Send, body: Send) -> None:
+    def __init__(self, send: Send, body: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._send = send
+        self._headers = headers
         self.body = body
 
     def __call__(self, message: Message) -> Awaitable[None]:
+        if self._headers and message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *self._headers]}
         return self._send(message)
 
 

@@ -31,6 +31,8 @@ Result = TypeVar("Result")
 class BatchChatRequest(RequestModel):
     """Body of ``POST /v1/chat/completions/batch``: the fields of a chat, with a list of conversations."""
 
+    extras_are_read = True
+
     messages: Annotated[
         list[Annotated[Objects, Field(min_length=1)]],
         Field(min_length=1, max_length=MAX_SEQUENCES, fail_fast=True),
