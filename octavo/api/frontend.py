@@ -1,6 +1,7 @@
 """What the routers share: the engine, the settings, the names the model goes by."""
 
 import asyncio
+import dataclasses
 import hashlib
 import uuid
 from contextlib import suppress
@@ -13,9 +14,10 @@ from octavo.api.chat.formats import AnswerFormats
 from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
-from octavo.api.middleware import clean_request_id
+from octavo.api.middleware import REQUEST_ID, RequestId, clean_request_id
 from octavo.config import ServerSettings
 from octavo.errors import ChatTemplateError, InvalidRequestError
+from octavo.records.caller import CALLER
 from octavo.tokenization.tokenizer import Tokenizer
 
 # Below this many characters, tokenising is quicker than handing it to a thread.
@@ -95,9 +97,17 @@ class Frontend:
 
 
 def answer_id(prefix: str, request: Request, body_id: str | None) -> str:
-    """The answer's id: what the client calls its request, by header or body, else something new."""
-    given = clean_request_id(request.headers.get("x-request-id")) or clean_request_id(body_id)
-    return f"{prefix}-{given or uuid.uuid4().hex}"
+    """The answer's id: what the client calls its request, by header or body, else something new.
+
+    The answer's ``x-request-id`` and the log lines of the request name the same.
+    """
+    name: RequestId | None = request.scope.get(REQUEST_ID)
+    header = None if name is not None and not name.is_given else request.headers.get("x-request-id")
+    given = clean_request_id(header) or clean_request_id(body_id)
+    if name is not None and given is not None and given != name.text:
+        name.text = given
+        CALLER.set(dataclasses.replace(CALLER.get(), request_id=given))
+    return f"{prefix}-{given or (name.text if name is not None else uuid.uuid4().hex)}"
 
 
 def engine_id(answer: str, index: int) -> str:

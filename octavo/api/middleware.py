@@ -5,12 +5,15 @@ import hmac
 import re
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.api.errors import send_error
 
 REQUEST_ID_HEADER = b"x-request-id"
+REQUEST_ID = "octavo.request_id"
+"""In a request's scope: its :class:`RequestId`."""
 KEY_INDEX = "octavo.key_index"
 """In a request's scope: which of the server's keys it bears."""
 _UNSAFE_IN_REQUEST_ID = re.compile(r"[^A-Za-z0-9._:-]")
@@ -77,6 +80,18 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
+@dataclass(slots=True)
+class RequestId:
+    """What a request is called in its answer's id and head, and in log lines.
+
+    Attributes:
+        is_given: the client named it in a header; else its body may still name it.
+    """
+
+    text: str
+    is_given: bool
+
+
 class RequestIdMiddleware:
     """Sends each request's ``X-Request-Id`` back, or one of its own making."""
 
@@ -88,13 +103,14 @@ class RequestIdMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = (clean_request_id(header(scope, REQUEST_ID_HEADER)) or uuid.uuid4().hex).encode()
+        given = clean_request_id(header(scope, REQUEST_ID_HEADER))
+        request_id = scope[REQUEST_ID] = RequestId(given or uuid.uuid4().hex, given is not None)
         others = [(name, value) for name, value in scope["headers"] if name != REQUEST_ID_HEADER]
-        scope["headers"] = [*others, (REQUEST_ID_HEADER, request_id)]
+        scope["headers"] = [*others, (REQUEST_ID_HEADER, request_id.text.encode())]
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), (REQUEST_ID_HEADER, request_id)]
+                message["headers"] = [*message.get("headers", []), (REQUEST_ID_HEADER, request_id.text.encode())]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -30,8 +30,8 @@ CLOSE_SECONDS = 2
 class DrainingServer(uvicorn.Server):
     """uvicorn's server with an orderly end.
 
-    The first SIGTERM or SIGINT closes the listeners, refuses new requests on open connections and lets running
-    ones finish within ``drain_timeout`` seconds; then the rest is aborted. A second SIGINT aborts at once.
+    After the first SIGTERM or SIGINT new requests, on new connections as well, are answered with status 503, and
+    running ones may finish within ``drain_timeout`` seconds; then the rest is aborted. A second SIGINT aborts at once.
     """
 
     def __init__(
@@ -65,15 +65,18 @@ class DrainingServer(uvicorn.Server):
         """Drain, abort what is left, close."""
         logger.info("Shutting down")
         self._drain.start()
+        # Those that come from now on are told so at once; they do not prolong the end.
+        running = set(self.server_state.tasks)
+        if running:
+            logger.info("Finishing %d requests", len(running))
+        await self._wait_for(running, self._drain_timeout)
         for server in self.servers:
             server.close()
-        if self.server_state.tasks:
-            logger.info("Finishing %d requests", len(self.server_state.tasks))
-        await self._wait_for_tasks(self._drain_timeout)
-        if self.server_state.tasks:
-            logger.warning("Aborting %d requests", len(self.server_state.tasks))
+        running = set(self.server_state.tasks)
+        if running:
+            logger.warning("Aborting %d requests", len(running))
             self._drain.abort_all()
-            await self._wait_for_tasks(CLOSE_SECONDS)
+            await self._wait_for(running, CLOSE_SECONDS)
         for connection in list(self.server_state.connections):
             connection.shutdown()
         await asyncio.sleep(0)
@@ -82,10 +85,10 @@ class DrainingServer(uvicorn.Server):
                 connection.transport.abort()
         await super().shutdown(sockets)
 
-    async def _wait_for_tasks(self, seconds: float) -> None:
+    async def _wait_for(self, tasks: set[asyncio.Task[None]], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self.server_state.tasks and not self.force_exit and time.monotonic() < deadline:
-            await asyncio.wait(self.server_state.tasks, timeout=0.05)
+        while tasks and not self.force_exit and time.monotonic() < deadline:
+            _, tasks = await asyncio.wait(tasks, timeout=0.05)
 
 
 def bind_sockets(settings: ServerSettings) -> list[socket.socket]:

@@ -356,7 +356,9 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     allow_credentials: Annotated[bool, Meta(description="Let other origins send credentials.")] = False
     disable_fastapi_docs: Annotated[bool, Meta(description="No OpenAPI page.")] = False
     disable_console: Annotated[bool, Meta(description="No web page at /.")] = False
-    enable_request_id_headers: Annotated[bool, Meta(description="Send X-Request-Id back.")] = False
+    enable_request_id_headers: Annotated[
+        bool, Meta(description="Send X-Request-Id back, or one of the server's making; log lines name it as well.")
+    ] = True
     enable_per_request_metrics: Annotated[
         bool, Meta(description="Let answers of chat and completions tell their own latencies, as metrics.")
     ] = False

@@ -21,11 +21,16 @@ _ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {0x
 
 
 class OneLineFormatter(logging.Formatter):
-    """Keeps a message on one line, so that nothing a client sends can forge a log entry."""
+    """Keeps a message on one line, so that nothing a client sends can forge a log entry.
+
+    Lines about a request begin with its id.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Fill in the format with control characters of the message escaped."""
         record.message = record.message.translate(_ESCAPED_CONTROLS)
+        if request_id := CALLER.get().request_id:
+            record.message = f"[{request_id}] {record.message}"
         return super().formatMessage(record)
 
 

@@ -1,7 +1,11 @@
 """Keys, request ids, other origins."""
 
+import logging
+
 import pytest
 from conftest import RunningServer, StartServer
+
+from octavo.telemetry.logs import OneLineFormatter
 
 ROUTES = [
     ("GET", "/v1/models"),
@@ -73,8 +77,57 @@ def test_request_ids_come_back_harmless(start_server: StartServer) -> None:
     assert answer.json()["id"] == "cmpl-mine"
 
 
-def test_no_request_ids_unless_asked_for(server: RunningServer) -> None:
+def test_no_request_ids_if_they_are_switched_off(start_server: StartServer) -> None:
+    server = start_server(enable_request_id_headers=False)
     assert "x-request-id" not in server.client.get("/health", headers={"x-request-id": "a"}).headers
+    answer = server.client.post("/v1/completions", json={"prompt": "hi", "request_id": "mine"})
+    assert answer.json()["id"] == "cmpl-mine"
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "expected"),
+    [
+        ({"x-request-id": "mine"}, {"request_id": "other"}, "mine"),
+        ({}, {"request_id": "mine"}, "mine"),
+        ({}, {}, None),
+    ],
+)
+def test_the_answer_and_its_head_name_a_request_alike(
+    server: RunningServer, headers: dict[str, str], fields: dict[str, str], expected: str | None
+) -> None:
+    """By the client's header, else by the body's field, else by an id of the server's making."""
+    answer = server.client.post("/v1/completions", json={"prompt": "hi", **fields}, headers=headers)
+    name = answer.headers["x-request-id"]
+    assert answer.json()["id"] == f"cmpl-{name}"
+    assert name == expected or (expected is None and len(name) == 32)
+
+
+def test_log_lines_of_a_request_name_it(server: RunningServer) -> None:
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(OneLineFormatter("%(message)s").format(record))
+
+    handler = Lines()
+    logger = logging.getLogger("octavo.api.ignored_fields")
+    logger.addHandler(handler)
+    server.client.post(
+        "/v1/completions", json={"prompt": "hi", "never_seen_before": 1}, headers={"x-request-id": "mine"}
+    )
+    logger.removeHandler(handler)
+    assert len(lines) == 1 and lines[0].startswith("[mine] The field 'never_seen_before'")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+def test_health_answers_head(server: RunningServer, path: str) -> None:
+    response = server.client.head(path)
+    assert (response.status_code, response.content) == (200, b"")
+    server.engine.is_healthy = False
+    try:
+        assert server.client.head(path).status_code == 503
+    finally:
+        server.engine.is_healthy = True
 
 
 def test_two_requests_of_one_name_do_not_clash(server: RunningServer) -> None:

@@ -40,13 +40,32 @@ def test_running_requests_finish_and_new_ones_are_refused(start_server: StartSer
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "5"
     assert refused.json()["error"]["message"] == "The server is shutting down."
-    with pytest.raises(OSError):
-        socket.create_connection(server.address, timeout=1)
+    for _ in range(3):  # on new connections as well
+        refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "hi"})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert httpx.get(f"{server.url}/health").status_code == 503
     thread.join(10)
     assert responses[0].status_code == 200
     assert responses[0].json()["choices"][0]["text"].startswith(REPLY[:5])
     server.thread.join(5)
     assert not server.thread.is_alive()
+    with pytest.raises(OSError):
+        socket.create_connection(server.address, timeout=1)
+
+
+def test_requests_that_are_refused_do_not_prolong_the_end(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(step_seconds=0.02), shutdown_timeout=600)
+    thread, responses = in_background(lambda: server.client.post("/v1/completions", json={"prompt": "hi"}))
+    until(lambda: server.engine.num_running == 1)
+    server.send_signal()
+    until(lambda: server.server._drain.is_draining)
+    # One that never ends sending its request.
+    with socket.create_connection(server.address) as slow:
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        thread.join(10)
+        assert responses[0].status_code == 200
+        server.thread.join(8)
+        assert not server.thread.is_alive()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

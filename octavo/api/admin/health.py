@@ -19,6 +19,8 @@ def health_router(frontend: Frontend) -> APIRouter:
     @router.head("/ping", include_in_schema=False)
     @router.get("/ping", summary="The same, under SageMaker's name.")
     @router.post("/ping", include_in_schema=False)
+    @router.head("/health", include_in_schema=False)
+    @router.head("/ping", include_in_schema=False)
     async def health() -> Response:
         if frontend.drain.is_draining:
             return error_response(503, SHUTTING_DOWN, headers=RETRY_AFTER)
