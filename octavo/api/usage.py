@@ -112,7 +112,9 @@ class UsageMode:
     @classmethod
     def of(cls, options: StreamOptions | None, settings: ServerSettings) -> "UsageMode":
         """What the request asks for, or the settings impose."""
-        is_sent = settings.enable_force_include_usage or bool(options and options.include_usage)
+        if settings.enable_force_include_usage:
+            return cls(True, True)
+        is_sent = bool(options and options.include_usage)
         return cls(is_sent, is_sent and bool(options and options.continuous_usage_stats))
 
     def within(self, counter: UsageCounter) -> Usage | UnsetType | None:

@@ -101,7 +101,7 @@ def test_token_ids_and_prompt_logprobs(server: RunningServer) -> None:
 def test_usage_in_streams(server: RunningServer) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = stream(server, PATH, messages=HELLO, max_tokens=2, stream_options=options)
-    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 1, 2, 2]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 1, 2, 2]
 
 
 def test_settings_that_shape_answers(start_server: StartServer) -> None:

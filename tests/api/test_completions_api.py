@@ -60,6 +60,7 @@ def test_whole_answer(server: RunningServer) -> None:
     assert answer["model"] == "fake/model"
     assert answer["choices"] == [
         {"index": 0, "text": REPLY, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+        | dict.fromkeys(("token_ids", "prompt_token_ids", "prompt_logprobs"))
     ]
     num_tokens = len(REPLY.encode())
     assert answer["usage"] == {

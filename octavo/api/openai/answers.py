@@ -25,9 +25,9 @@ class CompletionChoice(msgspec.Struct):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
 
 
 class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
@@ -38,6 +38,7 @@ class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    kv_transfer_params: UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: RequestMetrics | UnsetType = UNSET
 
@@ -95,8 +96,9 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    kv_transfer_params: None = None
     prompt_text: str | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: RequestMetrics | UnsetType = UNSET

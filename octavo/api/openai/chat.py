@@ -232,8 +232,9 @@ class ChatAnswer:
 
     def _events(self, turn: Turn, output: RequestOutput) -> bytes:
         """Events with what is new; the first of each choice tells the role."""
-        self._usage.add(0, output)
+        self._usage.add(0, output, counts_output=False)
         events = [] if self._is_begun else self._openings(turn, output)
+        self._usage.add(0, output)
         self._is_begun = True
         for update in turn.read(output):
             if update.finish_reason is None and not self._has_details:

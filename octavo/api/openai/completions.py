@@ -195,10 +195,11 @@ class CompletionAnswer:
             self._account(prompt_index, output)
             for completion in output.outputs:
                 choice = self._choice(prompt_index, output, completion, write)
+                _tell_absent(choice)
                 if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
                     choice.prompt_logprobs = write(finite_prompt_logprobs(output.prompt_logprobs))
                 choices.append(choice)
-        answer = self._new_completion(choices, usage=self._usage.usage())
+        answer = self._new_completion(choices, usage=self._usage.usage(), kv_transfer_params=None)
         if self._tells_metrics:
             answer.metrics = request_metrics(outputs[0], self._params.n)
         return answer
@@ -289,6 +290,13 @@ class CompletionAnswer:
             token_ids, positions, tokenizer, self._text_offsets[choice], as_ids, write
         )
         return logprobs
+
+
+def _tell_absent(choice: CompletionChoice) -> None:
+    """Let a whole answer have null where nothing was asked for, as vLLM's has; events leave it out."""
+    for name in ("token_ids", "prompt_token_ids", "prompt_logprobs"):
+        if getattr(choice, name) is msgspec.UNSET:
+            setattr(choice, name, None)
 
 
 def token_ids_of(prompt: str | list[int] | TokensPrompt) -> list[int]:
