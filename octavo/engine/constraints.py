@@ -130,7 +130,7 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
         request.output_token_ids,
         _thought_limit(request),
         params.structured_outputs.start_after_tail or (),
-        params.structured_outputs.openers or (),
+        params.structured_outputs.openers,
     )
     # The grammar decides when the text may end; what holds it back longer, the constraint knows.
     params = msgspec.structs.replace(params, min_tokens=0)

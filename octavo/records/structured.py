@@ -50,7 +50,7 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
         start_after_tail: token ids that must come behind ``start_after`` as well, after a few others at most: the end
             of a header that ``start_after`` begins.
         openers: token ids of the tags of which one must begin the text if ``start_after`` is to be awaited; a text
-            that begins otherwise is bound at once. None awaits it in any case.
+            that begins otherwise is bound at once, and so is every text if there are none. None awaits it in any case.
     """
 
     json: str | dict[str, Any] | None = None

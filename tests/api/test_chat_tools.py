@@ -184,11 +184,19 @@ def test_a_format_begins_after_the_thought(start_server: StartServer) -> None:
 
 @pytest.mark.parametrize("parser", ["deepseek_r1", "qwen3", "deepseek_v3"])
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("has_token", [False, True])
 def test_a_model_that_opens_no_thought_answers_in_the_format(
-    start_server: StartServer, parser: str, stream: bool
+    start_server: StartServer, parser: str, stream: bool, has_token: bool
 ) -> None:
-    """The engine binds a text that begins without the tag, so that it is no thought."""
-    server = start_server(FakeEngine(reply='{"a": 1}'), reasoning_parser=parser)
+    """The engine binds a text that begins without the tag, so that it is no thought.
+
+    A model without a token for the tag, as SmolLM2, would be led into a thought by the tag's first letter.
+    """
+    engine = FakeEngine(reply='{"a": 1}')
+    assert engine.tokenizer is not None
+    if has_token:
+        engine.tokenizer.backend.add_special_tokens([AddedToken("<think>", special=True)])
+    server = start_server(engine, reasoning_parser=parser)
     request: Any = {
         "model": "fake/model",
         "messages": HELLO,
@@ -205,7 +213,8 @@ def test_a_model_that_opens_no_thought_answers_in_the_format(
     constraint = server.engine.calls[-1]["params"].structured_outputs
     tokenizer = server.engine.tokenizer
     assert constraint is not None and tokenizer is not None
-    assert [tokenizer.decode(opener) for opener in constraint.openers or ()] == ["<think>"]
+    assert constraint.openers is not None and constraint.start_after is not None
+    assert [tokenizer.decode(opener, False) for opener in constraint.openers] == (["<think>"] if has_token else [])
 
 
 def test_a_format_begins_at_the_end_of_gpt_osss_last_header(start_server: StartServer) -> None:

@@ -261,15 +261,16 @@ class Turn:
         encode = partial(self._frontend.need_tokenizer().encode, add_special_tokens=False)
         # Between structural tags text is free: such a constraint cannot tell a thought without a tag from an answer.
         tags = () if constraint.structural_tag else self._formats.thought_openers(self._prompt_end)
-        openers = [encode(tag) for tag in tags]
-        if openers:
+        # A model without a token for a tag was not taught to think: offered the tag's first letter, it might take it.
+        openers = [token_ids for tag in tags if len(token_ids := encode(tag)) == 1]
+        if tags:
             self._prompt_end = replace(self._prompt_end, is_thought_marked=True)
         tag, tail = end
         return msgspec.structs.replace(
             constraint,
             start_after=encode(tag),
             start_after_tail=encode(tail) if tail else None,
-            openers=openers or None,
+            openers=openers if tags else None,
         )
 
 

@@ -46,7 +46,7 @@ class Constraint:
         limit: closes thoughts that are too long.
         start_after_tail: tokens that must come behind ``start_after`` as well, at most ``MAX_TAIL_GAP`` tokens later.
         openers: tags of which one must begin the text if ``start_after`` is to be awaited; without one the grammar
-            binds the text from its first token. Empty if ``start_after`` is awaited in any case.
+            binds the text from its first token, and always if there are none. None awaits ``start_after`` in any case.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Constraint:
         earlier: Sequence[int] = (),
         limit: ThoughtLimit | None = None,
         start_after_tail: Sequence[int] = (),
-        openers: Sequence[Sequence[int]] = (),
+        openers: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self._grammar = grammar
         self._limit = limit
@@ -66,9 +66,9 @@ class Constraint:
         self._last: list[int] = []
         # Tokens within which the tail must end; 0 while it is not awaited.
         self._num_for_tail = 0
-        self._is_begun = not self._awaited
+        self._is_begun = not self._awaited or openers == []
         # What may follow of the tags that may begin the text; empty once that is decided.
-        self._openers = [list(opener) for opener in openers if opener] if self._awaited else []
+        self._openers = [list(opener) for opener in openers or () if opener] if self._awaited else []
         self._is_opening = False
         self._num_tokens = 0
         self._min_tokens = min_tokens

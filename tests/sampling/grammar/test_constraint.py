@@ -173,3 +173,7 @@ def test_a_tag_of_several_tokens_is_finished_once_it_is_begun() -> None:
 def test_tags_that_the_model_does_not_know_rule_nothing_out() -> None:
     assert allowed(opened(openers=[[VOCAB + 5]])) == {1, END}
     assert allowed(opened(7, openers=[[7, VOCAB + 5]])) == ALL
+
+
+def test_a_text_that_nothing_can_open_is_bound_from_the_start() -> None:
+    assert allowed(opened(openers=[])) == {1, END}
