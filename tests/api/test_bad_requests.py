@@ -21,7 +21,8 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     assert set(body) == {"error"}
     error: dict[str, Any] = body["error"]
     assert set(error) == {"message", "type", "param", "code"}
-    assert error["code"] == response.status_code
+    is_too_long = "maximum context length" in error["message"]
+    assert error["code"] == ("context_length_exceeded" if is_too_long else response.status_code)
     assert error["message"].endswith((".", "…"))
     assert len(error["message"]) < 3000
     return error
