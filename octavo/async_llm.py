@@ -106,7 +106,8 @@ class AsyncLLM(RemoteControl):
         """Build from an ``AsyncEngineArgs``, or from flat keyword arguments, named like the settings.
 
         Args:
-            start_engine_loop, usage_context: taken for compatibility.
+            start_engine_loop: taken for compatibility.
+            usage_context: taken for compatibility.
             stat_loggers: not supported; ``metrics`` has the figures.
         """
         reject_foreign(stat_loggers=stat_loggers)

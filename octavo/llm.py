@@ -96,7 +96,8 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             use_tqdm: show a progress bar, or the class to show it with.
             priority: for all prompts, or one for each; lower runs first under the priority policy.
             tokenization_kwargs: ``truncate_prompt_tokens``, as of :class:`~octavo.inputs.processor.InputProcessor`.
-            lora_request, mm_processor_kwargs: not supported.
+            lora_request: not supported.
+            mm_processor_kwargs: not supported.
 
         Returns:
             One output per prompt, in order.

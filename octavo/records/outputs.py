@@ -70,8 +70,8 @@ class RequestOutput:
         num_cached_tokens: prompt tokens that came from the prefix cache.
         error: why the request failed, a sentence.
         is_refused: whether the request was at fault then.
-        lora_request, encoder_prompt, encoder_prompt_token_ids, num_cache_creation_tokens, prompt_token_id_logprobs,
-            kv_transfer_params, ec_transfer_params: always None; they are here for code written for vLLM.
+
+    Fields without a description are always None; they are here for code written for vLLM.
     """
 
     request_id: str
