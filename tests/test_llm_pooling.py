@@ -45,6 +45,13 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
         llm.shutdown()
 
 
+def test_the_length_of_embeddings_is_known_before(load: Load) -> None:
+    llm = load("embed")
+    [output] = llm.embed(TEXTS[:1], use_tqdm=False)
+    assert llm.model_config.runner_type == "pooling"
+    assert llm.model_config.embedding_size == len(output.outputs.embedding)
+
+
 def test_embeddings(load: Load) -> None:
     llm = load("embed")
     outputs = llm.embed(TEXTS, use_tqdm=False)
