@@ -168,6 +168,10 @@ _TESTS: tuple[tuple[str, str], ...] = (
     ("pooling/embed/test_online.py::test_basic", _OTHER_IDS),
     ("pooling/embed/test_offline.py::test_str_prompts", _OTHER_IDS),
     ("pooling/embed/test_offline.py::test_list_prompts", _OTHER_IDS),
+    ("pooling/embed/test_offline.py::test_token_ids_prompts", _OTHER_IDS),
+    ("pooling/token_embed/test_offline.py::test_str_prompts", _OTHER_IDS),
+    ("pooling/token_embed/test_offline.py::test_token_ids_prompts", _OTHER_IDS),
+    ("pooling/token_embed/test_online.py::test_pooling_token_embed", _OTHER_IDS),
     ("test_online_long_text.py", "needs chunked processing, which Octavo leaves out (docs/differences.md)"),
     ("test_snapshot_", "drives vLLM's own code"),
     ("test_weight_operation_metrics.py", "drives vLLM's own code"),
@@ -189,6 +193,7 @@ _FIXTURES: Mapping[str, str] = {
     "opt125_lora_files": _LORA,
     "local_asset_server": _VISION,
     "smollm2_lora_files": _LORA,
+    "caplog_vllm": "reads vLLM's log",
     "hf_model": "compares with a model that vLLM's helper loads beside it",
 }
 
