@@ -225,8 +225,6 @@ _KNOWN: Mapping[str, str] = {
     "test_metrics_exist_run_batch": "runs vLLM's module; octavo run-batch serves no metrics",
     "test_bigger_truncation_size": "rejected, with another sentence",
     "test_params_not_supported": "rejected, with another sentence",
-    "test_pooling_not_supported[classify": "rejected, with another sentence",
-    "test_pooling_not_supported[token_classify": "rejected, with another sentence",
     "test_pooling_not_supported[plugin": "rejected, with another sentence",
     "test_pooling_not_supported[": "one server answers with embeddings of texts and of tokens",
     "test_unsupported_tasks[classify": "rejected, with another sentence",
