@@ -8,7 +8,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from octavo.config import EngineConfig
-from octavo.config.vllm_config import EngineArguments
+from octavo.config.vllm_config import EngineArguments, ModelConfig
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
@@ -68,6 +68,11 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             ConfigError: the model was loaded without one.
         """
         return self.llm_engine.get_tokenizer()
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """What was decided about the model, under vLLM's names."""
+        return self.llm_engine.model_config
 
     def get_metrics(self) -> list[Metric]:
         """Figures as of now, with vLLM's names; see :meth:`LLMEngine.get_metrics`."""

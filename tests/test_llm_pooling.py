@@ -45,6 +45,13 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
         llm.shutdown()
 
 
+def test_the_length_of_embeddings_is_known_before(load: Load) -> None:
+    llm = load("embed")
+    [output] = llm.embed(TEXTS[:1], use_tqdm=False)
+    assert llm.model_config.runner_type == "pooling"
+    assert llm.model_config.embedding_size == len(output.outputs.embedding)
+
+
 def test_embeddings(load: Load) -> None:
     llm = load("embed")
     outputs = llm.embed(TEXTS, use_tqdm=False)
@@ -103,7 +110,7 @@ def test_mistakes_leave_nothing_behind(load: Load) -> None:
         llm.generate("a", SamplingParams(), use_tqdm=False)
     with pytest.raises(InvalidRequestError, match=f"at most {MAX_LENGTH}"):
         llm.embed(["a", "cat " * 90], use_tqdm=False)
-    with pytest.raises(InvalidRequestError, match="cannot do 'classify'"):
+    with pytest.raises(InvalidRequestError, match="Unsupported task: 'classify'; this model is made for"):
         llm.classify("a", use_tqdm=False)
     with pytest.raises(InvalidRequestError, match="There are 2 prompts but 1"):
         llm.embed(["a", "cat"], pooling_params=[PoolingParams()], use_tqdm=False)

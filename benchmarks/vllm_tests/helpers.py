@@ -1,8 +1,6 @@
 """The helpers of vLLM's package that its tests of the server import, in Octavo's terms."""
 
 import functools
-import logging
-import socket
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from benchmarks.vllm_tests import rules
-from benchmarks.vllm_tests.source import VERSION
 from octavo.hub.source import find_files
 from octavo.tokenization.load import load_tokenizer
-
-
-class ValidationError(ValueError):
-    """What tests expect vLLM's own classes to raise; those that do are deselected."""
 
 
 class Answer(BaseModel):
@@ -152,12 +145,6 @@ def serve_tokenizers() -> None:
     AutoTokenizer.from_pretrained = staticmethod(get_tokenizer)
 
 
-def get_open_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 _TORCH_TYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -212,13 +199,9 @@ class _Platform(SimpleNamespace):
 
 _CPU = _Platform(fp8_dtype=lambda: torch.float8_e4m3fn, device_type="cpu", device_count=lambda: 0)
 PROVIDED: dict[str, dict[str, Any]] = {
-    "vllm": {"__version__": VERSION},
-    "vllm.version": {"__version__": VERSION, "_prev_minor_version": lambda: "0.32"},
+    "vllm.version": {"_prev_minor_version": lambda: "0.32"},
     "vllm.platforms": {"current_platform": _CPU},
-    "vllm.exceptions": {"VLLMValidationError": ValidationError},
-    "vllm.logger": {"init_logger": logging.getLogger},
     "vllm.tokenizers": {"get_tokenizer": get_tokenizer},
-    "vllm.utils.network_utils": {"get_open_port": get_open_port},
     "vllm.utils.mem_constants": {"GB_bytes": 10**9, "GiB_bytes": 2**30},
     "vllm.utils.serial_utils": {
         "EMBED_DTYPES": _TORCH_TYPES,
@@ -232,3 +215,4 @@ PROVIDED: dict[str, dict[str, Any]] = {
     "vllm.entrypoints.pooling.classify.protocol": {"ClassificationResponse": ClassificationResponse},
     "vllm.entrypoints.pooling.scoring.protocol": {"ScoreResponse": ScoreResponse, "RerankResponse": RerankResponse},
 }
+"""Module → names that its mirror lacks, or that concern the model which stands in."""

@@ -8,7 +8,7 @@ RESULTS = "OCTAVO_VLLM_TESTS_RESULTS"
 """The environment variable that names the file of results, one JSON object per line."""
 
 INTERNAL = "drives vLLM's own code"
-_STARTS_SOMETHING = ("Remote", "LLM(", "subprocess")
+_STARTS_SOMETHING = ("Remote", "LLM(", "vllm_runner", "subprocess")
 
 
 def outcome(test: str, kind: str, reason: str, seconds: float = 0.0) -> dict[str, Any]:

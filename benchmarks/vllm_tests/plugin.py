@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.vllm_tests import helpers, rules, server, standins
+from benchmarks.vllm_tests.offline import vllm_runner
 from benchmarks.vllm_tests.outcomes import INTERNAL, RESULTS, outcome
+
+__all__ = ["vllm_runner"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "openai": ("entrypoints/openai",),
@@ -30,6 +31,8 @@ _STREAMED_DERENDER = "derenders chunk by chunk, which Octavo refuses (docs/diffe
 _CAPABLE = "needs a model that can calculate"
 _CALLER = "needs a model that calls tools by itself"
 _CLASSIFIER = "needs weights of a trained classifier"
+_OTHER_IDS = "expects token ids of another tokenizer"
+_LATE_CHUNKING = "needs late chunking, which Octavo leaves out (docs/differences.md)"
 _RERANKER = "needs weights of a trained cross-encoder"
 
 
@@ -124,6 +127,8 @@ _DROPPED: Mapping[str, tuple[int, str]] = {
     "--trust_remote_code": (0, "the code of another model"),
     "--hf_overrides": (1, "the configuration of another model"),
 }
+_HELPERS = frozenset({"tokenizer_name", "default_torch_num_threads"})
+"""Options of vLLM's offline helper itself."""
 _ADMIN_VARIABLE = "VLLM_SERVER_DEV_MODE"
 
 
@@ -160,6 +165,23 @@ _TESTS: tuple[tuple[str, str], ...] = (
     ("kv_transfer_params_passthrough", "moves the cache between servers"),
     ("openai/decisions", "needs /v1/decisions, which Octavo leaves out (docs/differences.md)"),
     ("structured_decisions", "needs /v1/decisions, which Octavo leaves out (docs/differences.md)"),
+    ("pooling/embed/test_online.py::test_basic", _OTHER_IDS),
+    ("pooling/embed/test_offline.py::test_str_prompts", _OTHER_IDS),
+    ("pooling/embed/test_offline.py::test_list_prompts", _OTHER_IDS),
+    ("pooling/embed/test_offline.py::test_token_ids_prompts", _OTHER_IDS),
+    ("pooling/token_embed/test_offline.py::test_str_prompts", _OTHER_IDS),
+    ("pooling/token_embed/test_offline.py::test_token_ids_prompts", _OTHER_IDS),
+    ("pooling/token_embed/test_online.py::test_pooling_token_embed", _OTHER_IDS),
+    ("test_online_long_text.py", "needs chunked processing, which Octavo leaves out (docs/differences.md)"),
+    ("test_snapshot_", "drives vLLM's own code"),
+    ("test_weight_operation_metrics.py", "drives vLLM's own code"),
+    ("test_shutdown_on_engine_failure", "runs vLLM's module"),
+    ("test_multi_api_servers.py::test_completion_streaming", "needs a model that writes on to the limit"),
+    ("test_tiling_engine_abort_on_exception", "patches vLLM's engine"),
+    ("late_chunking", _LATE_CHUNKING),
+    ("test_embeddings_without_chunking", _LATE_CHUNKING),
+    ("test_chat_extra_kwargs[False", "needs a chat template with a switch for reasoning"),
+    ("test_chat_extra_kwargs[True", "needs a chat template with a switch for reasoning"),
     ("test_request_cancellation", "needs a model with a context of 10100 tokens"),
 )
 """A part of the test's id → why it is out of scope."""
@@ -171,6 +193,8 @@ _FIXTURES: Mapping[str, str] = {
     "opt125_lora_files": _LORA,
     "local_asset_server": _VISION,
     "smollm2_lora_files": _LORA,
+    "caplog_vllm": "reads vLLM's log",
+    "hf_model": "compares with a model that vLLM's helper loads beside it",
 }
 
 
@@ -188,8 +212,8 @@ def reason_for_test(test: str, fixtures: Sequence[str]) -> str | None:
 _KNOWN: Mapping[str, str] = {
     "test_orca_metrics.py::test_single_completion": "usage tells cached prompt tokens unless that is switched off",
     "test_derender_chat_oversized_logprobs_rejected": "the limit of a body's size comes first: status 413",
-    "too_many_choices_rejected": "refused, in other words",
-    "too_many_generate_responses_rejected": "refused, in other words",
+    "too_many_choices_rejected": "rejected, with another sentence",
+    "too_many_generate_responses_rejected": "rejected, with another sentence",
     "test_derender_chat_empty_token_ids": "an answer without tokens is an empty answer",
     "test_e2e_no_chat_request_rejected": "without the request the answer is text",
     "test_namespace_tool_separator": "tools of the type namespace are not there",
@@ -199,6 +223,17 @@ _KNOWN: Mapping[str, str] = {
     "test_e2e_plain_roundtrip": "an answer of reasoning alone has the empty text as content, not null",
     "test_metrics_counts": "iteration_tokens_total counts tokens that a step computes; the last one never is",
     "test_metrics_exist_run_batch": "runs vLLM's module; octavo run-batch serves no metrics",
+    "test_bigger_truncation_size": "rejected, with another sentence",
+    "test_params_not_supported": "rejected, with another sentence",
+    "test_pooling_not_supported[plugin": "rejected, with another sentence",
+    "test_pooling_not_supported[": "one server answers with embeddings of texts and of tokens",
+    "test_unsupported_tasks[classify": "rejected, with another sentence",
+    "test_unsupported_tasks[token_classify": "rejected, with another sentence",
+    "test_unsupported_tasks[plugin": "rejected, with another sentence",
+    "test_unsupported_tasks[": "one model answers with embeddings of texts and of tokens",
+    "embed/test_online.py::test_padding": "padding is rejected: it changes nothing but the time taken",
+    "test_right_side_truncation": "the tokenizer has no truncation_side; requests say the side",
+    "test_struct_output_generate.py": "disable_any_whitespace is rejected: grammars allow whitespace",
 }
 """Failures that stay, by a part of the test's id, each with its reason."""
 
@@ -263,6 +298,21 @@ def translate(arguments: list[str], max_model_len: int) -> list[str]:
     elif length.isdecimal() and int(length) > max_model_len:
         kept[kept.index("--max-model-len") + 1] = str(max_model_len)
     return kept
+
+
+def reason_for_options(options: Mapping[str, Any]) -> str | None:
+    """Why a model with these settings in Python is out of scope; None if it is not."""
+    return reason_for_arguments([_flag(name) for name, value in options.items() if value])
+
+
+def translate_options(options: Mapping[str, Any], max_model_len: int) -> dict[str, Any]:
+    """The settings without those that concern another model or a GPU."""
+    kept = {name: value for name, value in options.items() if _flag(name) not in _DROPPED and name not in _HELPERS}
+    return kept | {"max_model_len": min(kept.get("max_model_len") or max_model_len, max_model_len)}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def flags_of_environment(environment: Mapping[str, str]) -> list[str]:

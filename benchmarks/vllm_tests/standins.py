@@ -92,7 +92,10 @@ class _Completing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname.partition(".")[0] != "vllm":
             return None
         for finder in sys.meta_path:
-            found = None if finder is self else finder.find_spec(fullname, path, target)
+            try:
+                found = None if finder is self else finder.find_spec(fullname, path, target)
+            except ImportError:  # the mirror's word that it has no such module
+                continue
             if found is not None:
                 self._mirrored[fullname] = found
                 break
@@ -109,8 +112,7 @@ class _Completing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if mirrored and mirrored.loader:
             mirrored.loader.exec_module(module)
         for key, value in helpers.PROVIDED.get(name, {}).items():
-            if not hasattr(module, key):
-                setattr(module, key, value)
+            setattr(module, key, value)
         known = getattr(module, "__getattr__", None)
         module.__getattr__ = lambda key: _attribute(name, key, known)  # type: ignore[method-assign]
 
@@ -127,12 +129,8 @@ def _attribute(module: str, key: str, known: Any) -> Any:
 
 
 def install() -> None:
-    """Make ``import vllm`` find the compatibility package where it exists, and stand-ins for the rest."""
-    try:
-        importlib.import_module("octavo.compat.vllm")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("octavo.compat"):
-            raise
+    """Make ``import vllm`` find the compatibility package where it has the module, and stand-ins for the rest."""
+    importlib.import_module("octavo.compat.vllm")
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Completing())

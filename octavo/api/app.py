@@ -151,12 +151,14 @@ def _add_admin_routes(app: FastAPI, frontend: Frontend) -> None:
     control = frontend.engine
     if not isinstance(control, RemoteControl):
         raise ConfigError("This engine cannot be controlled from outside; leave enable_admin_endpoints off.")
-    for router in (
+    routers = [
         caches_router(control),
-        pause_router(frontend, control),
         profile_router(control),
         server_info_router(frontend, control),
         sleep_router(control),
-        weights_router(frontend, control),
-    ):
+    ]
+    if frontend.engine.info.pooling is None:
+        # Reinforcement learning concerns models that write text.
+        routers += [pause_router(frontend, control), weights_router(frontend, control)]
+    for router in routers:
         app.include_router(router)

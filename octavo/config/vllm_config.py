@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from octavo.config.settings import EngineConfig
-from octavo.records import EngineInfo
+from octavo.records import EngineInfo, PoolingSpec
 
 
 class EngineArguments(Protocol):
@@ -23,6 +23,7 @@ class ModelConfig:
         max_model_len: longest sequence, in tokens.
         vocab_size: tokens that the model knows.
         runner_type: ``generate`` or ``pooling``.
+        embedding_size: numbers in an embedding, or classes; 0 of a model that writes text.
     """
 
     model: str
@@ -33,6 +34,7 @@ class ModelConfig:
     max_logprobs: int
     seed: int
     runner_type: str
+    embedding_size: int
 
     def get_vocab_size(self) -> int:
         """Tokens that the model knows."""
@@ -91,7 +93,7 @@ class VllmConfig:
         block_size: int,
         num_blocks: int,
         enable_prefix_caching: bool,
-        is_pooling: bool,
+        pooling: PoolingSpec | None,
     ) -> Self:
         """From an engine's settings and what was decided when it started."""
         model, cache, scheduler = settings.model, settings.cache, settings.scheduler
@@ -104,7 +106,8 @@ class VllmConfig:
                 vocab_size=vocab_size,
                 max_logprobs=model.max_logprobs,
                 seed=model.seed,
-                runner_type="pooling" if is_pooling else "generate",
+                runner_type="generate" if pooling is None else "pooling",
+                embedding_size=0 if pooling is None else pooling.output_size,
             ),
             CacheConfig(block_size, num_blocks, cache.gpu_memory_utilization, enable_prefix_caching),
             SchedulerConfig(max_num_seqs, scheduler.scheduling_policy),
@@ -121,5 +124,5 @@ class VllmConfig:
             block_size=info.block_size,
             num_blocks=info.num_blocks,
             enable_prefix_caching=info.supports_prefix_caching,
-            is_pooling=info.pooling is not None,
+            pooling=info.pooling,
         )

@@ -166,7 +166,7 @@ class InProcessExecutor(Executor):
             block_size=plan.block_size,
             num_blocks=plan.num_blocks - 1,
             enable_prefix_caching=plan.enable_prefix_caching,
-            is_pooling=False,
+            pooling=None,
         )
         processors = load_processors(self._settings.model.logits_processors or [], vllm_config, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)

@@ -124,7 +124,7 @@ class PoolingProcessor:
         wanted = params.task or task or spec.tasks[0]
         if wanted not in spec.tasks:
             able = " or ".join(repr(name) for name in spec.tasks)
-            raise InvalidRequestError(f"This model is made for the task {able}; it cannot do {wanted!r}.", "task")
+            raise InvalidRequestError(f"Unsupported task: {wanted!r}; this model is made for the task {able}.", "task")
         is_embedding = wanted in ("embed", "token_embed")
         if params.dimensions is not None:
             self._check_dimensions(spec, params.dimensions, is_embedding)

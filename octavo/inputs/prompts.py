@@ -137,7 +137,9 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> No
     low, high = min(token_ids), max(token_ids)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
-        raise InvalidRequestError(f"{param} holds the token id {wrong}; ids go from 0 to {vocab_size - 1}.", param)
+        raise InvalidRequestError(
+            f"{param} holds the token id {wrong}; ids go from 0 to {vocab_size - 1}, so it is out of vocabulary.", param
+        )
 
 
 def _parts(prompt: object) -> tuple[str | None, Sequence[object] | None, str | None]:

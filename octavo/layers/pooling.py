@@ -17,6 +17,8 @@ ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
 }
 _SMALLEST_NORM = 1e-12
+MAX_SCORE_ELEMENTS = 1 << 24
+"""Scores of tokens against query tokens that are held at a time: 64 MiB in float32."""
 
 
 class Dense(nn.Module):
@@ -84,20 +86,30 @@ def sum_by_row(states: torch.Tensor, row_of_token: torch.Tensor, num_rows: int) 
     return sums.index_add_(0, row_of_token, states.float())
 
 
-def max_sim(query: torch.Tensor, tokens: torch.Tensor, row_of_token: torch.Tensor, num_rows: int) -> torch.Tensor:
+def max_sim(
+    query: torch.Tensor,
+    tokens: torch.Tensor,
+    row_of_token: torch.Tensor,
+    num_rows: int,
+    max_elements: int = MAX_SCORE_ELEMENTS,
+) -> torch.Tensor:
     """How well rows of token embeddings match a query's: each query token's best match, summed up (arXiv:2004.12832).
 
-    One product serves all rows.
+    One GEMM serves all rows and as many of the query's tokens as the bound allows.
 
     Args:
         query: ``[Q, size]``.
         tokens: ``[T, size]``, of all rows.
         row_of_token: ``[T]`` int64; every row has a token.
+        max_elements: of the matrix of scores, token by query token; a single query token may need more.
 
     Returns:
         ``[num_rows]``.
     """
-    similarity = tokens @ query.T  # [T, Q]
-    best = similarity.new_full((num_rows, len(query)), float("-inf"))
-    index = row_of_token[:, None].expand_as(similarity)
-    return best.scatter_reduce_(0, index, similarity, "amax").sum(-1)
+    total = tokens.new_zeros(num_rows)
+    for part in query.split(max(1, max_elements // len(tokens))):
+        similarity = tokens @ part.T  # [T, part of Q]
+        best = similarity.new_full((num_rows, len(part)), float("-inf"))
+        index = row_of_token[:, None].expand_as(similarity)
+        total += best.scatter_reduce_(0, index, similarity, "amax").sum(-1)
+    return total

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
@@ -11,7 +12,7 @@ from octavo.api.app import build_app
 from octavo.config import EngineConfig, ServerSettings
 from octavo.engine.remote_control import RemoteControl
 from octavo.errors import EngineDeadError, InvalidRequestError
-from octavo.records import EngineStats
+from octavo.records import EngineStats, PoolingSpec
 from octavo.telemetry.metrics import Metrics
 
 ADMIN_ROUTES = [
@@ -42,6 +43,24 @@ class ControlledEngine(FakeEngine, RemoteControl):
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+
+class PoolingControlledEngine(ControlledEngine):
+    """The same around a model that answers with vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = msgspec.structs.replace(
+            self.info, pooling=PoolingSpec(["embed"], "CLS", is_encoder=True, hidden_size=8)
+        )
+
+
+def test_routes_of_reinforcement_learning_are_for_models_that_write_text(start_server: StartServer) -> None:
+    client = start_server(PoolingControlledEngine(), enable_admin_endpoints=True).client
+    for path in ("/is_paused", "/weight_info", "/get_world_size"):
+        assert client.get(path).status_code == 404, path
+    for path in ("/health", "/version", "/load", "/server_info", "/is_sleeping", "/v1/models"):
+        assert client.get(path).status_code == 200, path
 
 
 @pytest.fixture

@@ -184,6 +184,20 @@ def test_vectors_of_tokens(serve: Serve) -> None:
     assert refusal == "This model gives a vector for each token; use /pooling, /score or /rerank."
 
 
+def test_a_request_keeps_the_id_that_its_client_gave(serve: Serve) -> None:
+    answer = post(serve("embed"), "/pooling", input="a cat", request_id="mine").json()
+    assert answer["id"] == "pooling-mine"
+
+
+def test_cohere_inputs_of_a_kind_that_nobody_knows_are_rejected(serve: Serve) -> None:
+    body = {"model": "tiny", "texts": ["a cat"]}
+    answer = post(serve("embed"), "/v2/embed", **body, input_type="clustering").json()
+    assert answer["meta"]["billed_units"]["image_tokens"] == 0
+    rejected = post(serve("embed"), "/v2/embed", **body, input_type="poetry")
+    assert rejected.status_code == 400
+    assert "Unsupported input_type 'poetry'" in rejected.text
+
+
 def test_an_answer_of_gigabytes_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.api.pooling.inputs.MAX_NUMBERS", 3 * HIDDEN)
     assert len(embed(serve("embed"), TEXTS)) == 3

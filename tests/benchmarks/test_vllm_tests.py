@@ -35,6 +35,14 @@ def test_what_no_model_can_stand_in_for_has_a_reason() -> None:
     assert rules.reason_for_arguments(["--data-parallel-size=1"]) is None
 
 
+def test_settings_in_python_follow_the_same_rules() -> None:
+    given = {"dtype": "half", "max_model_len": None, "trust_remote_code": True, "tokenizer_name": "x", "seed": 0}
+    assert rules.translate_options(given, 2048) == {"max_model_len": 2048, "seed": 0}
+    assert rules.translate_options({"max_model_len": 20}, 2048) == {"max_model_len": 20}
+    assert rules.reason_for_options({"enable_lora": True}) == "needs LoRA adapters"
+    assert rules.reason_for_options({"enable_lora": False}) is None
+
+
 def test_a_file_that_starts_nothing_drives_vllms_own_code(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("def test_one(): ...\nasync def test_two(): ...\ndef helper(): ...\n")
     (tmp_path / "test_b.py").write_text("server = RemoteOpenAIServer\ndef test_one(): ...\n")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.execution.pooling import PoolingState
-from octavo.layers.pooling import Pooler
+from octavo.layers.pooling import Pooler, max_sim
 from octavo.records import (
     NAN_TOKEN,
     NewRow,
@@ -133,6 +133,25 @@ def test_documents_are_matched_with_their_own_queries() -> None:
         wanted = similarity.max(1).values.sum()
         assert result.pooled[row].shape == []
         assert float(result.pooled[row].array()) == pytest.approx(float(wanted), abs=1e-5)
+
+
+@pytest.mark.parametrize("max_elements", [1, 12, 25, 1 << 20])
+def test_a_bound_on_the_matrix_of_scores_changes_no_score(max_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    query, tokens = torch.randn(5, HIDDEN, generator=generator), torch.randn(12, HIDDEN, generator=generator)
+    rows = torch.tensor([0] * 4 + [1] + [2] * 7)
+    wanted = [(tokens[rows == row] @ query.T).amax(0).sum() for row in range(3)]
+    sizes = []
+    scatter = torch.Tensor.scatter_reduce_
+
+    def watch(best: torch.Tensor, dim: int, index: torch.Tensor, scores: torch.Tensor, how: str) -> torch.Tensor:
+        sizes.append(scores.numel())
+        return scatter(best, dim, index, scores, how)
+
+    monkeypatch.setattr(torch.Tensor, "scatter_reduce_", watch)
+    found = max_sim(query, tokens, rows, 3, max_elements)
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=0, atol=1e-5)
+    assert max(sizes) <= max(max_elements, len(tokens))
 
 
 def test_what_is_not_a_number_is_no_answer() -> None:

@@ -23,6 +23,7 @@ _PROMPT_NAMES = {
     "search_query": ("search_query", "query"),
     "search_document": ("search_document", "document", "passage"),
 }
+_KINDS = frozenset({*_PROMPT_NAMES, "classification", "clustering"})
 
 
 def cohere_router(frontend: Frontend) -> APIRouter:
@@ -96,10 +97,17 @@ def _texts(body: CohereEmbedRequest) -> list[str]:
 
 
 def _prefix(spec: PoolingSpec, input_type: str | None) -> str:
-    """What the model wants before inputs of a kind; nothing if its files do not say."""
+    """What the model wants before inputs of a kind; nothing if its files do not say.
+
+    Raises:
+        InvalidRequestError: neither Cohere nor the model knows the kind.
+    """
     if input_type is None:
         return ""
     for name in _PROMPT_NAMES.get(input_type, (input_type,)):
         if name in spec.prompts:
             return spec.prompts[name]
+    if input_type not in _KINDS:
+        known = ", ".join(sorted({*_KINDS, *spec.prompts}))
+        raise InvalidRequestError(f"Unsupported input_type {input_type!r}; this model takes: {known}.", "input_type")
     return ""

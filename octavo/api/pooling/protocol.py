@@ -278,9 +278,10 @@ class CohereApiVersion(msgspec.Struct):
 
 
 class CohereUnits(msgspec.Struct):
-    """Tokens read."""
+    """Tokens read; of images never any."""
 
     input_tokens: int
+    image_tokens: int = 0
 
 
 class CohereMeta(msgspec.Struct):

@@ -48,7 +48,7 @@ def vectors_router(frontend: Frontend) -> APIRouter:
     @router.post("/pooling", summary="What the model makes of its inputs: one vector each, or one a token.")
     async def create_pooling(body: PoolingRouteRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
-        answer = answer_id("pool", request, body.request_id)
+        answer = answer_id("pooling", request, body.request_id)
         return _vectors(frontend, body, answer, model, body.task, is_embedding=False)
 
     @router.post("/classify", summary="Probabilities of the model's classes.")
