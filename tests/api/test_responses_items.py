@@ -78,6 +78,23 @@ def test_channels_of_gpt_oss_are_items(start_server: StartServer) -> None:
     both(server, tools=[WEATHER])
 
 
+def test_a_preamble_and_the_answer_are_two_messages(start_server: StartServer) -> None:
+    """What gpt-oss says before it goes on is a message of its own, and no thought."""
+    reply = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Two.<|return|>"
+    )
+    server = start_server(harmony_engine(reply), reasoning_parser="openai_gptoss", tool_call_parser="openai")
+    answer = both(server, include=["message.output_text.logprobs"])
+    thought, preamble, final = answer["output"]
+    assert thought["content"][0]["text"] == "Hm."
+    assert (preamble["content"][0]["text"], final["content"][0]["text"]) == ("I look.", "Two.")
+    assert [item["status"] for item in answer["output"]] == ["completed"] * 3
+    assert answer["usage"]["output_tokens_details"] == {"reasoning_tokens": len("Hm.")}
+    said = server.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]}).json()
+    assert said["choices"][0]["message"]["content"] == "I look.\nTwo."
+
+
 def test_any_date_is_one() -> None:
     from octavo.api.chat.template_date import pinned_date
 
