@@ -367,6 +367,7 @@ class Run:
 
         async def one(call: Call) -> CallOutcome:
             async with gate:
+                assert isinstance(call.item, McpCallItem | BuiltinCallItem)
                 return await self._toolset.carry_out(call.kind, call.item.arguments)
 
         for call in calls:
