@@ -21,7 +21,10 @@ HARMONY = (
 {%- set first = messages[0] %}
 {%- set told = first.role in ("developer", "system") %}
 {{- "<|start|>system<|message|>Current date: " + strftime_now("%Y-%m-%d") + "<|end|>" }}
-{%- if told %}{{ "<|start|>developer<|message|>" + first.content + "<|end|>" }}{% endif %}"""
+{%- if told %}{{ "<|start|>developer<|message|>" + first.content + "<|end|>" }}{% endif %}
+{%- for tool in tools or () %}
+{{- "<|start|>developer<|message|>namespace functions { type " + tool.function.name + " }<|end|>" }}
+{%- endfor %}"""
     + CONVERSATION
 )
 REPLY = (
@@ -67,6 +70,7 @@ def test_channels_of_gpt_oss_are_items(start_server: StartServer) -> None:
     assert second["output"][-1]["content"][0]["text"] == "It rains."
     assert engine.prompts[0].startswith("<|start|>system<|message|>Current date: 2025-06-28<|end|>")
     assert "<|start|>developer<|message|>Be kind.<|end|>" in engine.prompts[0]
+    assert "<|message|>namespace functions { type weather }<|end|>" in engine.prompts[0]
     assert engine.prompts[1].endswith(
         "<|start|>user<|message|>hi<|end|>"
         "<|start|>assistant<|channel|>analysis<|message|>I need the weather.\nLet me look.<|end|>"
