@@ -18,6 +18,9 @@ from benchmarks.vllm_tests.outcomes import INTERNAL, RESULTS, outcome
 
 __all__ = ["vllm_runner"]
 
+_MADE_OF_MISSING = "is not a type object (Missing)"
+"""What Python says of ``object.__new__`` on a stand-in, which no stand-in can tell by itself."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
@@ -55,6 +58,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Write a test's outcome: its call's, or that of the phase that kept it from being called."""
     if report.skipped:
         _write(report.nodeid, "deselected", _skip_reason(report), report.duration)
+    elif report.failed and _MADE_OF_MISSING in (reason := _last_line(report)):
+        _write(report.nodeid, "deselected", f"{INTERNAL}: {reason}", report.duration)
     elif report.failed or report.when == "call":
         _write(report.nodeid, report.outcome, _last_line(report) if report.failed else "", report.duration)
 

@@ -91,15 +91,22 @@ class _Completing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return ModuleSpec(fullname, self, is_package=True)
         if fullname.partition(".")[0] != "vllm":
             return None
+        found = self._find_elsewhere(fullname, path, target)
+        if found is not None:
+            self._mirrored[fullname] = found
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def _find_elsewhere(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             try:
                 found = None if finder is self else finder.find_spec(fullname, path, target)
-            except ImportError:  # the mirror's word that it has no such module
+            except ImportError:  # the compatibility package says so of what it does not mirror
                 continue
             if found is not None:
-                self._mirrored[fullname] = found
-                break
-        return ModuleSpec(fullname, self, is_package=True)
+                return found
+        return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         mirrored = self._mirrored.get(spec.name)
@@ -112,7 +119,7 @@ class _Completing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if mirrored and mirrored.loader:
             mirrored.loader.exec_module(module)
         for key, value in helpers.PROVIDED.get(name, {}).items():
-            setattr(module, key, value)
+            setattr(module, key, value)  # knows the models that stand in, which what is mirrored does not
         known = getattr(module, "__getattr__", None)
         module.__getattr__ = lambda key: _attribute(name, key, known)  # type: ignore[method-assign]
 

@@ -40,7 +40,8 @@ def test_unknown_fields_are_told(
             response = server.client.post(path, json={**body, "no_such_field": 1, "another": {"x": 1}, "empty": None})
             assert response.status_code == 200, response.text
             assert response.headers[HEADER] == "no_such_field, another"
-    assert [record.getMessage().split("'")[1] for record in caplog.records] == ["no_such_field", "another"]
+    lines = [record.getMessage() for record in caplog.records if record.name == ignored_fields.__name__]
+    assert [line.split("'")[1] for line in lines] == ["no_such_field", "another"]
     assert HEADER not in server.client.post(path, json=body).headers
 
 
@@ -59,5 +60,7 @@ def test_names_cannot_break_headers_or_fill_the_log(server: RunningServer, caplo
         fields = {f"field_{batch}_{index}": 1 for index in range(5000)}
         response = server.client.post("/v1/completions", json={"prompt": "hi", **fields})
         assert len(response.headers[HEADER].split(", ")) == ignored_fields.MAX_NAMES
-    assert len(caplog.records) <= ignored_fields.MAX_LOGGED + 1
-    assert all(re.fullmatch(r"[\w .;'?%-]+", record.getMessage()) for record in caplog.records)
+    # The client's own library may log as well.
+    lines = [record.getMessage() for record in caplog.records if record.name == ignored_fields.__name__]
+    assert 0 < len(lines) <= ignored_fields.MAX_LOGGED + 1
+    assert all(re.fullmatch(r"[\w .;'?%-]+", line) for line in lines)

@@ -277,6 +277,26 @@ def test_the_official_client_calls_tools_and_goes_on(start_server: StartServer) 
     assert engine.prompts[-1] == engine.prompts[-2]
 
 
+def test_the_official_client_parses_thoughts_beside_vllms_events(start_server: StartServer) -> None:
+    client = client_of(start_server(ScriptedEngine("Hm.</think>Yes."), **THINKING))
+    with client.responses.stream(model="fake/model", input="hi") as events:
+        parsed = list(events)
+        final = events.get_final_response()
+    kinds = [event.type for event in parsed if not event.type.endswith(".delta")]
+    first = kinds.index("response.output_item.added")
+    assert [kind.removeprefix("response.") for kind in kinds[first : first + 7]] == [
+        *("output_item.added", "content_part.added", "reasoning_part.added"),
+        *("reasoning_text.done", "reasoning_part.done", "content_part.done", "output_item.done"),
+    ]
+    thought = final.output[0]
+    assert isinstance(thought, ResponseReasoningItem) and thought.content and thought.content[0].text == "Hm."
+    assert final.output_text == "Yes."
+    # As raw events, too, the known ones are what they are and the others have their own type.
+    raw = list(client.responses.create(model="fake/model", input="hi", stream=True))
+    assert "".join(event.delta for event in raw if event.type == "response.reasoning_text.delta") == "Hm."
+    assert [event.type for event in raw].count("response.reasoning_part.added") == 1  # type: ignore[comparison-overlap]
+
+
 def test_the_official_client_parses_objects(start_server: StartServer) -> None:
     class City(BaseModel):
         name: str

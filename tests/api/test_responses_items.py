@@ -21,7 +21,10 @@ HARMONY = (
 {%- set first = messages[0] %}
 {%- set told = first.role in ("developer", "system") %}
 {{- "<|start|>system<|message|>Current date: " + strftime_now("%Y-%m-%d") + "<|end|>" }}
-{%- if told %}{{ "<|start|>developer<|message|>" + first.content + "<|end|>" }}{% endif %}"""
+{%- if told %}{{ "<|start|>developer<|message|>" + first.content + "<|end|>" }}{% endif %}
+{%- for tool in tools or () %}
+{{- "<|start|>developer<|message|>namespace functions { type " + tool.function.name + " }<|end|>" }}
+{%- endfor %}"""
     + CONVERSATION
 )
 REPLY = (
@@ -67,6 +70,7 @@ def test_channels_of_gpt_oss_are_items(start_server: StartServer) -> None:
     assert second["output"][-1]["content"][0]["text"] == "It rains."
     assert engine.prompts[0].startswith("<|start|>system<|message|>Current date: 2025-06-28<|end|>")
     assert "<|start|>developer<|message|>Be kind.<|end|>" in engine.prompts[0]
+    assert "<|message|>namespace functions { type weather }<|end|>" in engine.prompts[0]
     assert engine.prompts[1].endswith(
         "<|start|>user<|message|>hi<|end|>"
         "<|start|>assistant<|channel|>analysis<|message|>I need the weather.\nLet me look.<|end|>"
@@ -76,6 +80,23 @@ def test_channels_of_gpt_oss_are_items(start_server: StartServer) -> None:
     )
     engine.replies = [REPLY]
     both(server, tools=[WEATHER])
+
+
+def test_a_preamble_and_the_answer_are_two_messages(start_server: StartServer) -> None:
+    """What gpt-oss says before it goes on is a message of its own, and no thought."""
+    reply = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Two.<|return|>"
+    )
+    server = start_server(harmony_engine(reply), reasoning_parser="openai_gptoss", tool_call_parser="openai")
+    answer = both(server, include=["message.output_text.logprobs"])
+    thought, preamble, final = answer["output"]
+    assert thought["content"][0]["text"] == "Hm."
+    assert (preamble["content"][0]["text"], final["content"][0]["text"]) == ("I look.", "Two.")
+    assert [item["status"] for item in answer["output"]] == ["completed"] * 3
+    assert answer["usage"]["output_tokens_details"] == {"reasoning_tokens": len("Hm.")}
+    said = server.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]}).json()
+    assert said["choices"][0]["message"]["content"] == "I look.\nTwo."
 
 
 def test_any_date_is_one() -> None:

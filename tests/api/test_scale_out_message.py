@@ -1,5 +1,7 @@
 """Tokens in, a message out; and what the steps tell each other about the conversation."""
 
+from typing import Any
+
 from conftest import RunningServer, StartServer
 from fake_engine import FakeEngine
 from test_scale_out import GENERATE, post, refusal
@@ -58,6 +60,16 @@ def test_the_format_begins_where_reasoning_ends(start_server: StartServer) -> No
     assert server.engine.tokenizer.decode(start) == "</think>"
 
 
+def test_a_messages_log_probabilities_are_of_the_tokens_asked_for(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(), **PARSERS)
+    fields = {"logprobs": True, "logprob_token_ids": [65, 66], "max_tokens": 2}
+    chat = {"messages": [{"role": "user", "content": "hi"}], **fields}
+    rendered = post(server, "/v1/chat/completions/render", **chat)
+    answer = post(server, GENERATE, **rendered, output_mode="derender")
+    expected = post(server, "/v1/chat/completions", **chat)["choices"][0]["logprobs"]["content"]
+    assert answer["choices"][0]["logprobs"]["content"] == expected and expected[0]["top_logprobs"]
+
+
 def test_log_probabilities_need_no_request_to_be_told(server: RunningServer) -> None:
     (token_id,) = server.engine.tokenizer.encode("A")
     entry = {"token_id": token_id, "logprob": -0.5, "top_logprobs": [{"token_id": token_id, "logprob": -0.5}]}
@@ -65,6 +77,11 @@ def test_log_probabilities_need_no_request_to_be_told(server: RunningServer) -> 
     answer = post(server, "/v1/chat/completions/derender", generate_response={"choices": [choice]})
     (position,) = answer["choices"][0]["logprobs"]["content"]
     assert (position["token"], position["bytes"], len(position["top_logprobs"])) == ("A", [65], 1)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+    for request, is_told in ((chat, True), ({**chat, "logprobs": False}, False)):
+        body = {"generate_response": {"choices": [choice]}, "chat_request": request}
+        answer = post(server, "/v1/chat/completions/derender", **body)
+        assert (answer["choices"][0]["logprobs"] == {"content": [position]}) is is_told
     answer = post(server, "/v1/completions/derender", generate_responses=[{"choices": [choice]}])
     assert answer["choices"][0]["logprobs"]["tokens"] == ["A"]
     many = {**choice, "logprobs": {"content": [{**entry, "top_logprobs": entry["top_logprobs"] * 25}]}}

@@ -1,5 +1,7 @@
 """The tool that runs vLLM's own tests: what it selects, what it serves, what it reports."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,18 @@ def test_the_last_outcome_counts_and_rates_leave_deselected_tests_out() -> None:
     assert (groups["serve"].passed, list(groups["serve"].failed), groups["serve"].rate) == ([a], [b], 50.0)
     assert "| serve | 1 | 1 | 1 | 50.0 % |" in report.table(groups)
     assert "broke / here" in report.details(groups) and f"1 {INTERNAL}" in report.details(groups)
+
+
+def test_stand_ins_complete_the_compatibility_package() -> None:
+    """What the package mirrors is Octavo's; of the rest, using it deselects the test that does."""
+    code = (
+        "from benchmarks.vllm_tests import helpers, standins\n"
+        "standins.install()\n"
+        "import octavo, vllm, vllm.envs\n"
+        "from vllm.platforms import current_platform\n"
+        "from vllm.v1.worker.gpu import Runner\n"
+        "assert vllm.SamplingParams is octavo.SamplingParams\n"
+        "assert isinstance(vllm.envs.VLLM_USE_V1, standins.Missing) and isinstance(Runner, standins.Missing)\n"
+        "assert current_platform is helpers.PROVIDED['vllm.platforms']['current_platform']\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -82,6 +82,20 @@ class ContentPartDone(OfItem, tag="response.content_part.done"):
     part: OutputText | ReasoningPart
 
 
+class ReasoningPartAdded(OfItem, tag="response.reasoning_part.added"):
+    """A thought's part begins: vLLM's name for it, beside that of OpenAI's clients."""
+
+    content_index: int
+    part: ReasoningPart
+
+
+class ReasoningPartDone(OfItem, tag="response.reasoning_part.done"):
+    """A thought's part has ended, in vLLM's name."""
+
+    content_index: int
+    part: ReasoningPart
+
+
 class OutputTextDelta(OfItem, tag="response.output_text.delta"):
     """The next piece of a message."""
 
@@ -123,6 +137,18 @@ class FunctionCallArgumentsDone(OfItem, tag="response.function_call_arguments.do
 
     name: str
     arguments: str
+
+
+class CustomToolCallInputDelta(OfItem, tag="response.custom_tool_call_input.delta"):
+    """The next piece of a custom tool's input."""
+
+    delta: str
+
+
+class CustomToolCallInputDone(OfItem, tag="response.custom_tool_call_input.done"):
+    """All of a custom tool's input."""
+
+    input: str
 
 
 class McpCallArgumentsDelta(OfItem, tag="response.mcp_call_arguments.delta"):

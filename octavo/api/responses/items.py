@@ -18,6 +18,7 @@ Item = dict[str, Any]
 """An item of the input, checked: it has a type, and the fields of that type are of the right kinds."""
 
 MAX_ITEMS = 1 << 14
+_LONGEST_ESCAPE = 12
 _REASONING_MARK = "octavo-reasoning-1:"
 
 
@@ -34,6 +35,16 @@ class InputCall(Part):
     call_id: str | None = None
     name: str
     arguments: str
+    namespace: str | None = None
+
+
+class InputCustomCall(Part):
+    """A call of a tool that takes text."""
+
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
 
 
 class InputCallOutput(Part):
@@ -104,6 +115,8 @@ _MODELS: dict[str, type[Part]] = {
     "message": InputMessage,
     "function_call": InputCall,
     "function_call_output": InputCallOutput,
+    "custom_tool_call": InputCustomCall,
+    "custom_tool_call_output": InputCallOutput,
     "reasoning": InputReasoning,
     "mcp_list_tools": InputMcpList,
     "mcp_call": InputMcpCall,
@@ -114,7 +127,16 @@ _MODELS: dict[str, type[Part]] = {
     "file_search_call": InputBuiltinCall,
     "code_interpreter_call": InputBuiltinCall,
 }
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+CALL_TYPES = ("function_call", "custom_tool_call")
+"""Calls that the client carries out."""
 
 
 def parse_items(given: str | list[dict[str, Any]], id_tail: str) -> list[Item]:
@@ -172,7 +194,7 @@ def is_builtin_call(item: Mapping[str, Any]) -> bool:
     return (
         isinstance(kind, str)
         and kind.endswith("_call")
-        and kind not in ("function_call", "mcp_call")
+        and kind not in (*CALL_TYPES, "mcp_call")
         and isinstance(item.get("name"), str)
         and isinstance(item.get("arguments"), str)
     )
@@ -248,12 +270,38 @@ def thought_of(item: Mapping[str, Any]) -> str:
     return "\n".join(part["text"] for part in item.get("summary") or ())
 
 
+def custom_input(arguments: str) -> str:
+    """The text for a custom tool, which the model writes as a function's only argument; the answer may be cut in it."""
+    # A cut may fall into an escaped character, two of which may stand for one.
+    cut = (f'{arguments[: len(arguments) - num]}"}}' for num in range(_LONGEST_ESCAPE))
+    for text in (arguments, *cut):
+        try:
+            return msgspec.json.decode(text, type=_CustomArguments).input
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            continue
+    return ""
+
+
+def called_name(item: Mapping[str, Any]) -> str:
+    """What the model calls the client's tool that a call is of."""
+    return qualified_name(item["namespace"], item["name"]) if item.get("namespace") else str(item["name"])
+
+
+def qualified_name(namespace: str, name: str) -> str:
+    """What the model calls a tool of a namespace."""
+    return f"{namespace}__{name}"
+
+
 def sealed_thought(text: str) -> str:
     """A thought in the form in which clients that keep no conversations send it back.
 
     It is not secret: this server hides no thoughts, and the same text stands beside it.
     """
     return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode()
+
+
+class _CustomArguments(msgspec.Struct):
+    input: str
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
@@ -297,6 +345,18 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    """A call of a tool that takes text, which the client is to carry out."""
+
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    input: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class McpToolInfo(msgspec.Struct):
@@ -366,6 +426,7 @@ OutputItem = (
     MessageItem
     | ReasoningItem
     | FunctionCallItem
+    | CustomToolCallItem
     | McpListToolsItem
     | McpCallItem
     | McpApprovalRequestItem
@@ -375,6 +436,7 @@ ShownItem = (
     MessageItem
     | ReasoningItem
     | FunctionCallItem
+    | CustomToolCallItem
     | McpListToolsItem
     | McpCallItem
     | McpApprovalRequestItem

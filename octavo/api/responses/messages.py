@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.responses.items import Item, is_builtin_call, text_of, thought_of
+from octavo.api.responses.items import CALL_TYPES, Item, called_name, is_builtin_call, text_of, thought_of
 from octavo.errors import InvalidRequestError
 
 Message = dict[str, Any]
@@ -59,7 +59,7 @@ class _Writer:
         self.messages: list[Message] = []
         self._shown_name = shown_name
         self._turn = _Turn()
-        self._names = {item["call_id"]: item["name"] for item in items if item["type"] == "function_call"}
+        self._names = {item["call_id"]: called_name(item) for item in items if item["type"] in CALL_TYPES}
         self._requests = {item["id"]: item for item in items if item["type"] == "mcp_approval_request"}
 
     def add(self, item: Item) -> None:
@@ -77,8 +77,11 @@ class _Writer:
                     self.flush()
                 self._turn.thought += thought_of(item)
             case "function_call":
-                self._turn.calls.append((item["call_id"], item["name"], item["arguments"]))
-            case "function_call_output":
+                self._turn.calls.append((item["call_id"], called_name(item), item["arguments"]))
+            case "custom_tool_call":
+                arguments = msgspec.json.encode({"input": item["input"].encode("utf-8", "replace").decode()}).decode()
+                self._turn.calls.append((item["call_id"], called_name(item), arguments))
+            case "function_call_output" | "custom_tool_call_output":
                 self._add_output(item)
             case "mcp_call":
                 self._add_mcp_call(item)
@@ -103,7 +106,7 @@ class _Writer:
     def _add_output(self, item: Item) -> None:
         call_id = item["call_id"]
         if call_id not in self._names:
-            raise InvalidRequestError(f"input: there is no function_call with the call_id {call_id[:80]!r}.", "input")
+            raise InvalidRequestError(f"input: there is no call with the call_id {call_id[:80]!r}.", "input")
         self.flush()
         self.messages.append(_tool_message(call_id, self._names[call_id], text_of(item["output"])))
 

@@ -14,6 +14,7 @@ from octavo.api.responses import events
 from octavo.api.responses.events import Event
 from octavo.api.responses.items import (
     BuiltinCallItem,
+    CustomToolCallItem,
     FunctionCallItem,
     McpApprovalRequestItem,
     McpCallItem,
@@ -23,10 +24,18 @@ from octavo.api.responses.items import (
     ReasoningItem,
     ReasoningPart,
     Status,
+    custom_input,
     sealed_thought,
     shown,
 )
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import (
+    ContentBreak,
+    ContentText,
+    Part,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegin,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +43,21 @@ class CallKind:
     """Who carries out a call.
 
     Attributes:
-        kind: ``approval`` if the client is asked first.
+        kind: ``approval`` if the client is asked first; ``custom`` if the client's tool takes text.
         name: the tool's own name, which may differ from the one that the model sees.
+        namespace: in which the client has put its tool.
         server_label: of an MCP server.
         item_type: of a built-in tool's items, such as ``web_search_call``.
     """
 
-    kind: Literal["function", "mcp", "approval", "builtin"]
+    kind: Literal["function", "custom", "mcp", "approval", "builtin"]
     name: str
     server_label: str = ""
     item_type: str = ""
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
 
 
-CallItem = FunctionCallItem | McpCallItem | McpApprovalRequestItem | BuiltinCallItem
+CallItem = FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequestItem | BuiltinCallItem
 
 
 @dataclass(slots=True)
@@ -112,6 +123,8 @@ class OutputBuilder:
                 growing = msgspec.structs.replace(item, content=[OutputText(text, [], list(self._open.logprobs))])
             case ReasoningItem():
                 growing = msgspec.structs.replace(item, content=[ReasoningPart(text)])
+            case CustomToolCallItem():
+                growing = item
             case _:
                 growing = msgspec.structs.replace(item, arguments=text)
         return [*self.items[:-1], growing]
@@ -130,6 +143,9 @@ class OutputBuilder:
         match part:
             case ReasoningText(text):
                 yield from self._reasoning(text)
+            case ContentBreak():
+                self._blank = ""
+                yield from self._close("completed")
             case ContentText(text):
                 yield from self._content(text, logprobs)
             case ToolCallBegin(_, name, call_id):
@@ -197,6 +213,7 @@ class OutputBuilder:
             index = self._begin(item)
             yield events.OutputItemAdded(index, ReasoningItem(item.id, "in_progress", []))
             yield events.ContentPartAdded(item.id, index, 0, ReasoningPart(""))
+            yield events.ReasoningPartAdded(item.id, index, 0, ReasoningPart(""))
         yield from self._delta(text, ())
 
     def _content(self, text: str, logprobs: Sequence[ChatTokenLogprob]) -> Iterator[Event]:
@@ -222,7 +239,11 @@ class OutputBuilder:
         item: CallItem
         match kind.kind:
             case "function":
-                item = FunctionCallItem(self.new_id("fc"), "in_progress", call_id, name, "")
+                fc_id = self.new_id("fc")
+                item = FunctionCallItem(fc_id, "in_progress", call_id, kind.name, "", kind.namespace)
+            case "custom":
+                ctc_id = self.new_id("ctc")
+                item = CustomToolCallItem(ctc_id, "in_progress", call_id, kind.name, "", kind.namespace)
             case "mcp":
                 item = McpCallItem(self.new_id("mcp"), "in_progress", kind.server_label, kind.name, "")
             case "approval":
@@ -234,8 +255,8 @@ class OutputBuilder:
         self._open.call = Call(index, item, kind, call_id, name)
         self.calls.append(self._open.call)
         match item:
-            case FunctionCallItem():
-                yield events.OutputItemAdded(index, FunctionCallItem(item.id, "in_progress", call_id, name, ""))
+            case FunctionCallItem() | CustomToolCallItem():
+                yield events.OutputItemAdded(index, msgspec.structs.replace(item))
             case McpCallItem():
                 fresh = McpCallItem(item.id, "in_progress", item.server_label, item.name, "")
                 yield events.OutputItemAdded(index, fresh)
@@ -287,11 +308,17 @@ class OutputBuilder:
                 item.content, item.status = [thought], status
                 item.encrypted_content = sealed_thought(text) if self._seals_reasoning else None
                 yield events.ReasoningTextDone(item.id, index, 0, text)
+                yield events.ReasoningPartDone(item.id, index, 0, thought)
                 yield events.ContentPartDone(item.id, index, 0, thought)
                 yield events.OutputItemDone(index, item)
             case FunctionCallItem():
                 item.arguments, item.status = text, status
                 yield events.FunctionCallArgumentsDone(item.id, index, item.name, text)
+                yield events.OutputItemDone(index, item)
+            case CustomToolCallItem():
+                item.input, item.status = custom_input(text), status
+                yield events.CustomToolCallInputDelta(item.id, index, item.input)
+                yield events.CustomToolCallInputDone(item.id, index, item.input)
                 yield events.OutputItemDone(index, item)
             case McpCallItem():
                 item.arguments = text

@@ -85,6 +85,30 @@ class FunctionTool(Part):
     strict: bool | None = None
 
 
+class CustomFormat(Part):
+    """What a custom tool's input may be."""
+
+    type: ShortText
+
+
+class CustomTool(Part):
+    """A tool of the client that takes text."""
+
+    type: Literal["custom"]
+    name: ToolName
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class NamespaceTool(Part):
+    """Functions and custom tools of the client under one name."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: str | None = None
+    tools: Annotated[Objects, Field(min_length=1, max_length=MAX_TOOLS)]
+
+
 class ToolFilter(Part):
     """Tools by name, or all that only read."""
 

@@ -40,7 +40,7 @@ from octavo.api.responses.output import Call, CallKind, OutputBuilder
 from octavo.api.responses.prepare import Prepared, Services, seals_reasoning
 from octavo.api.responses.tools import CallOutcome, McpSource
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
-from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import SamplingParams, TokensPrompt
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,9 @@ class Run:
             if isinstance(part, ToolCallBegin | ToolCallArguments) and part.index > 0 and not is_parallel:
                 continue
             logprobs: list[ChatTokenLogprob] = []
-            if self._logprobs is not None and isinstance(part, ContentText):
+            if isinstance(part, ContentBreak):
+                pass  # no token of the model's
+            elif self._logprobs is not None and isinstance(part, ContentText):
                 logprobs = self._logprobs.take(part.text)
             elif self._logprobs is not None and isinstance(part, ReasoningText | ToolCallArguments):
                 self._logprobs.skip(part.text)
@@ -354,7 +356,7 @@ class Run:
         """Carry out the round's calls that are the server's to carry out."""
         calls = [call for call in self._builder.calls if call.kind.kind in ("mcp", "builtin")]
         await self._carry_out(calls)
-        waits_for_client = any(call.kind.kind in ("function", "approval") for call in self._builder.calls)
+        waits_for_client = any(call.kind.kind in ("function", "custom", "approval") for call in self._builder.calls)
         return "tools" if calls and not waits_for_client else "stop"
 
     async def _carry_out(self, calls: Sequence[Call]) -> None:
@@ -365,6 +367,7 @@ class Run:
 
         async def one(call: Call) -> CallOutcome:
             async with gate:
+                assert isinstance(call.item, McpCallItem | BuiltinCallItem)
                 return await self._toolset.carry_out(call.kind, call.item.arguments)
 
         for call in calls:

@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -12,11 +12,19 @@ import msgspec
 from octavo.api.chat.conversation import ToolChoice
 from octavo.api.chat.tools import parse_function
 from octavo.api.responses.hooks import BuiltinTool, Hook, base_type
-from octavo.api.responses.items import Item, McpToolInfo, check, short
+from octavo.api.responses.items import Item, McpToolInfo, check, qualified_name, short
 from octavo.api.responses.mcp import Connection, McpError, McpServer, McpServers, request_headers
 from octavo.api.responses.messages import ShownName
 from octavo.api.responses.output import CallKind
-from octavo.api.responses.protocol import MAX_TOOLS, FunctionTool, McpTool, ToolChoiceObject, ToolFilter
+from octavo.api.responses.protocol import (
+    MAX_TOOLS,
+    CustomTool,
+    FunctionTool,
+    McpTool,
+    NamespaceTool,
+    ToolChoiceObject,
+    ToolFilter,
+)
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.outputs.parsers.base import Tool
 
@@ -24,6 +32,12 @@ logger = logging.getLogger(__name__)
 
 BUILTIN_SECONDS = 120.0
 MAX_MCP_SERVERS = 64
+_TEXT_INPUT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
 # What says nothing new of an MCP tool, or is a secret between the client and the server, is not shown again.
 _NOT_SHOWN = frozenset({"headers", "authorization"})
 
@@ -113,13 +127,15 @@ class Toolset:
     """What the model may call, and who carries it out.
 
     Attributes:
-        functions: the client's.
+        functions: the client's, custom tools and those of namespaces among them.
+        own: who carries out those that are no mere functions, by the names that the model sees.
         builtins: by the type of their output items.
         choice: as the request has it.
         shown: the tools as the response shows them.
     """
 
     functions: list[Tool] = field(default_factory=list)
+    own: dict[str, CallKind] = field(default_factory=dict)
     sources: list[McpSource] = field(default_factory=list)
     builtins: dict[str, BuiltinTool] = field(default_factory=dict)
     choice: str | ToolChoiceObject = "auto"
@@ -155,10 +171,10 @@ class Toolset:
         kind = tool.get("type")
         if not isinstance(kind, str):
             raise InvalidRequestError(f"{where} has no type, such as 'function'.", "tools")
-        if kind == "function":
-            function = check(where, FunctionTool, tool, "tools")
-            self.functions.append(parse_function(where, tool))
-            self.shown.append(function.model_dump())
+        if kind in ("function", "custom"):
+            self.shown.append(self._add_own(where, tool))
+        elif kind == "namespace":
+            self.shown.append(self._add_namespace(where, tool))
         elif kind == "mcp":
             if len(self.sources) == MAX_MCP_SERVERS:
                 raise InvalidRequestError(f"tools: at most {MAX_MCP_SERVERS} may be MCP servers.", "tools")
@@ -176,10 +192,39 @@ class Toolset:
             self.shown.append(dict(tool))
         else:
             raise InvalidRequestError(
-                f"{where}: this server has no tool of type {short(kind)}; there are 'function', 'mcp' and the "
-                "built-in tools that the server's owner adds with --builtin-tool.",
+                f"{where}: this server has no tool of type {short(kind)}; there are 'function', 'custom', 'namespace', "
+                "'mcp' and the built-in tools that the server's owner adds with --builtin-tool.",
                 "tools",
             )
+
+    def _add_own(self, where: str, tool: Mapping[str, Any], space: NamespaceTool | None = None) -> dict[str, Any]:
+        """Add a tool of the client's; returns it as the response shows it."""
+        is_custom = tool["type"] == "custom"
+        asked = check(where, CustomTool if is_custom else FunctionTool, tool, "tools")
+        if is_custom and asked.format is not None and asked.format.type != "text":
+            raise InvalidRequestError(f"{where}.format: the input of custom tools is text without a grammar.", "tools")
+        function = parse_function(where, {**tool, "parameters": _TEXT_INPUT} if is_custom else tool)
+        if space is not None:
+            description = "\n".join(filter(None, (space.description, function.description))) or None
+            name = qualified_name(space.name, asked.name)
+            function = replace(function, name=name, description=description)
+        self.functions.append(function)
+        if is_custom or space is not None:
+            kind = CallKind("custom" if is_custom else "function", asked.name)
+            self.own[function.name] = kind if space is None else replace(kind, namespace=space.name)
+        return dict(asked.model_dump(exclude_none=is_custom))
+
+    def _add_namespace(self, where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
+        space = check(where, NamespaceTool, tool, "tools")
+        shown: list[dict[str, Any]] = []
+        for place, inner in enumerate(space.tools):
+            spot = f"{where}.tools[{place}]"
+            if inner.get("type") not in ("function", "custom"):
+                raise InvalidRequestError(f"{spot} must be of the type 'function' or 'custom'.", "tools")
+            shown.append(self._add_own(spot, inner, space))
+            if len(self.functions) > MAX_TOOLS:
+                raise InvalidRequestError(f"tools: there are more than {MAX_TOOLS} in all.", "tools")
+        return {**space.model_dump(exclude_none=True), "tools": shown}
 
     def _check_choice(self) -> None:
         choice = self.choice
@@ -189,7 +234,7 @@ class Toolset:
             return
         labels = {source.asked.server_label for source in self.sources}
         match choice.type:
-            case "function" if choice.name not in {tool.name for tool in self.functions}:
+            case "function" | "custom" if choice.name not in self._names_of(choice.type):
                 raise InvalidRequestError(
                     f"tool_choice names {short(choice.name)}, which is not among the tools.", "tool_choice"
                 )
@@ -198,12 +243,15 @@ class Toolset:
                     f"tool_choice names the MCP server {short(choice.server_label)}, which is not among the tools.",
                     "tool_choice",
                 )
-            case "function" | "mcp" | "allowed_tools":
+            case "function" | "custom" | "mcp" | "allowed_tools":
                 pass
             case kind if f"{base_type(kind)}_call" not in self.builtins:
                 raise InvalidRequestError(
                     f"tool_choice is of type {short(kind)}, of which there is no tool.", "tool_choice"
                 )
+
+    def _names_of(self, kind: str) -> set[str]:
+        return {tool.name for tool in self.functions if self._kind(tool.name, None).kind == kind}
 
     def unlisted(self) -> list[McpSource]:
         """MCP servers whose tools are not known yet."""
@@ -249,7 +297,7 @@ class Toolset:
 
     def _kind(self, name: str, found: ServerTool | None) -> CallKind:
         if found is None:
-            return CallKind("function", name)
+            return self.own.get(name) or CallKind("function", name)
         source, tool = found
         if isinstance(source, McpSource):
             kind = "approval" if source.needs_approval(tool.name) else "mcp"
@@ -279,7 +327,7 @@ class Toolset:
             mode = choice.mode
             kinds = self._kinds(tools)
             tools = [tool for tool in tools if _is_chosen(kinds[tool.name], tool.name, choice.tools or [])]
-        elif choice.type == "function":
+        elif choice.type in ("function", "custom"):
             mode, named = "named", choice.name
         elif is_first:
             kinds, chosen = self._kinds(tools), [choice.model_dump()]
@@ -342,7 +390,7 @@ class Toolset:
 def _is_chosen(kind: CallKind, name: str, chosen: Sequence[Mapping[str, Any]]) -> bool:
     for one in chosen:
         match one.get("type"):
-            case "function" if kind.kind == "function" and one.get("name") == name:
+            case "function" | "custom" if kind.kind == one["type"] and one.get("name") == name:
                 return True
             case "mcp" if kind.server_label and one.get("server_label") == kind.server_label:
                 if one.get("name") in (None, kind.name):

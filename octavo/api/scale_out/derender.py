@@ -5,7 +5,7 @@ The routes' own code does it, on an engine that says again what the other one sa
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Response
@@ -64,7 +64,8 @@ def derender_router(frontend: Frontend) -> APIRouter:
             count = count or 0
         engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count])
         request = body.chat_request or _bare_chat_request(given)
-        request = request.model_copy(update=_SETTLED)
+        asks = {} if "logprobs" in request.model_fields_set else _logprobs_given(given)
+        request = request.model_copy(update={**_SETTLED, **asks})
         refuse_unsupported(request)
         name = clean_request_id(given.request_id) or "chatcmpl"
         other = replace(frontend, engine=engine, settings=settings, _formats=[])
@@ -100,12 +101,12 @@ def derender_router(frontend: Frontend) -> APIRouter:
 
 def _bare_chat_request(given: GivenResponse) -> ChatCompletionRequest:
     """A request that asks for what the response has."""
+    return ChatCompletionRequest(messages=[{"role": "user", "content": ""}], **_logprobs_given(given))
+
+
+def _logprobs_given(given: GivenResponse) -> dict[str, Any]:
     num_top = given.num_top_logprobs
-    return ChatCompletionRequest(
-        messages=[{"role": "user", "content": ""}],
-        logprobs=num_top is not None,
-        top_logprobs=num_top,
-    )
+    return {"logprobs": num_top is not None, "top_logprobs": num_top}
 
 
 def _one_each(name: str, given: list[Item] | None, num: int) -> Sequence[Item | None]:

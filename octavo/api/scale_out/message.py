@@ -91,5 +91,6 @@ def _chat_request(frontend: Frontend, body: GenerateRequest, params: SamplingPar
         chat_template_kwargs=context.chat_template_kwargs,
         logprobs=params.logprobs is not None,
         top_logprobs=max(0, params.logprobs) if params.logprobs else None,
+        logprob_token_ids=params.logprob_token_ids,
         n=params.n,
     )

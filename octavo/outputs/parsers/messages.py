@@ -12,7 +12,14 @@ from typing import ClassVar
 
 from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
 from octavo.outputs.parsers.marked import Mark, MarkedScanner, TagTokens
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import (
+    ContentBreak,
+    ContentText,
+    Part,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegin,
+)
 from octavo.outputs.parsers.tags import TagSet
 
 MAX_HEADER_LENGTH = 512
@@ -298,8 +305,11 @@ class MessageMachine(ABC):
             return
         if kind is BodyKind.IGNORED:
             return
-        if not self._body_has_text and kind in self._begun and kind is not BodyKind.RAW:
-            text = "\n" + text
+        if not self._body_has_text and kind in self._begun:
+            if kind is BodyKind.REASONING:
+                text = "\n" + text
+            elif kind is BodyKind.CONTENT:
+                self._parts.append(ContentBreak("\n"))
         self._body_has_text = True
         self._begun.add(kind)
         self._parts.append(ReasoningText(text) if kind is BodyKind.REASONING else ContentText(text))

@@ -18,6 +18,11 @@ class ContentText:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentBreak(ContentText):
+    """Another message for the same reader begins; the text parts the two where they are shown as one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallBegin:
     """A call of a tool begins; calls are numbered from 0.
 

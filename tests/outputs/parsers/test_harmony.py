@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.parsers.harmony import HarmonyMachine, HarmonyReasoningParser, HarmonyToolParser
-from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from tests.outputs.parsers.cuts import check_cuts, joined, places, run
 
 PROMPT = (
@@ -43,7 +43,7 @@ def call(name, arguments, index=0):
         # A preamble is for the reader; two messages of a kind are two lines.
         (
             f"<|channel|>commentary<|message|>I look.<|end|>{NEXT}<|channel|>final<|message|>Two.",
-            [ContentText("I look.\nTwo.")],
+            [ContentText("I look."), ContentBreak("\n"), ContentText("Two.")],
         ),
         (
             f"<|channel|>analysis<|message|>A<|end|>{NEXT}<|channel|>analysis<|message|>B<|end|>",
@@ -160,7 +160,9 @@ def render(generated, form):
         else:
             written = body
             part = ReasoningText if kind == "analysis" else ContentText
-            parts.append(part(("\n" if part in seen else "") + written))
+            if part in seen:
+                parts.append(ContentBreak("\n") if part is ContentText else ReasoningText("\n"))
+            parts.append(part(written))
             seen.add(part)
         text += written + {"call": "<|call|>", "final": "<|return|>"}.get(kind, "<|end|>")
     return text, joined(parts)
@@ -207,7 +209,9 @@ def test_a_model_that_ends_its_answer_ends_its_message(text, cut_off, whole):
 
 def test_a_header_has_a_limit():
     text = "no header " * 80 + "<|channel|>final<|message|>Two."
-    assert check_cuts(machine, text, [511, 512, 513, 514]) == [ContentText("no header " * 80 + "\nTwo.")]
+    assert check_cuts(machine, text, [511, 512, 513, 514]) == [
+        *(ContentText("no header " * 80), ContentBreak("\n"), ContentText("Two.")),
+    ]
     parser = machine()
     assert joined([part for character in text[:700] for part in parser.feed(character)]) == [ContentText(text[:700])]
     endless = "<|channel|>" + "w" * 600
