@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from conftest import RunningServer, StartServer
+from running_server import RunningServer, StartServer
 
 from octavo.telemetry.logs import OneLineFormatter
 

@@ -1,8 +1,8 @@
 """Health, version, metrics, tokens, models, documentation."""
 
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import FakeEngine
+from running_server import RunningServer, StartServer
 
 import octavo
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
+from running_server import RunningServer, StartServer
 
 from octavo.api.admin.invocations import target_of
 from octavo.api.app import build_app

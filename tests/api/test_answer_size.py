@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from conftest import RunningServer
+from running_server import RunningServer
 
 from octavo.api import answer_size
 

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from conftest import RunningServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running_server import RunningServer
 
 PATH = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"

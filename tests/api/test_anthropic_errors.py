@@ -2,7 +2,7 @@
 
 import anthropic
 import pytest
-from conftest import StartServer
+from running_server import StartServer
 
 VERSION = {"anthropic-version": "2023-06-01"}
 

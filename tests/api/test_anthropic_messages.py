@@ -6,8 +6,8 @@ from typing import Any
 
 import anthropic
 import pytest
-from conftest import RunningServer, StartServer, start
 from fake_engine import FakeEngine
+from running_server import RunningServer, StartServer, start
 from test_connections import until
 
 PATH = "/v1/messages"

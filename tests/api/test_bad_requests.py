@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import RunningServer, StartServer
+from running_server import RunningServer, StartServer
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

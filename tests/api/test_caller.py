@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 import pytest
-from conftest import StartServer
 from fake_engine import FakeEngine
+from running_server import StartServer
 
 from octavo.api.caller import CallerMiddleware
 from octavo.api.middleware import KEY_INDEX

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
+from running_server import RunningServer, StartServer
 from test_completions_api import stream
 
 PATH = "/v1/chat/completions"

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from conftest import RunningServer
 from fake_engine import REPLY
+from running_server import RunningServer
 
 from octavo.api.openai.chat_batch import side_by_side
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
+from running_server import RunningServer, StartServer
 from test_connections import until
 
 from octavo.api.usage import request_metrics

@@ -7,8 +7,8 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import FakeEngine, byte_tokenizer
+from running_server import RunningServer, StartServer
 from tokenizers import AddedToken
 
 from octavo.outputs.parsers.harmony import HarmonyMachine

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
+from running_server import RunningServer, StartServer
 
 from octavo.records import CompletionOutput, RequestOutput, RequestOutputKind
 

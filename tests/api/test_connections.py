@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import FakeEngine
+from running_server import RunningServer, StartServer
 
 from octavo.api.connection import MAX_HEADER_BYTES
 

@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import FakeEngine
+from running_server import RunningServer, StartServer
 
 LIMIT = 200
 

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
-from conftest import RunningServer, start
 from fake_engine import FakeEngine
 from hypothesis import given
 from hypothesis import strategies as st
+from running_server import RunningServer, start
 
 from octavo.api.generative_scoring import share
 from octavo.records import CompletionOutput, Logprob, PromptType, RequestOutput, SamplingParams

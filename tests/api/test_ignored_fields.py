@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from conftest import RunningServer
+from running_server import RunningServer
 
 from octavo.api import ignored_fields
 

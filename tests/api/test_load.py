@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import FakeEngine
+from running_server import RunningServer, StartServer
 from test_connections import request_bytes, until
 
 from octavo.api.connection import MAX_UNSENT_BYTES

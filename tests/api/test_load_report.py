@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import RunningServer
+from running_server import RunningServer
 
 from octavo.records import EngineStats
 

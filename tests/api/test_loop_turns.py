@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine, byte_tokenizer
 from responses_engine import ScriptedEngine
+from running_server import RunningServer, StartServer
 
 from octavo.api import json_body
 from octavo.api.anthropic import messages

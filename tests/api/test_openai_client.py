@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
 from openai.types.chat import ChatCompletionMessageParam
+from running_server import RunningServer, StartServer
 from test_connections import until
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]

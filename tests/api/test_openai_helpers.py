@@ -6,9 +6,9 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
 from pydantic import BaseModel
+from running_server import RunningServer, StartServer
 
 MODEL = "fake/model"
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import RunningServer, StartServer
 from hypothesis import given
 from hypothesis import strategies as st
 from pooling_engine import PoolingEngine
+from running_server import RunningServer, StartServer
 from tiny_bert import write_bert
 
 from octavo.api import logprobs, pieces

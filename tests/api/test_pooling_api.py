@@ -10,12 +10,12 @@ import numpy as np
 import openai
 import pytest
 import torch
-from conftest import RunningServer, start
 from fake_engine import FakeEngine
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pooling_engine import PoolingEngine
+from running_server import RunningServer, start
 from tiny_bert import COLBERT_DIM, HIDDEN, MAX_LENGTH, write_bert
 
 from octavo.api.pooling.encoding import pack_bits, to_bytes

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running_server import RunningServer, StartServer
 from safetensors.torch import save
 
 from octavo.errors import InvalidRequestError

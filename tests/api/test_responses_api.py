@@ -6,13 +6,13 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses import ResponseFunctionToolCall, ResponseReasoningItem
 from pydantic import BaseModel
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids
+from running_server import RunningServer, StartServer
 from test_connections import until
 
 PATH = "/v1/responses"

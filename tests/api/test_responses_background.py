@@ -5,11 +5,11 @@ import threading
 
 import openai
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY
 from hypothesis import given
 from hypothesis import strategies as st
 from responses_engine import ScriptedEngine, call_text, check_order
+from running_server import RunningServer, StartServer
 from test_connections import until
 from test_responses_api import PATH, THINKING, WEATHER, client_of, create, parse_events
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import RunningServer, StartServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from running_server import RunningServer, StartServer
 from test_responses_api import PATH, WEATHER
 
 from octavo.api.responses.protocol import ResponsesRequest

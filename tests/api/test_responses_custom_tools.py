@@ -5,9 +5,9 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import StartServer
 from openai.types.responses import ResponseCustomToolCall
 from responses_engine import ScriptedEngine, call_text
+from running_server import StartServer
 from test_responses_api import PATH, both, client_of, create
 
 from octavo.api.responses.items import custom_input

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import StartServer
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids
+from running_server import StartServer
 from test_responses_api import create, stream
 
 from octavo.api.responses.hooks import base_type, load_hooks

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from conftest import StartServer
 from harmony_template import CONVERSATION
 from hypothesis import given
 from hypothesis import strategies as st
 from responses_engine import ScriptedEngine
+from running_server import StartServer
 from test_responses_api import PATH, WEATHER, both, create
 
 from octavo.api.responses.items import parse_items, sealed_thought, thought_of

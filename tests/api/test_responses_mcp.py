@@ -6,9 +6,9 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import RunningServer, StartServer
 from mcp_server import RunningMcpServer, running_mcp_server
 from responses_engine import ScriptedEngine, call_text, check_order, without_ids
+from running_server import RunningServer, StartServer
 from test_responses_api import PATH, WEATHER, create, stream
 
 from octavo.api.responses.mcp import McpServers, request_headers

@@ -3,11 +3,11 @@
 import msgspec
 import openai
 import pytest
-from conftest import StartServer
 from fake_engine import REPLY
 from hypothesis import given
 from hypothesis import strategies as st
 from responses_engine import ScriptedEngine
+from running_server import StartServer
 from test_responses_api import PATH, client_of, create
 
 from octavo.api.errors import HttpError

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import RunningServer, StartServer, start
+from running_server import RunningServer, StartServer, start
 from starlette.routing import BaseRoute, Route
 from test_schemathesis import EVERYTHING, ShortEngine
 

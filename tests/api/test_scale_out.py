@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from conftest import RunningServer, StartServer
 from fake_engine import REPLY, FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running_server import RunningServer, StartServer
 
 GENERATE = "/inference/v1/generate"
 REPLY_IDS_LENGTH = len(REPLY.encode())

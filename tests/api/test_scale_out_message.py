@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from conftest import RunningServer, StartServer
 from fake_engine import FakeEngine
+from running_server import RunningServer, StartServer
 from test_scale_out import GENERATE, post, refusal
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import RunningServer, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running_server import RunningServer, start
 from test_anthropic_messages import REPLY, WEATHER, thinking_engine
 
 CHAT = "/v1/chat/completions"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import requests
 import schemathesis
-from conftest import RunningServer, start
 from hypothesis import HealthCheck, settings
+from running_server import RunningServer, start
 from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
 from schemathesis.generation import GenerationMode
 from test_admin_control import ControlledEngine

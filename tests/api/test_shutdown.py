@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import StartServer
 from fake_engine import REPLY, FakeEngine
+from running_server import StartServer
 from test_connections import ENDLESS, request_bytes, until
 
 from octavo.api.server import bind_sockets

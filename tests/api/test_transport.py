@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import StartServer
 from fake_engine import FakeEngine
+from running_server import StartServer
 
 from octavo.api.server import describe_address, make_server
 from octavo.config import ServerSettings

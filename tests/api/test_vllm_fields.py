@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import RunningServer, StartServer
+from running_server import RunningServer, StartServer
 
 HELLO = [{"role": "user", "content": "hi"}]
 

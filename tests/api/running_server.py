@@ -1,0 +1,67 @@
+"""A server with a fake engine, on a thread of the test's own process."""
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx
+import uvloop
+from fake_engine import FakeEngine
+
+from octavo.api.server import DrainingServer, bind_sockets, describe_address, make_server
+from octavo.config import ServerSettings
+
+
+@dataclass
+class RunningServer:
+    """A server in a thread of its own."""
+
+    engine: FakeEngine
+    server: DrainingServer
+    url: str
+    thread: threading.Thread
+    client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = httpx.Client(base_url=self.url, timeout=20)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, for plain sockets."""
+        url = httpx.URL(self.url)
+        assert url.port is not None
+        return url.host, url.port
+
+    def send_signal(self, number: int = signal.SIGTERM) -> None:
+        """What the process would do on a signal."""
+        self.server.handle_exit(number, None)
+
+    def stop(self) -> None:
+        """Tell it to end now."""
+        self.client.close()
+        self.server.should_exit = self.server.force_exit = True
+
+
+StartServer = Callable[..., RunningServer]
+
+
+def start(engine: FakeEngine, **settings: object) -> RunningServer:
+    """Start a server and wait until it listens."""
+    all_settings = ServerSettings(host="127.0.0.1", port=0, disable_uvicorn_access_log=True, **settings)
+    listeners = bind_sockets(all_settings)
+    # Connections inherit this: what a client leaves unread shows soon.
+    listeners[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32768)
+    is_ready = threading.Event()
+    server = make_server(engine, all_settings, is_ready.set)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(server.serve(listeners))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert is_ready.wait(10)
+    return RunningServer(engine, server, describe_address(listeners[0], all_settings), thread)
