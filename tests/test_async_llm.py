@@ -92,7 +92,8 @@ async def _aborting(llm: AsyncLLM) -> None:
     for kind in RequestOutputKind:
         params = TWINS.clone()
         params.output_kind = kind
-        enough = llm.stats.generation_tokens + 12
+        # Of these, some may be late ones of the request before.
+        enough = llm.stats.generation_tokens + 24
         # The same name each time: what the engine says of the last one, before it knows, is not this one's.
         reading = asyncio.create_task(_read(llm, params, "aborted"))
         await until(partial(_has_brought, llm, enough))
