@@ -15,8 +15,6 @@ def health_router(frontend: Frontend) -> APIRouter:
     router = APIRouter(tags=["admin"])
 
     @router.get("/health", summary="Status 200 if requests are served, else 503.")
-    @router.head("/health", include_in_schema=False)
-    @router.head("/ping", include_in_schema=False)
     @router.get("/ping", summary="The same, under SageMaker's name.")
     @router.post("/ping", include_in_schema=False)
     @router.head("/health", include_in_schema=False)
