@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
+from octavo.engine.child import EngineChild
 from octavo.engine.lifecycle import EngineLifecycle
 from octavo.engine.messages import check_sendable
 from octavo.engine.remote_control import RemoteControl
@@ -55,6 +56,7 @@ class AsyncLLM(RemoteControl):
         address: where to listen for an engine that somebody else keeps alive; by default this object keeps its own.
         index: place among the frontends of that engine; part of the metrics' labels.
         served_name: what metrics and traces call the model; by default what the settings call it.
+        child: an engine process to begin with, started but not launched; by default one is started.
         engine_settings: any setting of :mod:`octavo.config.settings` by name, ``model`` among them.
 
     Raises:
@@ -69,6 +71,7 @@ class AsyncLLM(RemoteControl):
         address: str | None = None,
         index: int = 0,
         served_name: str | None = None,
+        child: EngineChild | None = None,
         **engine_settings: object,
     ) -> None:
         if settings is None:
@@ -84,7 +87,7 @@ class AsyncLLM(RemoteControl):
         self.index = index
         self._served_name = served_name or self.model_name
         self._chat_template = chat_template
-        self._engine = EngineLifecycle(settings, self, address)
+        self._engine = EngineLifecycle(settings, self, address, child)
         self._requests = RequestsInFlight()
         self._frontend: Frontend | None = None
         self._inputs: InputProcessor | None = None

@@ -21,6 +21,7 @@ import msgspec
 
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig, ServerSettings
+from octavo.engine.child import EngineChild
 from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.launch import START_FAILED
 from octavo.engine.supervisor import Supervisor
@@ -53,8 +54,11 @@ class ApiLaunch(msgspec.Struct):
     started: float = 0.0
 
 
-def run_server(settings: EngineConfig, server: ServerSettings) -> int:
+def run_server(settings: EngineConfig, server: ServerSettings, child: EngineChild | None = None) -> int:
     """Serve until a signal; returns the exit status.
+
+    Args:
+        child: an engine process to begin with, started but not launched.
 
     Raises:
         OctavoError: a setting or the model is wrong, or the address is taken.
@@ -63,8 +67,8 @@ def run_server(settings: EngineConfig, server: ServerSettings) -> int:
     if server.enable_admin_endpoints and not server.api_key:
         logger.warning("Admin routes are open to everybody who reaches this server; set --api-key.")
     if server.api_server_count == 1:
-        return _run(_serve_alone(settings, server))
-    return _run(_serve_with_children(settings, server))
+        return _run(_serve_alone(settings, server, child))
+    return _run(_serve_with_children(settings, server, child))
 
 
 def first_name(server: ServerSettings) -> str | None:
@@ -72,11 +76,11 @@ def first_name(server: ServerSettings) -> str | None:
     return server.served_model_name[0] if server.served_model_name else None
 
 
-async def _serve_alone(settings: EngineConfig, server: ServerSettings) -> int:
-    engine = AsyncLLM(settings, chat_template=server.chat_template, served_name=first_name(server))
+async def _serve_alone(settings: EngineConfig, server: ServerSettings, child: EngineChild | None) -> int:
+    engine = AsyncLLM(settings, chat_template=server.chat_template, served_name=first_name(server), child=child)
     loading = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
-    # The web framework is imported while the engine process loads the model.
+    # The web framework is imported while the engine process imports and loads the model.
     await asyncio.to_thread(__import__, "octavo.api.server")
     return await serve_engine(engine, loading, server, None, time.time() - process_age())
 
@@ -144,13 +148,13 @@ def collect_garbage_rarely() -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 2, 20)
 
 
-async def _serve_with_children(settings: EngineConfig, server: ServerSettings) -> int:
+async def _serve_with_children(settings: EngineConfig, server: ServerSettings, child: EngineChild | None) -> int:
     from octavo.api.server import bind_sockets
 
     folder = tempfile.mkdtemp(prefix="octavo-")
     sockets = bind_sockets(server)
     addresses = [f"ipc://{folder}/api-{index}.sock" for index in range(server.api_server_count)]
-    supervisor = Supervisor(settings, addresses)
+    supervisor = Supervisor(settings, addresses, child)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

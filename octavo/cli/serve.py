@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
 from octavo.cli.parser import Parser
+from octavo.engine.child import EngineChild
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -16,7 +17,8 @@ def run(arguments: Sequence[str]) -> int:
     add_setting_flags(parser, ALL_SECTIONS)
     values = given_settings(parser.parse(arguments), ALL_SECTIONS)
     config, server = engine_config(values), server_settings(values)
-    # Only now that the flags are right is the server worth importing.
-    from octavo.api.launch import run_server
+    # The flags are right: the engine's process imports while this one imports the server.
+    with EngineChild() as child:
+        from octavo.api.launch import run_server
 
-    return run_server(config, server)
+        return run_server(config, server, child)

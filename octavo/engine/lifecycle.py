@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from octavo.config import EngineConfig
+from octavo.engine.child import EngineChild
 from octavo.engine.client import EngineClient
 from octavo.engine.messages import Failed
 from octavo.engine.supervisor import Supervisor
@@ -39,18 +40,22 @@ class EngineLifecycle:
         settings: the engine's settings.
         owner: gets what the engine says.
         address: where to listen for an engine that somebody else keeps alive; None starts one and keeps it alive.
+        child: an engine process to begin with, started but not launched.
 
     Attributes:
         stats: the engine's latest figures.
         error: why it is gone for good, None while it is not.
     """
 
-    def __init__(self, settings: EngineConfig, owner: RequestOwner, address: str | None) -> None:
+    def __init__(
+        self, settings: EngineConfig, owner: RequestOwner, address: str | None, child: EngineChild | None = None
+    ) -> None:
         self.stats = EngineStats()
         self.error: EngineDeadError | ConfigError | None = None
         self._settings = settings
         self._owner = owner
         self._address = address
+        self._child = child
         self._folder: Path | None = None
         self._client: EngineClient | None = None
         self._supervisor: Supervisor | None = None
@@ -86,7 +91,7 @@ class EngineLifecycle:
         )
         self._client.start()
         if self._address is None:
-            self._supervisor = Supervisor(self._settings, [address])
+            self._supervisor = Supervisor(self._settings, [address], self._child)
             self._supervision = asyncio.create_task(self._supervise(self._supervisor))
 
     async def wait_until_started(self) -> None:

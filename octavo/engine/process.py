@@ -1,7 +1,8 @@
 """Entry of the engine's own process.
 
-Started by the supervisor as ``python -m octavo.engine.process`` with its :class:`Launch` as one line of JSON on
-standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends.
+Started as ``python -m octavo.engine.process`` by :class:`octavo.engine.child.EngineChild`. It imports, then reads its
+:class:`Launch` as one line of JSON from standard input. Standard input stays open for as long as the parent lives; when
+it closes, this process ends.
 Nothing is defined here that logs or that others import: the interpreter knows this module as ``__main__``.
 """
 
@@ -22,7 +23,10 @@ def main() -> int:
     # supervisor ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 0  # it is not needed after all
+    launch = msgspec.json.decode(line, type=Launch)
     end_with_parent()
     configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
     return EngineServer(launch).run()

@@ -1,18 +1,17 @@
 """Keeps an engine process alive."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-import sys
 import time
 from functools import partial
 
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.engine.launch import START_FAILED, Launch
+from octavo.engine.child import EngineChild
+from octavo.engine.launch import START_FAILED
 from octavo.engine.state import AS_CONFIGURED, EngineState
 
 logger = logging.getLogger(__name__)
@@ -29,12 +28,14 @@ class Supervisor:
 
     Args:
         addresses: where each frontend listens.
+        child: the first engine process, if somebody has started one already; it is not launched yet.
     """
 
-    def __init__(self, settings: EngineConfig, addresses: list[str]) -> None:
+    def __init__(self, settings: EngineConfig, addresses: list[str], child: EngineChild | None = None) -> None:
         self._settings = settings
         self._addresses = addresses
-        self._process: asyncio.subprocess.Process | None = None
+        self._prepared = child
+        self._process: EngineChild | None = None
         self._deaths: list[float] = []
         self._generation = 0
         self._state = AS_CONFIGURED
@@ -44,7 +45,7 @@ class Supervisor:
     def pid(self) -> int | None:
         """Process id of the engine, None while there is none."""
         process = self._process
-        return process.pid if process is not None and process.returncode is None else None
+        return process.pid if process is not None and not process.has_ended else None
 
     async def run(self) -> None:
         """Keep the engine alive until :meth:`stop`; returns earlier only when giving up."""
@@ -62,9 +63,7 @@ class Supervisor:
                 await asyncio.sleep(0.1 * 2 ** (len(self._deaths) - 1))
         finally:
             # One may have been starting while stop() was called.
-            if self._process is not None and self._process.returncode is None:
-                assert self._process.stdin is not None
-                self._process.stdin.close()
+            if self._process is not None and not self._process.has_ended:
                 self._process.kill()
                 await self._process.wait()
 
@@ -72,10 +71,9 @@ class Supervisor:
         """End the engine process."""
         self._stopping = True
         process = self._process
-        if process is None or process.returncode is not None:
+        if process is None or process.has_ended:
             return
-        assert process.stdin is not None
-        process.stdin.close()
+        process.close_input()
         try:
             await asyncio.wait_for(process.wait(), 5)
         except TimeoutError:
@@ -84,15 +82,16 @@ class Supervisor:
 
     async def _run_engine(self) -> int:
         """Start an engine and note what it reports until it ends; returns its status."""
-        # Not its standard output, to which libraries may write.
-        read_end, write_end = os.pipe()
+        process = self._process = self._prepared or EngineChild()
+        self._prepared = None
+        self._generation += 1
         reports = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            partial(asyncio.StreamReaderProtocol, reports), os.fdopen(read_end, "rb")
+            partial(asyncio.StreamReaderProtocol, reports), os.fdopen(process.reports, "rb")
         )
         following = asyncio.create_task(self._follow(reports))
         try:
-            process = await self._start(write_end)
+            await process.launch(self._settings, self._addresses, self._generation, self._state)
             status = await process.wait()
             # What it reported is in the pipe by now, but a child of its own may hold the pipe open.
             await asyncio.wait({following}, timeout=_LAST_REPORT_SECONDS)
@@ -100,25 +99,6 @@ class Supervisor:
         finally:
             following.cancel()
             transport.close()
-
-    async def _start(self, reports: int) -> asyncio.subprocess.Process:
-        self._generation += 1
-        launch = Launch(self._settings, self._addresses, self._generation, reports, self._state)
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "octavo.engine.process",
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=[reports],
-            )
-        finally:
-            os.close(reports)
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
-        with contextlib.suppress(ConnectionError):
-            await self._process.stdin.drain()
-        return self._process
 
     async def _follow(self, reports: asyncio.StreamReader) -> None:
         """Note what an engine reports; half a line, with which it died, does not count."""

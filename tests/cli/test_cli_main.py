@@ -5,6 +5,8 @@ import pytest
 
 import octavo
 from octavo.cli.main import COMMANDS, main
+from octavo.config import EngineConfig, ServerSettings
+from octavo.engine.child import EngineChild
 
 HEAVY = ("torch", "transformers", "fastapi", "uvicorn", "tokenizers", "httpx", "prompt_toolkit", "numpy", "msgspec")
 
@@ -90,7 +92,14 @@ def test_serve_hands_the_settings_over(monkeypatch: pytest.MonkeyPatch) -> None:
     import octavo.api.launch
 
     seen = []
-    monkeypatch.setattr(octavo.api.launch, "run_server", lambda config, server: seen.append((config, server)) or 7)
+
+    def run_server(config: EngineConfig, server: ServerSettings, child: EngineChild) -> int:
+        assert not child.has_ended
+        seen.append((config, server, child))
+        return 7
+
+    monkeypatch.setattr(octavo.api.launch, "run_server", run_server)
     assert main(["serve", "some-model", "--max-num-seqs", "4", "--port", "9000"]) == 7
-    ((config, server),) = seen
+    ((config, server, child),) = seen
     assert (config.model.model, config.scheduler.max_num_seqs, server.port) == ("some-model", 4, 9000)
+    assert child.has_ended  # nobody launched it
