@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from benchmarks.vllm_tests import rules
-from octavo.hub.source import find_files
+from octavo.hub.load import load_model_config
+from octavo.hub.source import find_files, resolve
 from octavo.tokenization.load import load_tokenizer
 
 
@@ -145,6 +146,17 @@ def serve_tokenizers() -> None:
     AutoTokenizer.from_pretrained = staticmethod(get_tokenizer)
 
 
+class ModelConfig:
+    """The size of the vocabulary of the model that stands in for the named one."""
+
+    def __init__(self, model: str, **_: Any) -> None:
+        self._config = load_model_config(resolve(rules.stand_in(model).served))
+
+    def get_vocab_size(self) -> int:
+        """Entries of the vocabulary."""
+        return self._config.vocab_size
+
+
 _TORCH_TYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -199,6 +211,7 @@ class _Platform(SimpleNamespace):
 
 _CPU = _Platform(fp8_dtype=lambda: torch.float8_e4m3fn, device_type="cpu", device_count=lambda: 0)
 PROVIDED: dict[str, dict[str, Any]] = {
+    "vllm.config": {"ModelConfig": ModelConfig},
     "vllm.version": {"_prev_minor_version": lambda: "0.32"},
     "vllm.platforms": {"current_platform": _CPU},
     "vllm.tokenizers": {"get_tokenizer": get_tokenizer},

@@ -31,6 +31,8 @@ _STREAMED_DERENDER = "derenders chunk by chunk, which Octavo refuses (docs/diffe
 _CAPABLE = "needs a model that can calculate"
 _CALLER = "needs a model that calls tools by itself"
 _CLASSIFIER = "needs weights of a trained classifier"
+_LONG_WRITER = "needs a model that writes on to the limit"
+_GPU_SPEED = "needs the speed of a GPU"
 _OTHER_IDS = "expects token ids of another tokenizer"
 _LATE_CHUNKING = "needs late chunking, which Octavo leaves out (docs/differences.md)"
 _RERANKER = "needs weights of a trained cross-encoder"
@@ -136,6 +138,7 @@ _TESTS: tuple[tuple[str, str], ...] = (
     ("TestAffectedModulesUseSanitize", "reads vLLM's source files"),
     ("TestSeedStreamState", "drives vLLM's own code"),
     ("test_parsable_context_unit.py", "drives vLLM's own code"),
+    ("test_load_prompt_embeds[", "drives vLLM's own code"),
     ("test_e2e_harmony", "downloads gpt-oss's encoding"),
     ("leading_space_seeded_from_prompt", "needs a SentencePiece tokenizer"),
     ("test_show_version", "expects vLLM's version"),
@@ -146,12 +149,24 @@ _TESTS: tuple[tuple[str, str], ...] = (
     ("responses/test_basic.py::test_simple_input", _CAPABLE),
     ("responses/test_basic.py::test_instructions", _CAPABLE),
     ("responses/test_basic.py::test_chat", _CAPABLE),
+    ("test_chat_completion_with_prompt_embeds.py", "needs vectors among the parts of a message"),
     ("test_function_tool_use[auto", _CALLER),
+    ("test_function_tool_use[plain-True-required", _REASONER),
+    ("test_function_tool_use[plain-True-tool_choice2", _REASONER),
     ("test_function_tool_use[plain-True-auto", _CALLER),
     ("test_function_tool_use[plain-False-auto", _CALLER),
     ("test_function_tool_use[required", _REASONER),
     ("test_namespace_tool_separator", _CALLER),
+    ("test_max_tokens_with_tool_choice_required[tool_choice1", _REASONER),
+    ("test_thinking_token_budget_limits_reasoning", _REASONER),
     ("test_no_args_tool_call", _CALLER),
+    ("test_anthropic_tool_call", _CALLER),
+    ("test_chat_completion_with_tool_use", _CALLER),
+    ("test_named_tool_use", "needs a model that ends its JSON within 1,000 tokens"),
+    ("completion/test_completion.py::test_completion_streaming", _LONG_WRITER),
+    ("test_comparison_with_prompt_logprobs_and_logprobs", _LONG_WRITER),
+    ("test_stateful.py::test_background", _GPU_SPEED),
+    ("test_wait_timeout_completes_requests", _GPU_SPEED),
     ("test_generate_prompt_token_id_logprobs", "needs prompt_logprob_token_ids (docs/differences.md)"),
     ("test_function_calling_with_streaming", _CALLER),
     ("responses/test_harmony.py", _GPT_OSS),
@@ -179,7 +194,7 @@ _TESTS: tuple[tuple[str, str], ...] = (
     ("test_snapshot_", "drives vLLM's own code"),
     ("test_weight_operation_metrics.py", "drives vLLM's own code"),
     ("test_shutdown_on_engine_failure", "runs vLLM's module"),
-    ("test_multi_api_servers.py::test_completion_streaming", "needs a model that writes on to the limit"),
+    ("test_multi_api_servers.py::test_completion_streaming", _LONG_WRITER),
     ("test_tiling_engine_abort_on_exception", "patches vLLM's engine"),
     ("late_chunking", _LATE_CHUNKING),
     ("test_embeddings_without_chunking", _LATE_CHUNKING),
@@ -226,7 +241,9 @@ _KNOWN: Mapping[str, str] = {
     "test_derender_chat_metrics_passthrough": "derendering leaves out what is not part of the answer",
     "test_e2e_parsed_logprobs_follow_include_reasoning": "log-probabilities of hidden reasoning stay",
     "test_e2e_plain_roundtrip": "an answer of reasoning alone has the empty text as content, not null",
-    "test_stateful.py::test_background": "expects the answer within a second, which takes a GPU",
+    "test_anthropic_streaming": "message_start tells cached tokens apart from others at once, as Anthropic's does",
+    "test_no_request_id_header": "x-request-id is sent unless it is switched off, so that answers are found in logs",
+    "test_tokenize_chat_with_tools": "tools that a chat template has no place for stand in a system message",
     "test_metrics_counts": "iteration_tokens_total counts tokens that a step computes; the last one never is",
     "test_metrics_exist_run_batch": "runs vLLM's module; octavo run-batch serves no metrics",
     "test_bigger_truncation_size": "rejected, with another sentence",
@@ -255,8 +272,16 @@ def group_of(path: str) -> str | None:
     return max(fitting)[1] if fitting else None
 
 
-def stand_in(model: str) -> StandIn:
-    """What is served for a model's name."""
+_LONG_CONTEXTS: Mapping[str, int] = {"test_chunked_prompt.py": 4096}
+"""A part of the test's id → the longest context it gets; its answers are short."""
+
+
+def stand_in(model: str, test: str = "") -> StandIn:
+    """What is served for a model's name.
+
+    Args:
+        test: pytest's id of the test that asks.
+    """
     for part, reason in _ABSENT:
         if part.lower() in model.lower():
             return StandIn(reason=reason)
@@ -268,7 +293,8 @@ def stand_in(model: str) -> StandIn:
     if model.startswith("HuggingFaceTB/SmolLM2"):
         return replace(_DECODER, max_model_len=8192)
     if model.startswith(_DECODERS):
-        return _DECODER
+        longest = max((length for part, length in _LONG_CONTEXTS.items() if part in test), default=0)
+        return replace(_DECODER, max_model_len=longest) if longest else _DECODER
     return StandIn(reason=f"needs the weights of {model}")
 
 

@@ -25,7 +25,7 @@ def serve_command(model: str, arguments: Sequence[str]) -> list[str]:
     Raises:
         pytest.skip.Exception: a rule says that Octavo or this machine cannot serve it.
     """
-    stand_in = rules.stand_in(model)
+    stand_in = rules.stand_in(model, os.environ.get("PYTEST_CURRENT_TEST", ""))
     if stand_in.reason is not None:
         pytest.skip(stand_in.reason)
     reason = rules.reason_for_arguments(arguments)

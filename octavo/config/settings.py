@@ -272,6 +272,13 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         str,
         Meta(description="How thoughts are told from answers; auto goes by the chat template, empty leaves them in."),
     ] = ""
+    reasoning_config: Annotated[
+        dict[str, str] | None,
+        Meta(
+            description="Markers for thinking_token_budget in place of the reasoning parser's own, as JSON: "
+            "reasoning_start_str begins reasoning, reasoning_end_str is forced when the budget is spent."
+        ),
+    ] = None
     reasoning_parser_plugin: Annotated[
         str, Meta(description="Python file of yours that registers more reasoning parsers.")
     ] = ""

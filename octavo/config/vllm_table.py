@@ -158,7 +158,6 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "watermark_config:object": (({},), "watermarks"),
     "diffusion_config:object": (({},), "diffusion models"),
     "engram_config:object": (({},), "models with engram layers"),
-    "reasoning_config:object": (({},), "markers of reasoning of your own; set reasoning_parser"),
     "kv_transfer_config:object": (({},), "a cache that is moved between engines"),
     "kv_events_config:object": (({},), "cache events for routers"),
     "ec_transfer_config:object": (({},), "models that take images"),

@@ -174,7 +174,8 @@ class InputProcessor:
                 "thinking_token_budget",
             )
         if params.thought_tags is not None:
-            for tag in (*params.thought_tags.start, params.thought_tags.end):
+            tags = params.thought_tags
+            for tag in (*tags.start, tags.end, tags.forced_end or tags.end):
                 check_token_ids(tag, self._info.vocab_size, "thought_tags")
         if self._tokenizer is None and (params.stop or params.bad_words):
             name = "stop" if params.stop else "bad_words"

@@ -54,11 +54,13 @@ class ThoughtTags(msgspec.Struct, omit_defaults=True):
         start: tags that begin a thought.
         end: the tag that ends it.
         is_open: whether the prompt ends in a thought.
+        forced_end: what ends it when its budget is spent: ``end``, perhaps after some words; empty for ``end`` alone.
     """
 
     start: list[list[int]]
     end: list[int]
     is_open: bool = False
+    forced_end: list[int] = []
 
 
 def _wrong(message: str) -> InvalidRequestError:

@@ -271,8 +271,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         tags = self.thought_tags
         if tags is None:
             return
-        lengths = [len(tag) for tag in (*tags.start, tags.end)]
-        if not tags.end or len(lengths) > MAX_START_TAGS + 1 or max(lengths) > MAX_TAG_TOKENS:
+        lengths = [len(tag) for tag in (*tags.start, tags.end, tags.forced_end)]
+        if not tags.end or len(tags.start) > MAX_START_TAGS or max(lengths) > MAX_TAG_TOKENS:
             raise InvalidRequestError("thought_tags need an end, and few tags of few tokens.", "thought_tags")
 
     def __repr__(self) -> str:

@@ -35,6 +35,13 @@ def test_every_conversation_is_answered(server: RunningServer) -> None:
     assert usage["prompt_tokens_details"] == {"cached_tokens": 6}
 
 
+def test_choices_tell_their_tokens(server: RunningServer) -> None:
+    answer = batch(server, return_token_ids=True, return_prompt_text=True)
+    assert [len(choice["token_ids"]) for choice in answer["choices"]] == [len(REPLY.encode())] * 2
+    assert answer["prompt_token_ids"] is None  # there are two prompts
+    assert "prompt_text" not in answer
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [

@@ -9,7 +9,10 @@ from fake_engine import REPLY, FakeEngine
 from running_server import RunningServer, StartServer
 from test_connections import until
 
+from octavo.api.chat.formats import check_names
 from octavo.api.usage import request_metrics
+from octavo.config import ServerSettings
+from octavo.errors import ConfigError
 from octavo.records import RequestOutput, RequestStateStats
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -71,6 +74,29 @@ def test_thinking_budgets_reach_the_engine_with_the_tags(thinker: RunningServer)
         assert call["params"].thought_tags.is_open
     post(thinker, COMPLETIONS, prompt="<think>x</think>", thinking_token_budget=7)
     assert not thinker.engine.calls[-1]["params"].thought_tags.is_open
+
+
+def test_an_owner_may_set_how_reasoning_is_ended(start_server: StartServer) -> None:
+    markers = {"reasoning_start_str": "<think>", "reasoning_end_str": "Enough.</think>"}
+    server = start_server(reasoning_parser="deepseek_r1", reasoning_config=markers)
+    post(server, CHAT, thinking_token_budget=7)
+    tags, tokenizer = server.engine.calls[-1]["params"].thought_tags, server.engine.tokenizer
+    assert tokenizer is not None
+    assert tokenizer.decode(tags.forced_end) == "Enough.</think>"
+    assert tokenizer.decode(tags.end) == "</think>"
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"reasoning_config": {"reasoning_end_str": "x"}}, "needs a reasoning_parser"),
+        ({"reasoning_config": {"end": "x"}, "reasoning_parser": "qwen3"}, "no field 'end'"),
+        ({"reasoning_config": {"reasoning_parser": "glm45"}, "reasoning_parser": "qwen3"}, "as reasoning_parser"),
+    ],
+)
+def test_markers_that_cannot_be_used(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check_names(ServerSettings(**fields))
 
 
 def test_budgets_need_thoughts_between_tags(start_server: StartServer) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.config import ServerSettings
+from octavo.errors import ConfigError
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
 from octavo.outputs.parsers.plugins import run_plugin
@@ -21,6 +22,9 @@ TAUGHT_FORMAT = "hermes"
 """The format of calls that ``auto`` takes for a model whose chat template has no place for tools: most know it best."""
 
 
+_START_MARKER, _END_MARKER = "reasoning_start_str", "reasoning_end_str"
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerFormats:
     """The formats of one model.
@@ -28,10 +32,14 @@ class AnswerFormats:
     Attributes:
         reasoning: None if thoughts are not told from the rest.
         tools: name of the tool parser; None if calls are not looked for.
+        start_marker: begins reasoning in place of the parser's tags, for ``thinking_token_budget``; empty for those.
+        end_marker: forced when that budget is spent, in place of the parser's end tag; empty for that.
     """
 
     reasoning: ReasoningFormat | None
     tools: str | None
+    start_marker: str = ""
+    end_marker: str = ""
 
     @classmethod
     def choose(cls, settings: ServerSettings, tokenizer: Tokenizer | None, takes_tools: bool = True) -> "AnswerFormats":
@@ -52,7 +60,11 @@ class AnswerFormats:
             reasoning = (detected[0] or "") if reasoning == AUTO else reasoning
             if tools == AUTO:
                 tools = detected[1] or ("" if takes_tools else TAUGHT_FORMAT)
-        return cls(reasoning_format(reasoning) if reasoning else None, tools or None)
+        return cls(
+            reasoning_format(reasoning) if reasoning else None,
+            tools or None,
+            *_markers(settings),
+        )
 
     def parser(
         self, prompt_end: PromptEnd, *, tools: Sequence[Tool] = (), forced: ToolParser | None = None
@@ -102,10 +114,12 @@ class AnswerFormats:
         if not isinstance(self.reasoning, TaggedFormat):
             return None
         end = self.thought_end(prompt_end)
+        starts = [self.start_marker] if self.start_marker else self.reasoning.start_tags
         return ThoughtTags(
-            [tokenizer.encode(tag, False) for tag in self.reasoning.start_tags],
+            [tokenizer.encode(tag, False) for tag in starts],
             tokenizer.encode(self.reasoning.end_tags[0] if end is None else end[0], False),
             is_open=end is not None,
+            forced_end=tokenizer.encode(self.end_marker, False) if self.end_marker else [],
         )
 
 
@@ -113,8 +127,9 @@ def check_names(settings: ServerSettings) -> None:
     """Load plug-ins and refuse names that no parser has, before a model is loaded.
 
     Raises:
-        ConfigError: a name is unknown, or a plug-in is broken.
+        ConfigError: a name is unknown, a plug-in is broken, or ``reasoning_config`` needs a reasoning parser.
     """
+    _markers(settings)
     for plugin in (settings.reasoning_parser_plugin, settings.tool_parser_plugin):
         if plugin:
             run_plugin(plugin)
@@ -122,3 +137,16 @@ def check_names(settings: ServerSettings) -> None:
         reasoning_format(settings.reasoning_parser)
     if settings.tool_call_parser not in ("", AUTO):
         tool_parser(settings.tool_call_parser, ())
+
+
+def _markers(settings: ServerSettings) -> tuple[str, str]:
+    """What begins reasoning, and what is forced to end it; empty for the parser's own tags."""
+    config = settings.reasoning_config or {}
+    unknown = sorted(set(config) - {"reasoning_parser", _START_MARKER, _END_MARKER})
+    if unknown:
+        raise ConfigError(f"reasoning_config has no field {unknown[0]!r}; it has {_START_MARKER} and {_END_MARKER}.")
+    if config.get("reasoning_parser", settings.reasoning_parser) != settings.reasoning_parser:
+        raise ConfigError("reasoning_config: give the name of the parser as reasoning_parser.")
+    if config and not settings.reasoning_parser:
+        raise ConfigError("reasoning_config needs a reasoning_parser.")
+    return config.get(_START_MARKER, ""), config.get(_END_MARKER, "")

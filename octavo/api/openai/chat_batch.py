@@ -80,7 +80,7 @@ def conversations_of(body: BatchChatRequest) -> list[ChatCompletionRequest]:
         RequestValidationError: a field is of the wrong type.
     """
     shared: dict[str, Any] = dict(body.model_extra or {})
-    for name in ("stream", "stream_options", "tools", "prompt_logprobs", "return_token_ids"):
+    for name in ("stream", "stream_options", "tools", "prompt_logprobs"):
         if shared.get(name) not in (None, False, []):
             raise InvalidRequestError(f"{name}: batches of conversations do not take this.", name)
     if shared.get("tool_choice") not in (None, "none"):
@@ -106,6 +106,7 @@ def joined(completions: Sequence[ChatCompletion]) -> ChatCompletion:
     )
     if len(completions) > 1:
         whole.metrics = UNSET
+        whole.prompt_token_ids, whole.prompt_text = None, UNSET  # each conversation has its own
     for completion in completions[1:]:
         whole.choices += completion.choices
         whole.usage.prompt_tokens += completion.usage.prompt_tokens

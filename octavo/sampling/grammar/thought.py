@@ -1,4 +1,4 @@
-"""A limit on how long a model thinks: at its end the tag that closes the thought is all that may come."""
+"""A limit on how long a model reasons: at its end, what closes the reasoning is all that may come."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,10 @@ class ThoughtLimit:
         self._budget = budget
         self._num_tokens = 0
         self._starts = [tuple(start) for start in tags.start if start]
-        self._end = tuple(tags.end)
+        self._forced_end = tuple(tags.forced_end or tags.end)
+        self._ends = {self._forced_end, tuple(tags.end)}
         self.is_open = tags.is_open
-        self._longest = max(map(len, (*self._starts, self._end)))
+        self._longest = max(map(len, (*self._starts, *self._ends)))
         self._last: tuple[int, ...] = ()
 
     @property
@@ -35,7 +36,7 @@ class ThoughtLimit:
         if not self.is_open:
             return None
         num_end = self._num_end_tokens()
-        return self._end[num_end] if self._num_tokens - num_end >= self._budget else None
+        return self._forced_end[num_end] if self._num_tokens - num_end >= self._budget else None
 
     def accept(self, token_id: int) -> None:
         """Take in the text's next token."""
@@ -43,15 +44,15 @@ class ThoughtLimit:
         if not self.is_open:
             if any(_ends_with(self._last, start) for start in self._starts):
                 self.is_open, self._last = True, ()
-        elif _ends_with(self._last, self._end):
+        elif found := [end for end in self._ends if _ends_with(self._last, end)]:
             self.is_open, self._last = False, ()
-            self._num_tokens -= len(self._end) - 1
+            self._num_tokens -= max(map(len, found)) - 1
         else:
             self._num_tokens += 1
 
     def _num_end_tokens(self) -> int:
-        """How much of the end tag stands at the text's end already."""
-        end = self._end
+        """How much of what ends a thought by force stands at the text's end already."""
+        end = self._forced_end
         return next((size for size in range(len(end) - 1, 0, -1) if _ends_with(self._last, end[:size])), 0)
 
 

@@ -56,6 +56,16 @@ def test_the_end_tag_follows_the_last_token_of_the_budget() -> None:
     assert write(ThoughtLimit(2, ThoughtTags([START], END)), wishes) == [1, 7, 8, 1, 1, 9, 8, 9, 1, 7, 8, 9, 8, 9, 5]
 
 
+def test_words_may_lead_to_the_end_tag() -> None:
+    tags = ThoughtTags([START], END, True, forced_end=[2, 3, *END])
+    limit = ThoughtLimit(2, tags)
+    assert write(limit, [1] * 9) == [1, 1, 2, 3, 9, 8, 9, 1, 1]
+    assert limit.num_tokens == 2
+    # The model's own end tag still ends it, and words that it has begun are finished.
+    assert write(ThoughtLimit(9, tags), [1, *END, 1]) == [1, *END, 1]
+    assert write(ThoughtLimit(2, tags), [1, 1, 2, 1, 1, 1, 1, 4]) == [1, 1, 2, 3, 9, 8, 9, 4]
+
+
 def test_a_tag_begun_by_the_model_is_finished_for_it() -> None:
     assert write(ThoughtLimit(2, ThoughtTags([START], END, True)), [1, 1, 9, 1, 1, 4]) == [1, 1, 9, 8, 9, 4]
     assert write(ThoughtLimit(1, ThoughtTags([], END, True)), [9, 8, 1, 1, 1, 1, 4]) == [9, 8, 1, 9, 8, 9, 4]
