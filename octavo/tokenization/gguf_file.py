@@ -8,9 +8,11 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from octavo.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
 
@@ -72,7 +74,7 @@ class GGUFFile:
 
     Attributes:
         path: the file.
-        metadata: key → value; arrays are lists.
+        metadata: key → value; arrays are lists, those of strings :class:`Strings`.
         tensors: name → place.
     """
 
@@ -101,6 +103,45 @@ class GGUFFile:
             raise ModelNotFoundError(f"There is no file {path}.") from None
         except OSError as error:
             raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+class Strings(Sequence[str]):
+    """An array of strings, decoded when it is first read: only tokenizers need the vocabularies of a header.
+
+    Args:
+        data: the strings, each behind its length.
+    """
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self._data = data
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._texts[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        data, at, length_at = self._data, 0, _U64.unpack_from
+        texts: list[str] = []
+        for _ in range(self._count):
+            (length,) = length_at(data, at)
+            start = at + 8
+            at = start + length
+            # A value need not be UTF-8: tokens of some vocabularies are not.
+            texts.append(data[start:at].decode("utf-8", "replace"))
+        return texts
 
 
 class _Reader:
@@ -195,7 +236,7 @@ class _Reader:
             raise self._corrupted(f"its header holds a value of unknown type {kind}")
         return scalar
 
-    def _array(self, depth: int) -> list[Any]:
+    def _array(self, depth: int) -> Sequence[Any]:
         kind, count = self._number(_U32), self._count("values in an array", _MAX_ARRAY)
         if kind == _STRING:
             return self._strings(count)
@@ -210,19 +251,16 @@ class _Reader:
         self._at += count * scalar.size
         return list(values)
 
-    def _strings(self, count: int) -> list[str]:
-        """The body of an array of strings: most of a header, so written out flat for speed."""
+    def _strings(self, count: int) -> "Strings":
+        """The body of an array of strings: most of a header, so only its end is looked for."""
         data, at, limit, length_at = self._data, self._at, self._limit, _U64.unpack_from
-        texts: list[str] = []
+        start = at
         for _ in range(count):
-            (length,) = length_at(data, at)
-            start = at + 8
-            at = start + length
+            at += 8 + length_at(data, at)[0]
             if at > limit:
                 raise IndexError
-            texts.append(data[start:at].decode("utf-8", "replace"))
         self._at = at
-        return texts
+        return Strings(data[start:at], count)
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._name()

@@ -1,6 +1,7 @@
 """From GGUF's blocks to floats."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,16 +10,18 @@ from numpy.typing import NDArray
 from octavo.tokenization.gguf_file import GGUFTensor
 
 _Bytes = NDArray[np.uint8]
+_Floats = NDArray[np.float32]
 
 QUANTIZED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 SUPPORTED = ("F32", "F16", "BF16", *QUANTIZED)
 
 
-def dequantize(rows: _Bytes, tensor: GGUFTensor) -> torch.Tensor:
+def dequantize(rows: _Bytes, tensor: GGUFTensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Rows of a tensor of a type in :data:`SUPPORTED`, as floats; does no parallel work of its own.
 
     Args:
         rows: ``[R, bytes a row]``.
+        out: ``[R, N]`` float32 on the host, contiguous: memory that may be used for the result.
 
     Returns:
         ``[R, N]``, float32 for what was quantised and the type as stored for what was not. It may share memory.
@@ -29,37 +32,40 @@ def dequantize(rows: _Bytes, tensor: GGUFTensor) -> torch.Tensor:
         return stored if plain[1] is None else stored.view(plain[1])
     own = _OWN.get(tensor.type_name)
     if own is not None:
-        return torch.from_numpy(own(rows).reshape(len(rows), -1))
+        values = np.empty((rows.nbytes // own.block_bytes, 32), np.float32) if out is None else _blocks_of(out)
+        own.fill(rows.reshape(-1, own.block_bytes), values)
+        return torch.from_numpy(values.reshape(len(rows), -1)) if out is None else out
     from gguf import quants
     from gguf.constants import GGMLQuantizationType
 
     return torch.from_numpy(quants.dequantize(rows, GGMLQuantizationType(tensor.type_id)))
 
 
-def _q4_0(rows: _Bytes) -> NDArray[np.float32]:
+def _q4_0(blocks: _Bytes, values: _Floats) -> None:
     """``scale · (q − 8)``; a block is a float16 scale and 32 four-bit numbers."""
-    blocks = rows.reshape(-1, 18)
-    values = _four_bits(blocks[:, 2:])
+    _four_bits(blocks[:, 2:], values)
     values -= 8
     values *= _halves(blocks[:, :2])
-    return values
 
 
-def _q4_1(rows: _Bytes) -> NDArray[np.float32]:
+def _q4_1(blocks: _Bytes, values: _Floats) -> None:
     """``scale · q + least``; a block is two float16 and 32 four-bit numbers."""
-    blocks = rows.reshape(-1, 20)
-    values = _four_bits(blocks[:, 4:])
+    _four_bits(blocks[:, 4:], values)
     values *= _halves(blocks[:, :2])
     values += _halves(blocks[:, 2:4])
-    return values
 
 
-def _four_bits(packed: _Bytes) -> NDArray[np.float32]:
+def _four_bits(packed: _Bytes, values: _Floats) -> None:
     """``[N, 16]`` bytes → ``[N, 32]`` numbers: all the low halves, then all the high ones."""
     numbers = np.empty((len(packed), 32), np.uint8)
     np.bitwise_and(packed, 15, out=numbers[:, :16])
     np.right_shift(packed, 4, out=numbers[:, 16:])
-    return numbers.astype(np.float32)
+    np.copyto(values, numbers)
+
+
+def _blocks_of(out: torch.Tensor) -> _Floats:
+    values: _Floats = out.view(-1, 32).numpy()
+    return values
 
 
 def _halves(column: _Bytes) -> NDArray[np.float32]:
@@ -73,5 +79,13 @@ _PLAIN: dict[str, tuple[type[np.generic], torch.dtype | None]] = {
     "BF16": (np.int16, torch.bfloat16),
 }
 
+
+class _Own(NamedTuple):
+    """A format of blocks of 32 numbers: ``fill`` takes ``[N, block_bytes]`` and where its ``[N, 32]`` numbers go."""
+
+    block_bytes: int
+    fill: Callable[[_Bytes, _Floats], None]
+
+
 # Three to four times as fast as the library's own, whose inner loops are 16 numbers long.
-_OWN: dict[str, Callable[[_Bytes], NDArray[np.float32]]] = {"Q4_0": _q4_0, "Q4_1": _q4_1}
+_OWN: dict[str, _Own] = {"Q4_0": _Own(18, _q4_0), "Q4_1": _Own(20, _q4_1)}

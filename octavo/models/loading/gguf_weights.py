@@ -44,15 +44,22 @@ class _Piece:
     @torch.inference_mode()
     def load(self, staging: Staging) -> int:
         """Read, dequantise and store; returns the number of elements."""
-        values = dequantize(
-            read(self.path, self.offset, self.num_bytes).reshape(len(self.destination), -1), self.tensor
-        )
+        rows = read(self.path, self.offset, self.num_bytes).reshape(len(self.destination), -1)
+        may_stay = not (self.change.offset or self.change.permuted_heads) and _is_plain(self.destination)
+        values = dequantize(rows, self.tensor, self.destination if may_stay else None)
+        if values is self.destination:
+            return values.numel()
         if self.change.offset:
             values = values.float() - self.change.offset
         if self.change.permuted_heads:
             values = _unpermuted(values, self.tensor.shape, self.change.permuted_heads)
         staging.deposit(values.flatten(), self.destination.view(-1))
         return values.numel()
+
+
+def _is_plain(destination: torch.Tensor) -> bool:
+    """Whether values can be computed where they are to lie."""
+    return destination.device.type == "cpu" and destination.dtype is torch.float32 and destination.is_contiguous()
 
 
 def _unpermuted(values: torch.Tensor, shape: tuple[int, ...], num_heads: int) -> torch.Tensor:
