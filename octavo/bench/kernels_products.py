@@ -72,9 +72,9 @@ def _head(setting: Setting) -> Work:
 
 
 CASES = (
-    KernelCase("qkv product", _qkv, each_layer),
-    KernelCase("output product", _o, each_layer),
-    KernelCase("gate and up product, activation", _gate_up, each_layer),
-    KernelCase("down product", _down, each_layer),
+    KernelCase("QKV GEMM", _qkv, each_layer),
+    KernelCase("output GEMM", _o, each_layer),
+    KernelCase("gate and up GEMM, activation", _gate_up, each_layer),
+    KernelCase("down GEMM", _down, each_layer),
     KernelCase("head", _head, each_step),
 )

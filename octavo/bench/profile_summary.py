@@ -17,13 +17,13 @@ _GROUPS = {
     "attention": r"attention|attend|flash|fmha|sdpa|_decode_kernel|prefill|aten::bmm",
     "sampling": r"sampl|survey|filter_kernel|_finish_kernel|arg_?max|top_?[kp]|sort|softmax|penal|logprob|draw|uniform",
     "inputs": r"prepare_inputs|append_tokens|memcpy|memset|_to_copy|aten::copy_|gather_kernel",
-    "products": r"linear|stream_kernel|gemm|gemv|nvjet|cutlass|matmul|splitk|cublas|::mm$|addmm",
+    "GEMM": r"linear|stream_kernel|gemm|gemv|nvjet|cutlass|matmul|splitk|cublas|::mm$|addmm",
     "norms": r"norm",
     "rotation": r"rope|rotary",
     "activations": r"gate|silu|gelu|act_and_mul",
 }
 _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _GROUPS.items()}
-GROUP_NAMES = ("products", "attention", "norms", "rotation", "activations", "sampling", "inputs", "other")
+GROUP_NAMES = ("GEMM", "attention", "norms", "rotation", "activations", "sampling", "inputs", "other")
 """All groups, the weightiest of most steps first."""
 
 _LONGEST_NAME = 60
@@ -130,7 +130,7 @@ def _device_name(event: Event) -> str:
     """A kernel's name; of a product with its grid, as one kernel serves weights of all shapes."""
     name = short_name(event["name"])
     grid = event.get("args", {}).get("grid")
-    return f"{name} {'×'.join(str(size) for size in grid)}" if grid and group_of(name) == "products" else name
+    return f"{name} {'×'.join(str(size) for size in grid)}" if grid and group_of(name) == "GEMM" else name
 
 
 def _self_times(events: Iterable[Event]) -> Iterable[tuple[str, float, float]]:

@@ -167,7 +167,7 @@ def _kernel_tables(result: Result) -> list[Table]:
         rows.append(
             ["together, in one step", "", number(total * 1e6), number(least * 1e6), share(least, total), "", ""]
         )
-        headers = [part["title"], "a step", "µs", "limit", "of limit", "library", "ratio"]
+        headers = [part["title"], "per step", "µs", "limit", "of limit", "library", "ratio"]
         tables.append(Table(headers, rows))
     return tables
 
@@ -205,8 +205,8 @@ def _profile_tables(result: Result) -> list[Table]:
         for kernel in result["kernels"]
     ]
     return [
-        Table([f"{result['case']}, batch {result['batch']}", "µs a step", "share"], groups),
-        Table(["kernel", "a step", "µs a step", "µs each", "share"], kernels),
+        Table([f"{result['case']}, batch {result['batch']}", "µs per step", "share"], groups),
+        Table(["kernel", "per step", "µs per step", "µs each", "share"], kernels),
     ]
 
 
