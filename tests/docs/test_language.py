@@ -12,7 +12,8 @@ LISTS = {"configuration.md", "differences.md", "index.md"}
 GUIDES = sorted(path for path in DOCS.glob("*.md") if path.name not in CONTRIBUTORS | LISTS)
 PROSE = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 ODD = re.compile(
-    r"\b(calls of tools|in words|(?:tokens|requests|bytes) a second|house|floors|cellar|faces|thoughts|refuse[sd]?|products?)\b",
+    r"\b(calls of tools|in words|(?:tokens|requests|bytes) a second|house|floors|cellar|faces|thoughts|refuse[sd]?"
+    r"|products?)\b",
     re.IGNORECASE,
 )
 
