@@ -1,8 +1,8 @@
-"""Entry of the engine's own process.
+"""Entry point of the engine process.
 
 Started by the supervisor as ``python -m octavo.engine.process`` with its :class:`Launch` as one line of JSON on
 standard input. Standard input stays open for as long as the supervisor lives; when it closes, this process ends.
-Nothing is defined here that logs or that others import: the interpreter knows this module as ``__main__``.
+This module defines nothing that logs or is imported elsewhere, since its name is ``__main__`` at run time.
 """
 
 import signal
@@ -17,9 +17,9 @@ from octavo.telemetry.logs import configure_logging
 
 
 def main() -> int:
-    """Serve as the supervisor's launch says; returns the exit status."""
-    # Ctrl-C in a terminal, and service managers, signal the whole group; running requests are to finish first. The
-    # supervisor ends this process by closing its standard input.
+    """Read the launch message and serve; returns the exit status."""
+    # Ctrl-C in a terminal, and service managers, signal the whole process group, but running requests should finish
+    # first. The supervisor ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)

@@ -1,4 +1,4 @@
-"""Keeps an engine process alive."""
+"""Starts the engine process and restarts it when it dies."""
 
 import asyncio
 import contextlib
@@ -23,12 +23,12 @@ _LAST_REPORT_SECONDS = 1.0
 
 
 class Supervisor:
-    """Starts the engine process, and starts it again when it dies, as its owners had set it.
+    """Starts the engine process, and restarts it with its last :class:`EngineState` when it dies.
 
-    Gives up when the first one cannot start, or when the process dies more than five times within two minutes.
+    Gives up if the first engine cannot start, or if the process dies more than five times within two minutes.
 
     Args:
-        addresses: where each frontend listens.
+        addresses: the frontends' addresses.
     """
 
     def __init__(self, settings: EngineConfig, addresses: list[str]) -> None:
@@ -61,7 +61,7 @@ class Supervisor:
                     return
                 await asyncio.sleep(0.1 * 2 ** (len(self._deaths) - 1))
         finally:
-            # One may have been starting while stop() was called.
+            # A process may have been starting when stop() was called.
             if self._process is not None and self._process.returncode is None:
                 assert self._process.stdin is not None
                 self._process.stdin.close()
@@ -83,8 +83,8 @@ class Supervisor:
             await process.wait()
 
     async def _run_engine(self) -> int:
-        """Start an engine and note what it reports until it ends; returns its status."""
-        # Not its standard output, to which libraries may write.
+        """Start an engine and follow its state reports until it ends; returns its exit status."""
+        # A separate pipe, since libraries may write to standard output.
         read_end, write_end = os.pipe()
         reports = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -94,7 +94,7 @@ class Supervisor:
         try:
             process = await self._start(write_end)
             status = await process.wait()
-            # What it reported is in the pipe by now, but a child of its own may hold the pipe open.
+            # All its reports are in the pipe by now; the timeout is for child processes that keep the pipe open.
             await asyncio.wait({following}, timeout=_LAST_REPORT_SECONDS)
             return status
         finally:
@@ -121,7 +121,7 @@ class Supervisor:
         return self._process
 
     async def _follow(self, reports: asyncio.StreamReader) -> None:
-        """Note what an engine reports; half a line, with which it died, does not count."""
+        """Store the states that an engine reports; an incomplete last line is ignored."""
         async for line in reports:
             if line.endswith(b"\n"):
                 self._state = msgspec.json.decode(line, type=EngineState)

@@ -93,7 +93,7 @@ class Running:
         self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], num_tokens)
 
     def _grow(self, slots: Slots, num_tokens: Counts) -> bool:
-        """Allocate blocks for ``num_tokens`` tokens in all rows; returns False, without allocating, if too few are free."""
+        """Allocate blocks for ``num_tokens`` tokens in all rows; False, without allocating, if too few are free."""
         if self._cache.has_windows:
             # Growing frees blocks behind the window; publish them first, so that they can still be found.
             for slot in slots.tolist():
