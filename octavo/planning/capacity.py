@@ -19,7 +19,7 @@ HELD = "device context"
 def cache_blocks(
     num_affordable: int, max_num_seqs: int, groups: tuple[CacheGroup, ...], max_len: int, block_size: int
 ) -> int:
-    """Blocks of the pool, block 0 included: as many as fit the memory, but no more than all requests together can fill."""
+    """Number of blocks in the pool, block 0 included: as many as fit, but no more than all requests can fill."""
     most = max_num_seqs * len(groups) * -(-max_len // block_size)
     return min(num_affordable, most) + 1
 

@@ -355,9 +355,7 @@ def _plan_without_cache(
 
 
 def _held_part(held: int) -> list[MemoryPart]:
-    return (
-        [MemoryPart(HELD, held, "the driver's context, kernels, and whatever else this process uses")] if held else []
-    )
+    return [MemoryPart(HELD, held, "the driver's context, kernels, and other memory of this process")] if held else []
 
 
 def _note_groups(planner: _Planner, groups: tuple[CacheGroup, ...]) -> None:

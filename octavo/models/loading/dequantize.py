@@ -1,4 +1,4 @@
-"""From GGUF's blocks to floats."""
+"""Dequantises GGUF blocks."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ SUPPORTED = ("F32", "F16", "BF16", *QUANTIZED)
 
 
 def dequantize(rows: _Bytes, tensor: GGUFTensor) -> torch.Tensor:
-    """Rows of a tensor of a type in :data:`SUPPORTED`, as floats; does no parallel work of its own.
+    """Dequantise rows of a tensor of a type in :data:`SUPPORTED`; single-threaded.
 
     Args:
-        rows: ``[R, bytes a row]``.
+        rows: ``[R, bytes per row]``.
 
     Returns:
-        ``[R, N]``, float32 for what was quantised and the type as stored for what was not. It may share memory.
+        ``[R, N]``, float32 for quantised types, else the stored type. It may share memory with ``rows``.
     """
     plain = _PLAIN.get(tensor.type_name)
     if plain is not None:
@@ -46,7 +46,7 @@ def _q4_0(rows: _Bytes) -> NDArray[np.float32]:
 
 
 def _q4_1(rows: _Bytes) -> NDArray[np.float32]:
-    """``scale · q + least``; a block is two float16 and 32 four-bit numbers."""
+    """``scale · q + minimum``; a block is two float16 values and 32 four-bit numbers."""
     blocks = rows.reshape(-1, 20)
     values = _four_bits(blocks[:, 4:])
     values *= _halves(blocks[:, :2])
@@ -55,7 +55,7 @@ def _q4_1(rows: _Bytes) -> NDArray[np.float32]:
 
 
 def _four_bits(packed: _Bytes) -> NDArray[np.float32]:
-    """``[N, 16]`` bytes → ``[N, 32]`` numbers: all the low halves, then all the high ones."""
+    """``[N, 16]`` bytes → ``[N, 32]`` numbers: all low nibbles, then all high ones."""
     numbers = np.empty((len(packed), 32), np.uint8)
     np.bitwise_and(packed, 15, out=numbers[:, :16])
     np.right_shift(packed, 4, out=numbers[:, 16:])
@@ -73,5 +73,5 @@ _PLAIN: dict[str, tuple[type[np.generic], torch.dtype | None]] = {
     "BF16": (np.int16, torch.bfloat16),
 }
 
-# Three to four times as fast as the library's own, whose inner loops are 16 numbers long.
+# Three to four times faster than the library's own functions, whose inner loops have length 16.
 _OWN: dict[str, Callable[[_Bytes], NDArray[np.float32]]] = {"Q4_0": _q4_0, "Q4_1": _q4_1}
