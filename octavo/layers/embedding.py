@@ -26,7 +26,7 @@ class Embedding(nn.Module):
 
     @contextmanager
     def replacing(self, places: torch.Tensor, vectors: torch.Tensor) -> Iterator[None]:
-        """A context that replaces the output at ``places``, ``[n]`` int64, by ``vectors``, ``[n, hidden]``, unscaled."""
+        """A context that replaces the output at ``places``, ``[n]``, by ``vectors``, ``[n, hidden]``, unscaled."""
         self._replaced = places, vectors
         try:
             yield
