@@ -6,7 +6,7 @@ from html import escape
 
 _WIDTH, _BAR_HEIGHT, _ROW_HEIGHT, _MARGIN = 760, 26, 58, 12
 _LEGEND_COLUMN, _LEGEND_ROW = 187, 20
-# Distinguishable for colour-blind readers, on light and dark backgrounds (Okabe and Ito, "Color Universal Design", 2008).
+# Distinguishable with colour blindness, on light and dark grounds (Okabe and Ito, "Color Universal Design", 2008).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a900", "#7a5195", "#3b7a57")
 _GAP_COLOUR = "#9a9a9a"
 _STYLE = """\
