@@ -1,7 +1,6 @@
-"""The best a device does in plain reading and plain multiplying: what everything else is held against.
+"""Measures a device's ceilings: read bandwidth and GEMM rate, with which all other measurements are compared.
 
-``python -m octavo.bench.ceilings`` measures in a process of its own and prints JSON, so that nothing of it stays on the
-device.
+``python -m octavo.bench.ceilings`` measures in a separate process and prints JSON, so that nothing stays on the device.
 """
 
 import argparse
@@ -21,7 +20,7 @@ _REPEATS = 10
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """Read bandwidth and matrix rate; takes below a second.
+    """Measure read bandwidth and GEMM rate; takes less than a second.
 
     Args:
         dtype: type of the matrices.
@@ -32,7 +31,7 @@ def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
 
 
 def seconds_of(function: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call on the device: the median of some, after two that do not count."""
+    """Seconds of one call on the device: the median of several, after two warm-up calls."""
     return statistics.median([_seconds(function, device) for _ in range(_REPEATS + 2)][2:])
 
 
@@ -50,7 +49,7 @@ def _seconds(function: Callable[[], object], device: torch.device) -> float:
 
 
 def _read_bandwidth(device: torch.device) -> float:
-    """Bytes a second of the fastest of several ways to read a buffer much larger than the caches."""
+    """Bytes/s of the fastest of several reductions over a buffer much larger than the caches."""
     free, _ = torch.cuda.mem_get_info(device)
     rows = torch.zeros(min(_READ_BYTES, free // 2) // (4 * 4096), 4096, device=device)
     ways: list[Callable[[], object]] = [rows.sum, rows.amax, lambda: rows.sum(1), lambda: rows.amax(1)]
@@ -58,7 +57,7 @@ def _read_bandwidth(device: torch.device) -> float:
 
 
 def _matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    # Numbers as a model has them: products of zeros draw less power and run faster than any real ones.
+    # Realistic values: GEMMs of zeros draw less power and run faster than real ones.
     a, b = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
     return 2.0 * size**3 / seconds_of(lambda: torch.matmul(a, b), device)
 

@@ -1,4 +1,4 @@
-"""Prompts from files on this machine: conversations as ShareGPT has them, and one prompt a line."""
+"""Prompts from local files: ShareGPT conversations, or one prompt per line."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from octavo.errors import ConfigError
 DatasetName = Literal["sharegpt", "custom"]
 Encode = Callable[[str], list[int]]
 
-# Conversations with fewer or more tokens than these tell little about a server.
+# Conversations outside these lengths are skipped; they say little about a server.
 _MIN_TOKENS, _MAX_PROMPT_TOKENS, _MAX_TOKENS = 4, 1024, 2048
 
 
@@ -23,11 +23,11 @@ class Dataset:
 
     Attributes:
         name: ``sharegpt``: a JSON list of conversations, of which the first message is the prompt and the second tells
-            the answer's length. ``custom``: JSON lines, or a JSON list, with ``prompt`` and perhaps ``output_tokens``.
+            the answer's length. ``custom``: JSON lines, or a JSON list, with ``prompt`` and maybe ``output_tokens``.
         path: the file.
-        output_len: tokens to generate, whatever the file says; None goes by the file.
+        output_len: tokens to generate, overriding the file; None uses the file's.
         is_shuffled: prompts are drawn in random order.
-        may_repeat: a file with too few prompts is used again and again.
+        may_repeat: repeat the prompts if the file has too few.
     """
 
     name: DatasetName
@@ -40,7 +40,7 @@ class Dataset:
         """The first ``count`` prompts that fit; fewer if the file has no more and may not be repeated.
 
         Raises:
-            ConfigError: the file cannot be read, or holds no prompts.
+            ConfigError: the file cannot be read, or has no prompts.
         """
         entries = self._entries()
         if self.is_shuffled:

@@ -1,4 +1,4 @@
-"""Engines measured against each other and against what the device allows, each turn in a fresh process."""
+"""``octavo bench engine``: compares engines with each other and with the device's limit, in fresh processes."""
 
 import json
 import os
@@ -24,9 +24,9 @@ class Engine:
     """An engine with vLLM's offline interface.
 
     Attributes:
-        module: that has ``LLM`` and ``SamplingParams``.
+        module: the module with ``LLM`` and ``SamplingParams``.
         settings: keyword arguments of ``LLM``.
-        python: the interpreter that has the module.
+        python: the interpreter in which the module is installed.
     """
 
     module: str
@@ -39,8 +39,8 @@ class Samples:
     """All repetitions of one call.
 
     Attributes:
-        seconds: what each took, in order.
-        input_lens, output_lens: tokens of its requests; the same in every repetition.
+        seconds: duration of each, in order.
+        input_lens, output_lens: tokens of the requests; the same in every repetition.
     """
 
     input_lens: list[int]
@@ -50,13 +50,13 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one process measured.
+    """Measurements of one process.
 
     Attributes:
         version: of the module.
         phases: seconds of the interpreter's start, the import, the engine's start and the first call.
-        start_notes: what the engine itself said about its start.
-        samples: by the names of :func:`octavo.bench.engine_turn.draw_calls`.
+        start_notes: lines that the engine logged about its startup phases.
+        samples: by the names in :func:`octavo.bench.engine_turn.draw_calls`.
     """
 
     version: str
@@ -66,17 +66,17 @@ class Turn:
 
 
 def run_turn(engine: Engine, cases: Sequence[str], scale: float, token_ids: tuple[int, int]) -> Turn:
-    """Start an engine, run the cases, end it. What it says goes to standard error.
+    """Start an engine, run the cases, end it. Its output goes to standard error.
 
     Args:
-        token_ids: first token id of prompts, and the one after the last.
+        token_ids: range of token ids in prompts, as (first, end).
 
     Raises:
-        EngineDeadError: it did not come to a result.
+        EngineDeadError: it ended without a result.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
         result = Path(folder) / "result.json"
-        # A copy, because a script's own folder is where Python looks for modules first.
+        # Run a copy: Python looks for modules in a script's own folder first.
         script = shutil.copy(engine_turn.__file__, folder)
         job = {
             "module": engine.module,
@@ -105,7 +105,7 @@ def run_turn(engine: Engine, cases: Sequence[str], scale: float, token_ids: tupl
 
 
 def measure_ceilings_apart(device: str, dtype: str, num_threads: int | None) -> dict[str, Any]:
-    """The device's name and ceilings, measured in a process that is gone afterwards.
+    """The device's name and ceilings, measured in a separate process.
 
     Raises:
         EngineDeadError: it failed.
@@ -121,7 +121,7 @@ def measure_ceilings_apart(device: str, dtype: str, num_threads: int | None) -> 
 
 
 def environment(python: str) -> dict[str, str]:
-    """The environment of a process of ours, which finds this Octavo wherever it lies, or of somebody else's."""
+    """The environment of an engine's process; Octavo's own finds this copy of the package."""
     if python != sys.executable:
         return dict(os.environ)
     home = str(Path(__file__).parents[2])

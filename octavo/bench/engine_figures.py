@@ -1,4 +1,4 @@
-"""From seconds to figures, and the limit of each; names and formulas are those of ``docs/performance.md``."""
+"""Turns measured seconds into figures, each with its limit; names and formulas are in ``docs/performance.md``."""
 
 import statistics
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ class Figure:
     """One measured number.
 
     Attributes:
-        name: for files; ends in its unit.
-        title: for people, with its unit.
-        is_time: less is better; otherwise it is a rate, and more is.
-        limit: the best the device allows; None where that is not known.
+        name: key in files; ends in its unit.
+        title: title in tables, with its unit.
+        is_time: a time (less is better); otherwise a rate (more is better).
+        limit: the device's limit; None if unknown.
     """
 
     name: str
@@ -28,11 +28,11 @@ class Figure:
 
 
 def figures_of(startup: float, samples: Mapping[str, Samples], limits: ModelLimits) -> list[Figure]:
-    """All figures that the samples allow.
+    """All figures that can be computed from the samples.
 
     Args:
-        startup: seconds from the call of ``LLM`` until it is there.
-        samples: of :class:`octavo.bench.engine.Turn`.
+        startup: duration of the call of ``LLM``, in seconds.
+        samples: see :class:`octavo.bench.engine.Turn`.
     """
     figures = [Figure("startup_s", "start-up (s)", True, startup)]
     if "latency_1" in samples:

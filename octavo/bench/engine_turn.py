@@ -1,11 +1,11 @@
-"""One engine measured in a process of its own: ``python engine_turn.py < job.json``.
+"""Measures one engine in a separate process: ``python engine_turn.py < job.json``.
 
-Speaks vLLM's offline interface and uses the standard library alone, so that the Python of any engine runs it. A job:
+It uses vLLM's offline interface and only the standard library, so that any engine's Python can run it. A job:
 
     {"module": "vllm", "settings": {"model": …}, "cases": ["latency", …], "scale": 1.0, "token_ids": [1000, 100000],
      "started": seconds on the epoch clock, "result": file to write}
 
-Every prompt is drawn in the same order whichever cases run, so that the same job asks every engine the same.
+Prompts are drawn in the same order whichever cases run, so that a job is the same for every engine.
 """
 
 import importlib
@@ -29,8 +29,8 @@ class Call:
     """One call of ``generate``.
 
     Attributes:
-        case: which case it belongs to; ``warm-up`` runs always.
-        name: what is measured; calls of one name are repetitions.
+        case: the case that it belongs to; ``warm-up`` always runs.
+        name: the measurement; calls with the same name are repetitions.
         prompts: token ids.
         output_lens: tokens of each answer.
     """
@@ -42,11 +42,11 @@ class Call:
 
 
 def draw_calls(scale: float, token_ids: Sequence[int], seed: int = 0) -> Iterator[Call]:
-    """All calls of all cases, in order; a later one is drawn when it is asked for.
+    """All calls of all cases, in order, generated lazily.
 
     Args:
-        scale: shrinks batch sizes and counts, for small machines; 1 is the full measure.
-        token_ids: first token id to draw, and the one after the last.
+        scale: shrinks batch sizes and counts, for small machines; 1 is full size.
+        token_ids: range of token ids to draw from, as (first, end).
     """
     source = random.Random(seed)
 
@@ -74,7 +74,7 @@ def draw_calls(scale: float, token_ids: Sequence[int], seed: int = 0) -> Iterato
 
 
 class StartNotes(logging.Handler):
-    """Keeps what an engine logs about the phases of its start: lines that begin with "Start: "."""
+    """Keeps the lines that an engine logs about its startup phases; they begin with "Start: "."""
 
     def __init__(self, module: str) -> None:
         super().__init__(logging.INFO)
@@ -121,10 +121,10 @@ def main() -> None:
 
 
 def run_call(model: Any, make_params: Any, call: Call) -> float:
-    """Seconds that a call took.
+    """Duration of a call in seconds.
 
     Raises:
-        RuntimeError: an answer has another length than was asked for.
+        RuntimeError: an answer does not have the requested length.
     """
     inputs = [{"prompt_token_ids": prompt} for prompt in call.prompts]
     params = [

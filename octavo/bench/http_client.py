@@ -1,7 +1,7 @@
-"""A lean HTTP/1.1 client for load generation: it must not be what is measured.
+"""A lean HTTP/1.1 client for load generation, so that the client is not what is measured.
 
-Connections are kept and used again. Only what a load generator meets is there: POST and GET, bodies of a known
-length, chunked or until the connection closes; no redirects, no compression.
+Connections are reused. It supports only what a load generator needs: POST and GET, bodies of a known length, chunked,
+or until the connection closes; no redirects, no compression.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _PIECE = 1 << 16
 
 
 class HttpError(OSError):
-    """The other side did not keep to the protocol, or closed the connection early."""
+    """The server violated the protocol, or closed the connection early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Connection:
 
 @dataclass(slots=True)
 class Response:
-    """An answer whose body is read piece by piece.
+    """A response whose body is read in pieces.
 
     Attributes:
         is_complete: whether the body was read to its end.
@@ -44,15 +44,15 @@ class Response:
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the connection can carry another request."""
+        """Whether the connection can be reused."""
         is_framed = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "")
         return self.is_complete and is_framed and self.headers.get("connection", "").lower() != "close"
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes.
+        """The body, in pieces as they arrive.
 
         Raises:
-            HttpError: it ended early.
+            HttpError: the body ended early.
         """
         try:
             if "chunked" in self.headers.get("transfer-encoding", ""):
@@ -89,7 +89,7 @@ class HttpClient:
         verify: check the certificate of an https server.
 
     Raises:
-        ConfigError: the URL is none.
+        ConfigError: the URL is invalid.
     """
 
     def __init__(self, base_url: str, headers: Mapping[str, str] | None = None, *, verify: bool = True) -> None:
@@ -106,11 +106,11 @@ class HttpClient:
 
     @asynccontextmanager
     async def request(self, method: str, path: str, body: bytes = b"") -> AsyncGenerator[Response, None]:
-        """Send a request; leaving the block early closes the connection, which is how a client hangs up.
+        """Send a request; leaving the block before the body's end disconnects.
 
         Raises:
             OSError: the server cannot be reached.
-            HttpError: it closes the connection or sends something that is not HTTP.
+            HttpError: the server closes the connection or does not send HTTP.
         """
         head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._headers}"
         if body:
@@ -133,7 +133,7 @@ class HttpClient:
                 await writer.wait_closed()
 
     async def _exchange(self, message: bytes) -> tuple[_Connection, Response]:
-        """Send over an idle connection; should the server have closed it meanwhile, over a new one."""
+        """Send over an idle connection, or over a new one if the server has closed that."""
         while self._idle:
             connection = self._idle.popleft()
             try:

@@ -1,6 +1,6 @@
-"""Each kernel of a step beside the library's and beside what the device allows.
+"""``octavo bench kernels``: times each kernel of a step, the library's kernel, and the device's limit.
 
-A new kernel is one more entry in the ``CASES`` of the file it belongs to.
+To add a kernel, add an entry to ``CASES`` in one of the ``kernels_*.py`` files.
 """
 
 import gc
@@ -19,7 +19,7 @@ CASES: tuple[KernelCase, ...] = (*kernels_products.CASES, *kernels_attention.CAS
 
 
 def cases_for(setting: Setting, name_part: str) -> list[KernelCase]:
-    """The cases of a setting's phase whose names hold some text."""
+    """The cases of a setting's phase whose names contain a text."""
     return [case for case in CASES if setting.phase in case.phases and name_part.lower() in case.name.lower()]
 
 
@@ -29,7 +29,7 @@ def is_possible(case: KernelCase, setting: Setting) -> bool:
 
 
 def measure(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str, Any]:
-    """One kernel's figures, in seconds, with all samples; a failure is a figure's ``error``."""
+    """One kernel's figures, in seconds, with all samples; a failure is recorded as ``error``."""
     figures: dict[str, Any] = {
         "name": case.name,
         "times": case.times(setting.config.num_layers),
@@ -71,14 +71,14 @@ def _measure(work: Work, setting: Setting, ceilings: Ceilings) -> dict[str, Any]
 
 
 def free_memory(device: torch.device) -> None:
-    """Give back what the last case used."""
+    """Release the memory of the last case."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def last_cache_bytes(device: torch.device) -> int:
-    """Size of the cache that memory must exceed to be read from memory; a guess for CPUs."""
+    """Size of the device's last-level cache; a guess for CPUs."""
     if device.type == "cuda":
         size: int = torch.cuda.get_device_properties(device).L2_cache_size
         return size
@@ -89,8 +89,8 @@ def settings_of(base: Setting, batches: Iterable[int], prefill_tokens: int) -> l
     """A decode step of each batch size, and a step of fresh prompts.
 
     Args:
-        base: whose model, types and context hold for all.
-        prefill_tokens: tokens of the prompts together, 0 for no such step; the longest is the context.
+        base: the setting that provides model, types and context.
+        prefill_tokens: tokens of all prompts together, 0 for no such step; a prompt is at most as long as the context.
     """
     settings = [replace(base, phase="decode", num_rows=batch) for batch in batches]
     if prefill_tokens:

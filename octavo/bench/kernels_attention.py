@@ -1,4 +1,4 @@
-"""Attention of a step, whole and in its parts."""
+"""Kernel cases: attention of a step, as a whole and its parts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _EPS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Requests with their cache, as the attention of one layer sees them.
+    """Inputs of one layer's attention: requests with their cache.
 
     Attributes:
         qkv: ``[T, (H + 2·Hkv)·D]``.
@@ -102,7 +102,7 @@ def _make_inputs(setting: Setting, tables: torch.Tensor, block_size: int) -> Att
 
 
 def _attention(setting: Setting) -> Work:
-    """Norms, rotation, storing and attending: all that stands between the two projections."""
+    """Norms, rotation, cache store and attention: everything between the QKV and the output projection."""
     batch = _make_batch(setting)
     backend = batch.backend
     plan = backend.plan(batch.inputs, setting.dtype)
@@ -127,7 +127,7 @@ def _attention(setting: Setting) -> Work:
 
 
 def _sdpa(setting: Setting, num_copies: int) -> dict[str, Run]:
-    """PyTorch's attention on dense keys and values: no pages, no norms, no rotation, nothing stored."""
+    """PyTorch's attention on dense keys and values: no pages, norms, rotation or cache store."""
     config, num_rows, context = setting.config, setting.num_rows, setting.context
     num_queries = 1 if setting.phase == "decode" else context
     q = setting.random(num_rows, config.num_heads, num_queries, config.head_dim)

@@ -1,4 +1,4 @@
-"""What a kernel is measured on."""
+"""Definitions for kernel cases: the step (setting), the work, and the case."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from octavo.hub.model_config import ModelConfig
 
 Phase = Literal["decode", "prefill"]
 Run = Callable[[int], object]
-"""Runs once, on the copy of the memory with the given number."""
+"""Runs once, on the copy of the memory with the given index."""
 
 _CACHES_EXCEEDED = 3
 _MOST_COPIES = 64
@@ -21,9 +21,9 @@ class Setting:
     """A step of one model.
 
     Attributes:
-        num_rows: requests: each decodes a token, or each is a fresh prompt.
-        context: tokens of each request, the step's included.
-        cache_bytes: size of the device's last cache.
+        num_rows: number of requests; all decode a token, or all are fresh prompts.
+        context: tokens per request, including the step's.
+        cache_bytes: size of the device's last-level cache.
     """
 
     config: ModelConfig
@@ -36,23 +36,23 @@ class Setting:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the step."""
+        """Number of tokens in the step."""
         return self.num_rows if self.phase == "decode" else self.num_rows * self.context
 
     def random(self, *shape: int) -> torch.Tensor:
-        """Normal numbers of the model's type."""
+        """Normally distributed values of the model's type."""
         return torch.randn(*shape, dtype=self.dtype, device=self.device)
 
     def weight(self, num_outputs: int, num_inputs: int) -> torch.Tensor:
-        """A weight that keeps the size of what it is applied to."""
+        """A random weight that preserves the scale of its input."""
         return self.random(num_outputs, num_inputs).mul_(num_inputs**-0.5)
 
     def indices(self, values: list[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        """Whole numbers on the device."""
+        """Integers on the device."""
         return torch.tensor(values, dtype=dtype, device=self.device)
 
     def copies(self, num_bytes: int) -> int:
-        """How many copies of so much memory must take turns so that none is found in the cache."""
+        """Number of copies to alternate between so that none of them is in the cache."""
         return max(1, min(_MOST_COPIES, -(-_CACHES_EXCEEDED * self.cache_bytes // max(num_bytes, 1))))
 
 
@@ -62,10 +62,10 @@ class Work:
 
     Attributes:
         run: Octavo's kernel.
-        num_bytes: least bytes to read and write.
-        num_operations: least operations in matrix products.
-        libraries: other implementations by name, for the same result.
-        num_copies: copies of weights or caches that take turns.
+        num_bytes: minimum number of bytes to read and write.
+        num_operations: minimum number of GEMM operations.
+        libraries: other implementations of the same result, by name.
+        num_copies: copies of weights or caches to alternate between.
     """
 
     run: Run
@@ -81,9 +81,9 @@ class KernelCase:
 
     Attributes:
         make: allocates and returns the work.
-        times: how often a step runs it, by the number of layers; 0 where another case includes it.
-        phases: in which it occurs.
-        needs_gpu: whether there is none for the CPU.
+        times: how often a step runs it, given the number of layers; 0 if another case includes it.
+        phases: phases in which it occurs.
+        needs_gpu: whether it has no CPU version.
     """
 
     name: str
@@ -94,12 +94,12 @@ class KernelCase:
 
 
 def each_layer(num_layers: int) -> int:
-    """Once a layer."""
+    """Once per layer."""
     return num_layers
 
 
 def each_step(num_layers: int) -> int:
-    """Once a step."""
+    """Once per step."""
     return 1
 
 

@@ -1,4 +1,4 @@
-"""Matrix products of a step."""
+"""Kernel cases: the GEMMs of a step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ _GATES: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 def _product(setting: Setting, num_rows: int, num_outputs: int, num_inputs: int, *, is_gated: bool = False) -> Work:
-    """Rows times a weight ``[outputs, inputs]``; gated ones halve their outputs."""
+    """A GEMM of rows with a weight ``[outputs, inputs]``; with a gate it has half as many outputs."""
     itemsize = setting.dtype.itemsize
     weight_bytes = num_outputs * num_inputs * itemsize
     weights = [setting.weight(num_outputs, num_inputs) for _ in range(setting.copies(weight_bytes))]
@@ -72,9 +72,9 @@ def _head(setting: Setting) -> Work:
 
 
 CASES = (
-    KernelCase("qkv product", _qkv, each_layer),
-    KernelCase("output product", _o, each_layer),
-    KernelCase("gate and up product, activation", _gate_up, each_layer),
-    KernelCase("down product", _down, each_layer),
+    KernelCase("QKV GEMM", _qkv, each_layer),
+    KernelCase("output GEMM", _o, each_layer),
+    KernelCase("gate and up GEMM, activation", _gate_up, each_layer),
+    KernelCase("down GEMM", _down, each_layer),
     KernelCase("head", _head, each_step),
 )

@@ -1,4 +1,4 @@
-"""Everything of a step that is neither a product with weights nor attention."""
+"""Kernel cases: everything in a step other than GEMMs and attention."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def _activation(setting: Setting) -> Work:
 
 
 def _sampling(params: SamplingParams) -> Callable[[Setting], Work]:
-    """One token a row from fresh logits."""
+    """Sample one token per row from fresh logits."""
 
     def make(setting: Setting) -> Work:
         num_rows, vocab_size = setting.num_rows, setting.config.vocab_size
@@ -93,14 +93,14 @@ def _torch_sampling(logits: list[torch.Tensor], params: SamplingParams) -> dict[
             ordered, order = weights.sort(-1, descending=True)
             ordered.masked_fill_(ordered.cumsum(-1) - ordered > params.top_p, 0)
             weights = torch.zeros_like(weights).scatter_(-1, order, ordered)
-        # The likeliest of exponential waiting times: a multinomial draw that a graph can hold.
+        # Exponential race: a multinomial draw that can be captured in a graph.
         return weights.div_(torch.empty_like(weights).exponential_()).argmax(-1)
 
     return {"sort, softmax, draw" if params.top_p < 1 else "softmax, draw": draw}
 
 
 def _inputs(setting: Setting) -> Work:
-    """From the batch's state to what the model reads, and back to the state with the new tokens."""
+    """From batch state to model inputs, and from sampled tokens back to batch state."""
     from octavo.kernels.triton.inputs import append_tokens, prepare_inputs
 
     num_rows, num_tokens, context = setting.num_rows, setting.num_tokens, setting.context
@@ -116,7 +116,7 @@ def _inputs(setting: Setting) -> Work:
     query_starts, seq_lens = setting.indices([0] * (num_rows + 1)), setting.indices([0] * num_rows)
     last_tokens, sampled = (setting.indices([0] * num_rows, torch.int64) for _ in range(2))
     samples, out_tokens = setting.indices([1] * num_rows), setting.indices([0] * num_rows)
-    # Runs must not move the state on: a copy that nobody reads is advanced.
+    # Runs must not change the state that they read, so they advance a copy.
     advanced = num_computed.clone()
 
     def run(copy: int) -> None:

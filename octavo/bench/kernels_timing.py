@@ -1,4 +1,4 @@
-"""How long a kernel takes, alone on its device."""
+"""Times a kernel that has the device to itself."""
 
 import itertools
 import statistics
@@ -17,16 +17,16 @@ _LEAST_CPU_SAMPLES, _MOST_CPU_SAMPLES = 3, 200
 
 
 def time_run(run: Run, num_copies: int, device: torch.device) -> list[float]:
-    """Seconds of one run, measured several times; their median is the figure.
+    """Seconds of one run, measured several times; the figure is the median.
 
-    On a GPU some runs are captured in a graph, one after another over all copies, so that nothing but the device's own
-    time is measured, with whatever overlap of neighbours the kernel allows.
+    On a GPU, consecutive runs over all copies are captured in a graph, so that only device time is measured, including
+    the overlap with neighbours that the kernel allows.
     """
     return _time_on_cpu(run, num_copies) if device.type == "cpu" else _time_on_gpu(run, num_copies)
 
 
 def median(samples: list[float]) -> float:
-    """The figure of some samples."""
+    """The median of samples."""
     return statistics.median(samples)
 
 

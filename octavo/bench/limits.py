@@ -1,4 +1,4 @@
-"""What a device allows: least seconds for a model's work, from bytes and operations over measured ceilings.
+"""The device's limit (roofline): minimum seconds for a model's work, from bytes, operations and measured ceilings.
 
 The formulas are explained in ``docs/performance.md``.
 """
@@ -14,26 +14,26 @@ from octavo.planning.memory import parameters_read_per_token
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The best a device was seen to do.
+    """A device's measured ceilings.
 
     Attributes:
-        read_bandwidth: bytes a second read from its memory.
-        matmul_rate: operations a second in large matrix products of the compute type, two a multiply-add.
+        read_bandwidth: bytes/s read from its memory.
+        matmul_rate: FLOP/s of large GEMMs in the compute type; a multiply-add counts as two.
     """
 
     read_bandwidth: float
     matmul_rate: float
 
     def seconds(self, num_bytes: float, num_operations: float) -> float:
-        """Least time for work that overlaps reading and computing perfectly."""
+        """Minimum time for work that overlaps reads and computation perfectly."""
         return max(num_bytes / self.read_bandwidth, num_operations / self.matmul_rate)
 
 
 class ModelLimits:
-    """Least seconds for parts of a dense decoder's work.
+    """Minimum seconds for parts of a dense decoder's work.
 
     Args:
-        itemsize: bytes of a weight and of a cached value.
+        itemsize: bytes per weight and per cached value.
     """
 
     def __init__(self, config: ModelConfig, itemsize: int, ceilings: Ceilings) -> None:
@@ -43,15 +43,15 @@ class ModelLimits:
         self._layer_parameters = parameters_read_per_token(config) - self._head_parameters
         window = config.sliding_window
         self._windows = [window if kind == "sliding_attention" else None for kind in config.layer_types]
-        # A query meets a key in a product with it and one with its value.
+        # Per query and key: a dot product with the key, and a multiply-add with the value.
         self._pair_operations = 4 * config.num_heads * config.head_dim
         self._key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize
 
     def decode_step(self, contexts: Sequence[int]) -> float:
-        """One step of one token a request.
+        """A decode step with one token per request.
 
         Args:
-            contexts: tokens that each request's query sees, itself included.
+            contexts: tokens that each request's query attends to, itself included.
         """
         num_rows = len(contexts)
         num_keys = sum(self._num_visible(context) for context in contexts)
@@ -62,11 +62,11 @@ class ModelLimits:
         )
 
     def prefill(self, input_lens: Sequence[int]) -> float:
-        """Prompts computed from nothing up to their first new token."""
+        """Prompts computed without a cached prefix, up to their first new token."""
         return self.generate(input_lens, [1] * len(input_lens))
 
     def generate(self, input_lens: Sequence[int], output_lens: Sequence[int]) -> float:
-        """Requests that are all there at the start, in whatever steps serve them best."""
+        """Requests that are all available at the start, in the best possible steps."""
         num_steps = max(output_lens)
         num_tokens = sum(input_lens) + sum(output_lens) - len(output_lens)
         pairs = sum(self._num_pairs(length) for length in input_lens)
@@ -83,15 +83,15 @@ class ModelLimits:
         )
 
     def _products(self, num_parameters: int, num_rows: int, num_steps: int) -> float:
-        """Products of rows with weights that every step reads once."""
+        """GEMMs of rows with weights, which every step reads once."""
         return self._ceilings.seconds(num_steps * num_parameters * self._itemsize, 2 * num_parameters * num_rows)
 
     def _num_visible(self, context: int) -> int:
-        """Keys that a query sees, over all layers."""
+        """Number of keys that a query attends to, over all layers."""
         return sum(context if window is None else min(context, window) for window in self._windows)
 
     def _num_pairs(self, length: int) -> int:
-        """Queries and keys of a prompt that meet, over all layers."""
+        """Number of query-key pairs of a prompt, over all layers."""
         return sum(_causal_pairs(length, window) for window in self._windows)
 
 
@@ -102,6 +102,6 @@ def _causal_pairs(length: int, window: int | None) -> int:
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of a number of a type by torch's name."""
+    """Item size in bytes of a torch type, by name."""
     itemsize: int = getattr(torch, dtype).itemsize
     return itemsize

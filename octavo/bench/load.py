@@ -1,4 +1,4 @@
-"""A load generator for servers with OpenAI's protocol: sends requests on time and clocks their answers."""
+"""A load generator for servers with OpenAI's protocol: sends requests on schedule and times their answers."""
 
 import asyncio
 import json
@@ -21,8 +21,8 @@ class LoadRequest:
 
     Attributes:
         body: JSON of a streaming request.
-        prompt_len: tokens of the prompt, should the server not tell.
-        abort_after: events with text after which to hang up; None reads to the end.
+        prompt_len: tokens of the prompt, used if the server does not report it.
+        abort_after: number of events with text after which to disconnect; None reads to the end.
     """
 
     body: bytes
@@ -32,14 +32,14 @@ class LoadRequest:
 
 @dataclass(slots=True)
 class Record:
-    """How one request went. Times are in seconds.
+    """Measurements of one request. Times are in seconds.
 
     Attributes:
         start: when it was sent, on the load's clock.
-        ttft: to the first event with text; None if there was none.
-        latency: to the end.
-        itl: gaps between successive events with text.
-        output_tokens: as the server counts them, else events with text.
+        ttft: time to the first event with text; None if there was none.
+        latency: time to the end.
+        itl: gaps between consecutive events with text.
+        output_tokens: the server's count, else the number of events with text.
     """
 
     prompt_tokens: int
@@ -53,7 +53,7 @@ class Record:
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token after the first; None without a second one."""
+        """Time per output token after the first; None for fewer than two tokens."""
         if self.ttft is None or self.output_tokens < 2:
             return None
         return (self.latency - self.ttft) / (self.output_tokens - 1)
@@ -71,9 +71,9 @@ async def run_load(
     """Send every request at its time and wait for all answers.
 
     Args:
-        path: of the route, as ``/v1/completions``.
+        path: the route, such as ``/v1/completions``.
         arrivals: seconds from the start, ascending, one per request.
-        max_concurrency: most requests in flight; later ones wait and their clock starts when they are sent.
+        max_concurrency: maximum number of requests in flight; later ones wait, and are timed from when they are sent.
         on_done: called with each record, for progress.
     """
     gate = asyncio.Semaphore(max_concurrency) if max_concurrency is not None else None
@@ -145,7 +145,7 @@ def _parse(event: bytes) -> dict[str, Any]:
 
 
 class _Clock:
-    """Takes the times of one answer's events."""
+    """Times the events of one answer."""
 
     def __init__(self, record: Record, sent: float) -> None:
         self._record = record
@@ -154,7 +154,7 @@ class _Clock:
         self.num_events = 0
 
     def count(self, event: dict[str, Any], now: float) -> None:
-        """Account for an event that came ``now``."""
+        """Record an event that arrived ``now``."""
         record = self._record
         if "error" in event:
             record.error = f"error within the answer: {event['error']}"
@@ -177,7 +177,7 @@ class _Clock:
 
 
 def choose_aborts(count: int, fraction: float, longest: int, seed: int) -> list[int | None]:
-    """After how many events each request hangs up: a random ``fraction`` of them does, at a random place."""
+    """The number of events after which each request disconnects; a random ``fraction`` of them does."""
     source = random.Random(seed)
     chosen = set(source.sample(range(count), round(count * fraction)))
     return [source.randint(1, max(1, longest)) if index in chosen else None for index in range(count)]

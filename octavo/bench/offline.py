@@ -1,4 +1,4 @@
-"""Latency and throughput of a model in this process."""
+"""Measures latency and throughput of a model in this process."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ LATENCY_PERCENTS = (10.0, 25.0, 50.0, 75.0, 90.0, 99.0)
 
 
 class OfflineModel(Protocol):
-    """What is measured: :class:`octavo.llm.LLM`, or anything with its ``generate``."""
+    """The engine to measure: :class:`octavo.llm.LLM`, or any object with its ``generate``."""
 
     def generate(
         self,
@@ -28,12 +28,12 @@ class OfflineModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LatencyResult:
-    """Seconds that each repetition took."""
+    """Durations of the repetitions, in seconds."""
 
     latencies: tuple[float, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The figures under vLLM's names."""
+        """The figures with vLLM's names."""
         ordered = sorted(self.latencies)
         return {
             "avg_latency": sum(ordered) / len(ordered),
@@ -42,7 +42,7 @@ class LatencyResult:
         }
 
     def table(self) -> str:
-        """The figures for people."""
+        """The figures as text."""
         ordered = sorted(self.latencies)
         lines = [f"average {sum(ordered) / len(ordered):.4f} s"]
         lines += [f"{percent_name(percent):<7} {percentile(ordered, percent):.4f} s" for percent in LATENCY_PERCENTS]
@@ -51,7 +51,7 @@ class LatencyResult:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputResult:
-    """A batch of requests as a whole; ``elapsed`` in seconds, counts in tokens."""
+    """Throughput of all requests together; ``elapsed`` in seconds, counts in tokens."""
 
     elapsed: float
     num_requests: int
@@ -59,7 +59,7 @@ class ThroughputResult:
     num_output_tokens: int
 
     def as_json(self) -> dict[str, Any]:
-        """The figures under vLLM's names."""
+        """The figures with vLLM's names."""
         total = self.num_prompt_tokens + self.num_output_tokens
         return {
             "elapsed_time": self.elapsed,
@@ -73,7 +73,7 @@ class ThroughputResult:
         }
 
     def table(self) -> str:
-        """The figures for people."""
+        """The figures as text."""
         figures = self.as_json()
         return (
             f"{self.num_requests} requests in {self.elapsed:.2f} s: {figures['requests_per_second']:.2f} requests/s, "
@@ -89,7 +89,7 @@ def measure_latency(
     """Time one batch after another; the first ``num_warmups`` do not count.
 
     Args:
-        batches: fresh prompts for every repetition, so that no prefix is found in the cache.
+        batches: different prompts for every repetition, so that there are no prefix-cache hits.
         n: completions of each prompt.
     """
     latencies = []
@@ -123,7 +123,7 @@ def _prompts(batch: Sequence[BenchPrompt]) -> list[PromptType]:
 
 
 def _params(batch: Sequence[BenchPrompt], n: int, detokenize: bool) -> list[SamplingParams]:
-    """Answers of exactly the wanted lengths."""
+    """Sampling parameters for answers of exactly the given lengths."""
     return [
         SamplingParams(n=n, temperature=1.0, ignore_eos=True, max_tokens=prompt.output_len, detokenize=detokenize)
         for prompt in batch

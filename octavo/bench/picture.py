@@ -1,4 +1,4 @@
-"""Stacked bars as SVG: where the time of a step goes."""
+"""Draws stacked bars as SVG: where the time of a step goes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from html import escape
 
 _WIDTH, _BAR_HEIGHT, _ROW_HEIGHT, _MARGIN = 760, 26, 58, 12
 _LEGEND_COLUMN, _LEGEND_ROW = 187, 20
-# Told apart by most eyes, and on light and dark grounds (Okabe and Ito, "Color Universal Design", 2008).
+# Distinguishable with colour blindness, on light and dark grounds (Okabe and Ito, "Color Universal Design", 2008).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a900", "#7a5195", "#3b7a57")
 _GAP_COLOUR = "#9a9a9a"
 _STYLE = """\
@@ -21,8 +21,8 @@ class Bar:
     """One whole and its parts.
 
     Attributes:
-        title: stands above the bar.
-        parts: milliseconds by name, in order; ``gaps`` are grey.
+        title: text above the bar.
+        parts: milliseconds by name, in order; ``gaps`` is grey.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Runs an engine under torch's profiler, in a steady state that stands for a case."""
+"""``octavo profile``: runs an engine under torch's profiler in the steady state of a case."""
 
 import random
 import time
@@ -14,17 +14,17 @@ from octavo.records import EngineRequest, SamplingParams
 
 Case = Literal["decode", "prefill", "mixed"]
 WINDOW = "octavo: steps"
-"""Name of the trace's event that spans the steps that count."""
+"""Name of the trace event that spans the measured steps."""
 
 _MIXED_OUTPUT_LEN = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What runs while it is profiled: as many requests in flight as there is room for, or wanted.
+    """The load while profiling: as many requests in flight as fit, or as requested.
 
     Attributes:
-        case: ``decode``: all requests decode; ``prefill``: only prompts; ``mixed``: requests come as others end.
+        case: ``decode``: all requests decode; ``prefill``: only prompts; ``mixed``: new requests replace ended ones.
         batch: requests in flight.
         input_len: tokens of each prompt.
     """
@@ -36,7 +36,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRun:
-    """Seconds that the steps took, without the profiler and with it."""
+    """Durations of the steps without and with the profiler, in seconds."""
 
     num_steps: int
     plain_seconds: float
@@ -47,7 +47,7 @@ def profile_engine(engine: EngineCore, load: Load, num_steps: int, trace: Path) 
     """Bring the engine into the case's steady state, time some steps, then profile as many.
 
     Args:
-        trace: where the Chrome trace goes; ``.json`` or ``.json.gz``.
+        trace: path of the Chrome trace; ``.json`` or ``.json.gz``.
 
     Raises:
         InvalidRequestError: a request does not fit the engine.
@@ -110,7 +110,7 @@ class _ClosedLoop:
             request = self._draw()
             self._engine.add(request)
             self._in_flight.add(request.request_id)
-        # First tokens and ends; looking at every token would cost the host what no caller has to pay.
+        # Only first tokens and ends: looking at every token would add host time that real callers do not pay.
         for output in self._engine.step().others:
             self._started.add(output.request_id)
             if output.finish_reason is not None:
@@ -122,7 +122,7 @@ class _ClosedLoop:
         self._num_requests += 1
         end = self._engine.info.vocab_size
         prompt = [self._random.randrange(end // 2, end) for _ in range(self._load.input_len)]
-        # Decoding outlives both runs: the timed one and the profiled one.
+        # Decoding lasts longer than both runs, the timed one and the profiled one.
         lengths = {
             "decode": self._engine.info.max_model_len - self._load.input_len,
             "prefill": 1,

@@ -1,4 +1,4 @@
-"""What a Chrome trace says about where the time went."""
+"""Summarises a Chrome trace: time by kernel and by group of kernels."""
 
 import gzip
 import json
@@ -12,30 +12,30 @@ Event = Mapping[str, Any]
 
 _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 _HOST_CATEGORIES = ("cpu_op",)
-# In order: the first that fits names the group.
+# In order: the first pattern that matches gives the group.
 _GROUPS = {
     "attention": r"attention|attend|flash|fmha|sdpa|_decode_kernel|prefill|aten::bmm",
     "sampling": r"sampl|survey|filter_kernel|_finish_kernel|arg_?max|top_?[kp]|sort|softmax|penal|logprob|draw|uniform",
     "inputs": r"prepare_inputs|append_tokens|memcpy|memset|_to_copy|aten::copy_|gather_kernel",
-    "products": r"linear|stream_kernel|gemm|gemv|nvjet|cutlass|matmul|splitk|cublas|::mm$|addmm",
+    "GEMM": r"linear|stream_kernel|gemm|gemv|nvjet|cutlass|matmul|splitk|cublas|::mm$|addmm",
     "norms": r"norm",
     "rotation": r"rope|rotary",
     "activations": r"gate|silu|gelu|act_and_mul",
 }
 _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _GROUPS.items()}
-GROUP_NAMES = ("products", "attention", "norms", "rotation", "activations", "sampling", "inputs", "other")
-"""All groups, the weightiest of most steps first."""
+GROUP_NAMES = ("GEMM", "attention", "norms", "rotation", "activations", "sampling", "inputs", "other")
+"""All groups, in the order of their usual share of a step."""
 
 _LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel, or one operator where there is no device, over the whole window.
+    """One kernel over the whole window, or one operator if there is no device.
 
     Attributes:
-        total: seconds from each start to each end.
-        own: seconds without those in which an earlier one still ran (or, of an operator, one that it called).
+        total: sum of durations in seconds.
+        own: the same without the time in which an earlier kernel still ran (for operators, one that it called).
     """
 
     name: str
@@ -50,8 +50,8 @@ class TraceSummary:
     """Seconds by kernel, the longest first.
 
     Attributes:
-        wall: of the window.
-        busy: in which any kernel ran.
+        wall: duration of the window.
+        busy: time in which any kernel ran.
     """
 
     wall: float
@@ -67,7 +67,7 @@ class TraceSummary:
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The events of a trace, packed or not."""
+    """The events of a trace file, gzipped or not."""
     packed = path.read_bytes()
     events: list[dict[str, Any]] = json.loads(gzip.decompress(packed) if path.suffix == ".gz" else packed)[
         "traceEvents"
@@ -76,7 +76,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
 
 
 def summarise_trace(events: Sequence[Event], window: str) -> TraceSummary:
-    """Sum up what ran within the event named ``window``: kernels, or operators if no kernel ran.
+    """Sum up the kernels within the event named ``window``, or operators if there are no kernels.
 
     Times of events are microseconds, as traces have them.
     """
@@ -103,7 +103,7 @@ def summarise_trace(events: Sequence[Event], window: str) -> TraceSummary:
 
 
 def group_of(name: str) -> str:
-    """What a kernel does for a step, told from its name."""
+    """The group of a kernel, by its name."""
     return next((group for group, pattern in _PATTERNS.items() if pattern.search(name)), "other")
 
 
@@ -111,7 +111,7 @@ def short_name(name: str) -> str:
     """A kernel's name without C++ decoration."""
     bare = re.sub(r"^void\s+", "", name).split("(")[0]
     if "<" in bare:
-        # What a template works with tells kernels of torch apart; what wraps it does not.
+        # torch's kernels are distinguished by their template arguments, not by the wrapping template.
         inner = re.findall(r"(\w*(?:[Ff]unctor|[Kk]ernel|[Oo]p|norm|gemm|fwd)\w*)", bare)
         bare = bare.split("<")[0].split("::")[-1] + (f" {inner[-1]}" if inner else "")
     return bare if len(bare) <= _LONGEST_NAME else bare[: _LONGEST_NAME - 1] + "…"
@@ -127,10 +127,10 @@ def _own_times(events: Iterable[Event]) -> Iterable[tuple[str, float, float]]:
 
 
 def _device_name(event: Event) -> str:
-    """A kernel's name; of a product with its grid, as one kernel serves weights of all shapes."""
+    """A kernel's name; for GEMMs with the grid, since one kernel serves weights of all shapes."""
     name = short_name(event["name"])
     grid = event.get("args", {}).get("grid")
-    return f"{name} {'×'.join(str(size) for size in grid)}" if grid and group_of(name) == "products" else name
+    return f"{name} {'×'.join(str(size) for size in grid)}" if grid and group_of(name) == "GEMM" else name
 
 
 def _self_times(events: Iterable[Event]) -> Iterable[tuple[str, float, float]]:

@@ -1,6 +1,6 @@
-"""Tables from files of results, so that no number in a document is typed by hand.
+"""Renders result files as tables, so that no number in a document is typed by hand.
 
-A page holds a place for each file, which :func:`fill_page` fills:
+A page has a placeholder for each file, which :func:`fill_page` fills:
 
     <!-- results: ../benchmarks/results/engine.json -->
     <!-- end of results -->
@@ -36,7 +36,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """A file that a benchmark wrote.
 
     Raises:
-        ConfigError: it is not there, or no such file.
+        ConfigError: the file does not exist or is not a result.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -83,10 +83,10 @@ class FilledPage:
 
 
 def fill_page(page: Path) -> FilledPage:
-    """Fill every place of a page from its files; a place whose files do not exist says so.
+    """Fill every placeholder of a page from its files; a placeholder without a file says so.
 
     Raises:
-        ConfigError: a file is no result, or the page cannot be read.
+        ConfigError: a file is not a result, or the page cannot be read.
     """
     try:
         text = page.read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def fill_page(page: Path) -> FilledPage:
 
 
 def profile_bar(result: Result) -> Bar:
-    """A profile's step as a bar, in milliseconds; all profiles name their parts in one order."""
+    """A profile's step as a bar, in milliseconds; parts have the same order in all profiles."""
     steps = result["num_steps"]
     seconds = {group["name"]: group["seconds"] for group in result["groups"]}
     parts = {name: seconds.get(name, 0.0) / steps * 1e3 for name in GROUP_NAMES}
@@ -167,7 +167,7 @@ def _kernel_tables(result: Result) -> list[Table]:
         rows.append(
             ["together, in one step", "", number(total * 1e6), number(least * 1e6), share(least, total), "", ""]
         )
-        headers = [part["title"], "a step", "µs", "limit", "of limit", "library", "ratio"]
+        headers = [part["title"], "per step", "µs", "limit", "of limit", "library", "ratio"]
         tables.append(Table(headers, rows))
     return tables
 
@@ -205,8 +205,8 @@ def _profile_tables(result: Result) -> list[Table]:
         for kernel in result["kernels"]
     ]
     return [
-        Table([f"{result['case']}, batch {result['batch']}", "µs a step", "share"], groups),
-        Table(["kernel", "a step", "µs a step", "µs each", "share"], kernels),
+        Table([f"{result['case']}, batch {result['batch']}", "µs per step", "share"], groups),
+        Table(["kernel", "per step", "µs per step", "µs each", "share"], kernels),
     ]
 
 

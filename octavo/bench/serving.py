@@ -1,4 +1,4 @@
-"""Figures of a served load: what the requests were, and what their records add up to."""
+"""Figures of ``octavo bench serve``: builds the requests and sums up their records."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ def _body(model: str, content: Mapping[str, Any], extra: Mapping[str, Any]) -> b
 
 @dataclass(frozen=True, slots=True)
 class ServingResult:
-    """What a load came to. Lengths in tokens, ``duration`` in seconds, summaries in milliseconds.
+    """Results of a load. Lengths in tokens, ``duration`` in seconds, summaries in milliseconds.
 
     Attributes:
-        goodput: requests a second that kept to the objectives; None without any.
-        metrics: a summary for each of :data:`METRICS` that was asked for.
+        goodput: requests/s that met the objectives; None without objectives.
+        metrics: a summary for each requested metric of :data:`METRICS`.
     """
 
     duration: float
@@ -53,7 +53,7 @@ class ServingResult:
     errors: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The figures under vLLM's names."""
+        """The figures with vLLM's names."""
         total = self.total_input_tokens + self.total_output_tokens
         result: dict[str, Any] = {
             "duration": self.duration,
@@ -75,7 +75,7 @@ class ServingResult:
         return result
 
     def table(self) -> str:
-        """The figures for people."""
+        """The figures as text."""
         lines = [
             f"{self.completed} requests done, {self.aborted} aborted, {self.failed} failed, in {self.duration:.2f} s",
             f"{self.completed / self.duration:.2f} requests/s, "
@@ -102,11 +102,11 @@ def summarise_records(
     percents: Sequence[float] = (90, 99),
     objectives: Mapping[str, float] | None = None,
 ) -> ServingResult:
-    """Add up the records of a load. Times are those of finished requests; aborted ones count only as tokens.
+    """Sum up the records of a load. Times are of finished requests; aborted ones count only with their tokens.
 
     Args:
         duration: seconds from the first request to the last answer.
-        objectives: most milliseconds for ``ttft``, ``tpot`` or ``e2el`` of a good request.
+        objectives: maximum milliseconds of ``ttft``, ``tpot`` or ``e2el`` for goodput.
     """
     done = [record for record in records if record.status == "done"]
     served = [record for record in records if record.status != "failed"]
@@ -132,10 +132,10 @@ def summarise_records(
 
 
 def parse_objectives(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Objectives such as ``ttft:200``, in milliseconds.
+    """Parse objectives such as ``ttft:200``, in milliseconds.
 
     Raises:
-        ConfigError: an unknown metric, or no number above 0.
+        ConfigError: an unknown metric, or a value that is not above 0.
     """
     objectives: dict[str, float] = {}
     for name, text in pairs:

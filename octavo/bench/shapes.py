@@ -1,4 +1,4 @@
-"""Shapes of public models by name, to measure with dummy weights what nobody has to download."""
+"""Shapes of public models by name, to benchmark with dummy weights without a download."""
 
 import json
 import tempfile
@@ -67,15 +67,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "torch_dtype": "float32",
     },
 }
-"""config.json of each, by name; ``tiny`` is nobody's model but quick anywhere."""
+"""config.json of each, by name; ``tiny`` is not a real model, and fast on any machine."""
 
 
 @contextmanager
 def model_path(model: str) -> Iterator[str]:
-    """A model as engines take it: a built-in shape becomes a folder for the time being, any other name stays.
+    """A model for engines to load: a temporary folder for a built-in shape, any other name unchanged.
 
     Args:
-        model: a name of :data:`SHAPES`, or whatever names a model elsewhere.
+        model: a name in :data:`SHAPES`, or any other model.
     """
     if model not in SHAPES:
         yield model

@@ -2,14 +2,14 @@
 
 
 class EventParser:
-    """Cuts a byte stream into the data of its events, wherever the stream's pieces begin and end."""
+    """Splits a byte stream into the data of its events, however the stream is cut into pieces."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of every event that ``piece`` completes; comments and other fields are left out."""
+        """The data of every event that ``piece`` completes; comments and other fields are ignored."""
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
         events = []

@@ -20,7 +20,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is told of many measurements, in their unit; all zero without any."""
+    """Summary of measurements, in their unit; all zero if there are none."""
 
     mean: float = 0.0
     median: float = 0.0

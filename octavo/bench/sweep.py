@@ -1,4 +1,4 @@
-"""Series of benchmarks: a server for each set of its flags, and runs against it for each set of theirs."""
+"""``octavo bench sweep``: a server for each set of server flags, and a benchmark run for each set of its own flags."""
 
 import contextlib
 import csv
@@ -24,7 +24,7 @@ def read_params(path: Path | None) -> dict[str, Params]:
     """Sets of flags by name, from a JSON list of objects or an object of objects; one empty set without a file.
 
     Raises:
-        ConfigError: the file cannot be read or holds something else.
+        ConfigError: the file cannot be read or has another form.
     """
     if path is None:
         return {"default": {}}
@@ -46,7 +46,7 @@ def _name_of(params: Any) -> str:
 
 
 def with_params(command: Sequence[str], params: Mapping[str, Any]) -> list[str]:
-    """A command with more flags; those that it has already are overridden by later ones."""
+    """A command with additional flags, which override its earlier ones."""
     result = list(command)
     for key, value in params.items():
         name, dot, field = key.partition(".")
@@ -63,7 +63,7 @@ def with_params(command: Sequence[str], params: Mapping[str, Any]) -> list[str]:
 
 
 def workload_levels(low: float, high: float, count: int, variable: WorkloadVariable) -> list[float]:
-    """``count`` levels spread evenly between two, without the two; whole numbers, once each, of concurrency."""
+    """``count`` evenly spaced levels between two, exclusive; distinct integers for concurrency."""
     step = (high - low) / (count + 1)
     levels = [low + step * (index + 1) for index in range(count)]
     if variable == "request_rate":
@@ -73,14 +73,14 @@ def workload_levels(low: float, high: float, count: int, variable: WorkloadVaria
 
 
 def workload_of(figures: Mapping[str, Any], variable: WorkloadVariable) -> float:
-    """The level that a measured run came to: requests a second, or requests in flight on average (Little's law)."""
+    """The level that a run achieved: requests/s, or mean requests in flight (Little's law)."""
     rate = float(figures["request_throughput"])
     return rate if variable == "request_rate" else rate * float(figures["mean_e2el_ms"]) / 1e3
 
 
 @contextlib.contextmanager
 def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server while the block runs, in a process group of its own that is ended with it.
+    """Run a server while the block runs, in a process group of its own that is ended afterwards.
 
     Raises:
         ConfigError: the command cannot be run.
@@ -111,7 +111,7 @@ def run_benchmark(command: Sequence[str], result: Path, server: subprocess.Popen
 
     Args:
         result: the JSON file that the benchmark writes.
-        log: the server's output, to name if it ends.
+        log: the server's output, named in the error if it ends.
 
     Raises:
         RequestFailedError: the server ended, or the benchmark failed or wrote nothing.
@@ -138,7 +138,7 @@ def run_benchmark(command: Sequence[str], result: Path, server: subprocess.Popen
 
 
 def write_summary(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write figures that are numbers or words as a table, a line for each run."""
+    """Write figures that are numbers or strings as a table, one line per run."""
     plain = [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
     names = list(dict.fromkeys(name for row in plain for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:

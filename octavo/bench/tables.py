@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; the first column names things, the others hold numbers."""
+    """Rows of cells; the first column has names, the others numbers."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def text(self) -> str:
-        """Columns set under each other."""
+        """The table as aligned text."""
         lines = [self.headers, *self.rows]
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.headers))]
         return "\n".join(
@@ -24,13 +24,13 @@ class Table:
         )
 
     def markdown(self) -> str:
-        """A table in Markdown."""
+        """The table in Markdown."""
         rule = ["---", *["---:"] * (len(self.headers) - 1)]
         return "\n".join("| " + " | ".join(line) + " |" for line in (self.headers, rule, *self.rows))
 
 
 def number(value: float | None) -> str:
-    """Three to four digits of a number; empty for none."""
+    """A number with three to four digits; empty for None."""
     if value is None:
         return ""
     size = abs(value)

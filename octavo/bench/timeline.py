@@ -1,4 +1,4 @@
-"""Pictures of a served load: when each request waited for what, and how long prompts and answers were.
+"""Pictures of a served load: a timeline of each request, and the distribution of prompt and answer lengths.
 
 Plotly and Matplotlib belong to the extra ``bench``; without them there is a warning and no picture.
 """
@@ -12,14 +12,14 @@ from octavo.bench.load import Record
 logger = logging.getLogger(__name__)
 
 Segment = tuple[int, float, float]
-"""A request's number, where a piece of its time begins, in seconds, and how long it is."""
+"""A request's index, the start of a segment of its time, and the segment's length, both in seconds."""
 
 
 def timeline_segments(records: Sequence[Record], thresholds_ms: Sequence[float]) -> dict[str, list[Segment]]:
-    """Pieces of the requests' time by what they were: time to the first token, and gaps between tokens by length.
+    """Segments of the requests' time by kind: time to the first token, and gaps between tokens by length.
 
     Args:
-        thresholds_ms: where classes of gaps end, in milliseconds, ascending.
+        thresholds_ms: upper bounds of the classes of gaps, in milliseconds, ascending.
     """
     bounds = [*thresholds_ms, float("inf")]
     names = ["ITL" if not thresholds_ms else f"ITL below {bound:g} ms" for bound in bounds]

@@ -1,4 +1,4 @@
-"""What a benchmark asks for: prompts, lengths and when they arrive."""
+"""Generates workloads: prompts, lengths and arrival times."""
 
 import math
 import random
@@ -23,13 +23,13 @@ class BenchPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long prompts and answers are, in tokens.
+    """Lengths of prompts and answers, in tokens.
 
     Attributes:
-        input_len: prompts, without the prefix.
-        output_len: answers.
-        range_ratio: lengths vary evenly by this share up and down; 0 keeps them fixed.
-        prefix_len: tokens that all prompts begin with.
+        input_len: length of prompts, without the prefix.
+        output_len: length of answers.
+        range_ratio: lengths vary uniformly by this share up and down; 0 keeps them fixed.
+        prefix_len: length of the prefix common to all prompts.
     """
 
     input_len: int
@@ -48,7 +48,7 @@ def random_prompts(count: int, lengths: Lengths, token_ids: Sequence[int], seed:
     """Prompts of random tokens; the same arguments give the same prompts.
 
     Args:
-        token_ids: what to draw from.
+        token_ids: the token ids to draw from.
     """
     source = random.Random(seed)
     prefix = source.choices(token_ids, k=lengths.prefix_len)
@@ -68,14 +68,14 @@ def _vary(length: int, lengths: Lengths, source: random.Random) -> int:
 
 
 def arrival_times(count: int, rate: float, burstiness: float, seed: int) -> Iterator[float]:
-    """When requests arrive, in seconds from the start.
+    """Arrival times of requests, in seconds from the start.
 
     Args:
-        rate: requests a second on average; infinite sends all at once.
+        rate: mean requests/s; infinite sends all at once.
         burstiness: shape of the gamma distribution of the gaps: 1 is a Poisson process, less is burstier.
 
     Raises:
-        ConfigError: a rate or burstiness that is not above 0.
+        ConfigError: the rate or burstiness is not above 0.
     """
     if not rate > 0 or not 0 < burstiness < math.inf:
         raise ConfigError("The request rate and the burstiness must be above 0.")

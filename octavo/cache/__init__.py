@@ -1,4 +1,4 @@
-"""The paged key/value cache as bookkeeping: blocks, prefixes, cache groups. No tensors."""
+"""Bookkeeping of the paged key/value cache: blocks, prefixes, cache groups. No tensors; start in ``manager.py``."""
 
 from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
 from octavo.cache.groups import UNLIMITED

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 NULL_BLOCK = 0
-"""Stands in block tables for blocks that nobody reads; never allocated."""
+"""Placeholder in block tables for blocks that are never read; never allocated."""
 
 
 PrefixKey = bytes
-"""What a cached block holds: the chained hash of its tokens and the cache group that they are kept for."""
+"""Identifies a cached block's content: the chained hash of its tokens, and the cache group."""
 
 
 def prefix_key(block_hash: bytes, group: int) -> PrefixKey:
@@ -16,13 +16,13 @@ def prefix_key(block_hash: bytes, group: int) -> PrefixKey:
 
 
 class BlockPool:
-    """Blocks ``1 … num_blocks − 1``, handed out and taken back.
+    """Allocates and frees the blocks ``1 … num_blocks − 1``.
 
-    A block whose last reference goes stays in the prefix index until it is handed out again, so a later hit
-    costs nothing. The free list is doubly linked through two arrays: every operation takes constant time.
+    A free block stays in the prefix index until it is allocated again, so a later hit costs nothing. The free list is
+    doubly linked through two arrays: every operation takes constant time.
 
     Args:
-        num_blocks: blocks in all, the null block included; at least 2.
+        num_blocks: total number of blocks including the null block; at least 2.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -31,29 +31,29 @@ class BlockPool:
         self._ref_counts = [0] * num_blocks
         self._keys: list[PrefixKey | None] = [None] * num_blocks
         self._index: dict[PrefixKey, int] = {}
-        # The null block's place in the arrays serves as head and tail of the ring.
+        # The null block's entries in the arrays are the head and tail of the ring.
         self._next = [*range(1, num_blocks), NULL_BLOCK]
         self._previous = [num_blocks - 1, *range(num_blocks - 1)]
         self._num_free = num_blocks - 1
 
     @property
     def num_free(self) -> int:
-        """Blocks without a reference, cached contents or not."""
+        """Number of blocks without a reference, whether they cache content or not."""
         return self._num_free
 
     @property
     def usage(self) -> float:
-        """Share of the blocks that somebody holds, 0 to 1."""
+        """Share of the blocks that are referenced, 0 to 1."""
         return 1.0 - self._num_free / (self.num_blocks - 1)
 
     def ref_count(self, block: int) -> int:
-        """How many requests hold the block."""
+        """Number of requests that hold the block."""
         return self._ref_counts[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out blocks with one reference each, those unused for longest first; what they cached is forgotten.
+        """Allocate blocks with one reference each, least recently used first; they leave the prefix index.
 
-        The caller has made sure that ``count`` blocks are free.
+        The caller has checked that ``count`` blocks are free.
         """
         assert count <= self._num_free
         following, keys, ref_counts = self._next, self._keys, self._ref_counts
@@ -98,17 +98,17 @@ class BlockPool:
                 self._link(block, at_front=self._keys[block] is None)
 
     def publish(self, block: int, key: PrefixKey) -> None:
-        """Enter a full block's content into the prefix index, unless the content or the block is there already."""
+        """Enter a full block's content into the prefix index, unless the content or the block is in it already."""
         if self._keys[block] is None and self._index.setdefault(key, block) == block:
             self._keys[block] = key
 
     def retract(self, blocks: Iterable[int]) -> None:
-        """Take blocks out of the prefix index: their content is not to be trusted."""
+        """Remove blocks with invalid content from the prefix index."""
         for block in blocks:
             self._forget(block)
 
     def clear_index(self) -> bool:
-        """Forget all cached prefixes; refused (False) while any block is held."""
+        """Clear the prefix index; returns False, and does nothing, while any block is held."""
         if self._num_free != self.num_blocks - 1:
             return False
         self._index.clear()

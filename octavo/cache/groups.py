@@ -1,4 +1,4 @@
-"""How one cache group finds, keeps and returns a request's blocks: full attention or a sliding window."""
+"""Policies of a cache group for finding, keeping and freeing blocks: full attention or sliding window."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class GroupPolicy(ABC):
 
     Args:
         group: index of the group.
-        block_size: tokens a block.
+        block_size: tokens per block.
     """
 
     def __init__(self, group: int, block_size: int, pool: BlockPool) -> None:
@@ -28,27 +28,27 @@ class GroupPolicy(ABC):
         """The longest cached prefix of at most ``max_blocks`` blocks.
 
         Returns:
-            The blocks; null blocks where the group does not need the content.
+            The blocks; null blocks for content that the group does not need.
         """
 
     @abstractmethod
     def num_dead_blocks(self, num_computed: int) -> int:
-        """Leading blocks that no query at position ``num_computed`` or later sees."""
+        """Number of leading blocks that no query at position ``num_computed`` or later attends to."""
 
     @abstractmethod
     def num_tokens_before_drop(self, num_dropped: int) -> int:
-        """The least ``num_computed`` for which more than ``num_dropped`` leading blocks are dead."""
+        """The smallest ``num_computed`` for which more than ``num_dropped`` leading blocks are dead."""
 
     @abstractmethod
     def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
-        """Most blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
+        """Maximum number of blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
 
     def _lookup(self, block_hash: bytes) -> int | None:
         return self.pool.lookup(prefix_key(block_hash, self.group))
 
 
 class FullPolicy(GroupPolicy):
-    """Every query sees all that came before."""
+    """Full causal attention: no block is ever dead."""
 
     def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
         blocks: list[int] = []
@@ -70,14 +70,14 @@ class FullPolicy(GroupPolicy):
 
 
 class WindowPolicy(GroupPolicy):
-    """A query sees itself and the ``window − 1`` tokens before it."""
+    """Sliding window: a query attends to itself and the ``window − 1`` tokens before it."""
 
     def __init__(self, group: int, block_size: int, pool: BlockPool, window: int) -> None:
         super().__init__(group, block_size, pool)
         self.window = window
 
     def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
-        """Only the blocks that the next query's window touches need be cached: search from the end for such a run."""
+        """Only the blocks in the next query's window must be cached: search from the end for a run of them."""
         blocks: list[int] = [NULL_BLOCK] * min(max_blocks, len(hashes))
         end = len(blocks)  # the prefix under test is blocks[:end]
         index = end - 1
@@ -100,7 +100,7 @@ class WindowPolicy(GroupPolicy):
         return (num_dropped + 1) * self.block_size + self.window - 1
 
     def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
-        # The window before the chunk's first query, the chunk, and a block cut on either side.
+        # The window before the chunk's first query, the chunk, and partial blocks on either side.
         spanned = -(-(self.window - 1 + max_chunk) // self.block_size) + 1
         return min(spanned, -(-num_tokens // self.block_size))
 

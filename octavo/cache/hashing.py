@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TokenIds = Sequence[int] | NDArray[np.int32]
-"""Token ids; an array is hashed several times as fast."""
+"""Token ids; arrays are hashed several times faster than lists."""
 
 _DOMAIN = b"octavo-prefix-1"
 
@@ -16,8 +16,8 @@ class PrefixHasher:
     """Hashes of one request's full blocks, computed as its tokens become known.
 
     Each hash covers the block's tokens and the hash before it; the first one covers the extra keys
-    (a tenant's salt), so that requests with different keys never share. SHA-256 keeps a client from
-    making two prefixes collide on purpose.
+    (such as a tenant's salt), so that requests with different keys never share blocks. SHA-256 prevents clients from
+    constructing colliding prefixes.
     """
 
     def __init__(self, block_size: int, extra_keys: Sequence[str] = ()) -> None:

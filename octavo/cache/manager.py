@@ -1,4 +1,4 @@
-"""Which request holds which blocks: lookup of cached prefixes, growth, and return, over all cache groups."""
+"""Block tables of requests over all cache groups: looks up cached prefixes, grows and frees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class RequestCache:
     """One request's share of the cache.
 
     Attributes:
-        hasher: hashes of its blocks; None if nothing of it is to be found by others.
-        tables: per group, its block table; null blocks where contents are no longer needed.
-        num_published: blocks of each table that were offered to the prefix index.
-        num_dropped: per group, leading blocks given back because no query will see them.
-        slot: the request's row in device state.
+        hasher: hashes of its blocks; None if its blocks are never shared.
+        tables: per group, its block table; null blocks for content that is no longer needed.
+        num_published: number of blocks of each table that were offered to the prefix index.
+        num_dropped: per group, number of leading blocks freed because no later query attends to them.
+        slot: the request's slot in device state.
     """
 
     hasher: PrefixHasher | None
@@ -29,13 +29,13 @@ class RequestCache:
 
 
 class CacheManager:
-    """The cache as the scheduler sees it: no tensors, only who holds what.
+    """The cache as the scheduler sees it: which request holds which blocks.
 
     Args:
-        max_chunk: most tokens of one request in a step.
+        max_chunk: maximum number of tokens of one request in a step.
 
     Attributes:
-        has_windows: whether requests give blocks back while they run.
+        has_windows: whether any group has a sliding window, so that requests free blocks while they run.
     """
 
     def __init__(self, num_blocks: int, block_size: int, groups: Sequence[CacheGroup], max_chunk: int) -> None:
@@ -46,17 +46,17 @@ class CacheManager:
         self.has_windows = any(group.window is not None for group in groups)
 
     def new_request(self, hasher: PrefixHasher | None) -> RequestCache:
-        """An empty share."""
+        """An empty share of the cache."""
         count = len(self.policies)
         return RequestCache(hasher, [[] for _ in range(count)], [0] * count)
 
     def fits(self, num_tokens: int) -> bool:
-        """Whether a request of that many tokens can run at all, alone in the cache."""
+        """Whether a request of ``num_tokens`` tokens fits into an otherwise empty cache."""
         needed = sum(policy.max_blocks(num_tokens, self.max_chunk) for policy in self.policies)
         return needed <= self.pool.num_blocks - 1
 
     def find_prefix(self, cache: RequestCache, token_ids: TokenIds) -> tuple[int, list[list[int]]]:
-        """The longest prefix that every group can serve, short of the last token (whose logits are needed).
+        """The longest cached prefix in all groups; it excludes the last token, whose logits are needed.
 
         Returns:
             Its length in tokens, and per group the blocks.
@@ -73,7 +73,7 @@ class CacheManager:
             limit = shortest
 
     def adopt_prefix(self, cache: RequestCache, blocks: list[list[int]]) -> None:
-        """Take a found prefix into a request's empty tables."""
+        """Add a found prefix to a request's empty tables."""
         for group, prefix in enumerate(blocks):
             self.pool.share(prefix)
             cache.tables[group].extend(prefix)
@@ -81,21 +81,21 @@ class CacheManager:
         cache.num_published = len(blocks[0]) if blocks else 0
 
     def num_blocks_wanted(self, cache: RequestCache, num_tokens: int) -> int:
-        """Blocks that growing to ``num_tokens`` tokens takes."""
+        """Number of blocks needed to grow to ``num_tokens`` tokens."""
         total = -(-num_tokens // self.block_size)
         return sum(max(0, total - len(table)) for table in cache.tables)
 
     def grow(
         self, caches: Sequence[RequestCache], num_computed: Sequence[int], num_tokens: Sequence[int]
     ) -> list[BlockUpdate] | None:
-        """Let requests go on: take back the blocks that they will not see again, and make room.
+        """Grow requests: free the blocks that no later query attends to, then allocate room.
 
         Args:
-            num_computed: of each request, the tokens in the cache.
-            num_tokens: of each, the tokens to have room for.
+            num_computed: per request, tokens in the cache.
+            num_tokens: per request, tokens to have room for.
 
         Returns:
-            What was added to block tables, or None (and nothing was) if too few blocks are free for all of them.
+            The additions to block tables; None, without any addition, if too few blocks are free for all requests.
         """
         if self.has_windows:
             for cache, position in zip(caches, num_computed, strict=True):
@@ -121,7 +121,7 @@ class CacheManager:
         return added
 
     def num_tokens_before_change(self, cache: RequestCache) -> int:
-        """How many tokens the request may come to have without a block taken or given back."""
+        """The number of computed tokens up to which the request's block tables do not change."""
         limit = len(cache.tables[0]) * self.block_size if cache.tables else UNLIMITED
         if not self.has_windows:
             return limit
@@ -130,12 +130,12 @@ class CacheManager:
         return limit
 
     def drop_unseen(self, cache: RequestCache, num_computed: int) -> None:
-        """Give back the blocks that no query from position ``num_computed`` on will see."""
+        """Free the blocks that no query at position ``num_computed`` or later attends to."""
         for group, policy in enumerate(self.policies):
             table, done = cache.tables[group], cache.num_dropped[group]
             dead = min(policy.num_dead_blocks(num_computed), len(table))
             if dead > done:
-                # Later blocks are the likelier ones to be hit, so they are to be reused last.
+                # In this order: later blocks are more likely to be hit, so they should be reused last.
                 self.pool.release(table[done:dead])
                 table[done:dead] = [NULL_BLOCK] * (dead - done)
                 cache.num_dropped[group] = dead
@@ -153,11 +153,11 @@ class CacheManager:
         cache.num_published = end
 
     def num_blocks_lost(self, cache: RequestCache) -> int:
-        """Blocks that nobody else holds: what freeing the request puts at risk, and what it gains."""
+        """Number of blocks that no other request holds: the blocks that become free with this request."""
         return sum(self.pool.ref_count(block) == 1 for table in cache.tables for block in table)
 
     def free(self, cache: RequestCache) -> None:
-        """Give everything back; the end of a sequence is to be reused before its beginning."""
+        """Free all blocks, the last ones first, so that the end of a sequence is reused before its beginning."""
         for group, table in enumerate(cache.tables):
             self.pool.release(reversed(table))
             table.clear()
@@ -165,5 +165,5 @@ class CacheManager:
         cache.num_published = 0
 
     def distrust(self, cache: RequestCache) -> None:
-        """Take a request's blocks out of the prefix index: their contents must not be found by others."""
+        """Remove a request's blocks from the prefix index, since their content is invalid."""
         self.pool.retract(block for table in cache.tables for block in table if block != NULL_BLOCK)

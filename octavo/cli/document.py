@@ -12,34 +12,34 @@ Every setting exists once, in `octavo/config/settings.py`. It is a flag of `octa
 (`max_num_seqs=64`), and an entry of a settings file. This page is generated from there by \
 `python -m octavo.cli.document > docs/configuration.md`.
 
-Settings without a default are decided at start from the model and the device. `octavo plan MODEL` shows what \
-would be decided, and why, without loading the model.
+Settings without a default are chosen at startup for the model and the device. `octavo plan MODEL` shows the \
+choices and their reasons without loading the model.
 
-## What to set for what
+## Common goals
 
-| You want to | Set |
+| to | set |
 |---|---|
 | use less memory | `--kv-cache-memory-bytes 2GiB`, or a smaller `--gpu-memory-utilization`; `--max-model-len 4k` |
 | serve more requests at once | a larger `--max-num-seqs`, and memory for the cache |
-| answer the first token sooner under load | a smaller `--max-num-batched-tokens`: long prompts hold others up less |
-| get more tokens a second over all requests | a larger `--max-num-batched-tokens` |
-| keep overload away | `--max-num-waiting 256`: more requests are refused with status 429 |
-| serve some requests before others | `--scheduling-policy priority`, and `priority` in the requests |
-| use fewer processor cores | `--num-threads 4` |
-| serve under another name | `--served-model-name my-model` |
-| keep strangers out | `--api-key SECRET`, `--host 127.0.0.1` |
-| use several processor cores for HTTP | `--api-server-count 4` |
+| shorten the time to first token under load | a smaller `--max-num-batched-tokens`: long prompts delay others less |
+| get more tokens/s over all requests | a larger `--max-num-batched-tokens` |
+| reject requests under overload | `--max-num-waiting 256`: further requests get status 429 |
+| prioritise requests | `--scheduling-policy priority`, and `priority` in the requests |
+| use fewer CPU cores | `--num-threads 4` |
+| serve the model under another name | `--served-model-name my-model` |
+| restrict access | `--api-key SECRET`, `--host 127.0.0.1` |
+| use several CPU cores for HTTP | `--api-server-count 4` |
 | try an architecture without its weights | `--load-format dummy` |
 | change a model's configuration | `--hf-overrides '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'` |
-| have the same text again | `seed` in the request; `--seed` for the requests without one |
+| reproduce output | `seed` in the request; `--seed` for the requests without one |
 
 ## How values are written
 
-- Flags may be spelled with hyphens or underscores. A flag that is on or off has a twin: \
+- Flags may be spelled with hyphens or underscores. Boolean flags have a negation: \
 `--enable-prefix-caching`, `--no-enable-prefix-caching`.
-- Whole numbers take suffixes: `8k` is 8000 and `8K` is 8192 (likewise m/M, g/G), `500MB` counts thousands, `4GiB` \
-counts 1024s; `1e9` works too. `auto` leaves a setting without a default to be decided at start.
-- Lists are several values (`--api-key A B`), repeated flags, or JSON. Objects are JSON, or one flag a field: \
+- Whole numbers take suffixes: `8k` is 8000 and `8K` is 8192 (likewise m/M, g/G), `500MB` uses powers of 1000, `4GiB` \
+powers of 1024; `1e9` works too. `auto` leaves the choice to Octavo.
+- Lists are several values (`--api-key A B`), repeated flags, or JSON. Objects are JSON, or one flag per field: \
 `--hf-overrides.rope_scaling.factor 4`; `--hf-overrides.architectures+ A,B` appends to a list.
 - Flags, arguments and environment variables of vLLM are listed in [vllm-arguments.md](vllm-arguments.md).
 - `--config FILE` reads settings from YAML, TOML or JSON, by the names below; flags on the command line win:

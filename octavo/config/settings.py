@@ -1,8 +1,8 @@
 """Every setting, once: its type, default, bounds and meaning.
 
 Flags of the command line (``--max-num-seqs``), keyword arguments of ``LLM`` and ``AsyncLLM``
-(``max_num_seqs``) and the table in ``docs/configuration.md`` are all read off these classes.
-``None`` means "decided at start from model and device"; :mod:`octavo.planning` does that and gives its reason.
+(``max_num_seqs``) and the table in ``docs/configuration.md`` are all derived from these classes.
+``None`` means "chosen at startup for the model and the device"; :mod:`octavo.planning` chooses and records its reason.
 """
 
 import difflib
@@ -31,246 +31,291 @@ BlockCount = Annotated[int, Meta(ge=2)]
 
 
 class ModelSettings(msgspec.Struct, kw_only=True):
-    """Which model, and how to read it."""
+    """Model, tokenizer and data types."""
 
     model: Annotated[str, Meta(description="Hugging Face id, folder, GGUF file, or bundled:NAME.")]
     runner: Annotated[
         Runner,
-        Meta(description="What the model does: generate writes text, pooling answers with vectors; auto looks at it."),
+        Meta(
+            description="Task of the model: generate produces text, pooling produces vectors; auto decides by the "
+            "model's files."
+        ),
     ] = "auto"
     convert: Annotated[
         Convert,
-        Meta(description="Use a model that writes text for vectors instead: embed, or classify; auto looks at it."),
+        Meta(
+            description="Turn a generating model into a pooling model: embed or classify; auto decides by the model's "
+            "files."
+        ),
     ] = "auto"
     pooler_config: Annotated[
         dict[str, Any] | None,
-        Meta(description="How vectors are made, instead of as the model says: seq_pooling_type, use_activation, task."),
+        Meta(description="Overrides how the model pools: seq_pooling_type, use_activation, task."),
     ] = None
-    tokenizer: Annotated[str | None, Meta(description="Where the tokenizer comes from, if not from the model.")] = None
+    tokenizer: Annotated[
+        str | None, Meta(description="Hugging Face id or path of the tokenizer; default is the model's.")
+    ] = None
     skip_tokenizer_init: Annotated[
         bool, Meta(description="Load no tokenizer: prompts are token ids and outputs have no text.")
     ] = False
     trust_remote_code: Annotated[
         bool,
         Meta(
-            description="Accepted for vLLM's sake; lets nothing run. Octavo brings its own code for each architecture "
-            "and never runs Python files from a model's folder, so a model that needs them is rejected."
+            description="Accepted for compatibility with vLLM, without effect. Octavo has its own code for each "
+            "architecture and never runs Python files from a model's folder; a model that needs them is "
+            "rejected."
         ),
     ] = False
     revision: Annotated[str | None, Meta(description="Branch, tag or commit of the model on the hub.")] = None
-    tokenizer_revision: Annotated[str | None, Meta(description="The same for the tokenizer.")] = None
-    hf_token: Annotated[str | None, Meta(description="Token for the hub.")] = None
+    tokenizer_revision: Annotated[
+        str | None, Meta(description="Branch, tag or commit of the tokenizer on the hub.")
+    ] = None
+    hf_token: Annotated[str | None, Meta(description="Access token for the hub.")] = None
     hf_overrides: Annotated[
-        dict[str, Any] | None, Meta(description="Values that replace those of the model's config.json, as JSON.")
+        dict[str, Any] | None, Meta(description="Values that override the model's config.json, as JSON.")
     ] = None
     dtype: Annotated[
-        DType, Meta(description="Type to compute in; auto takes the model's own, where the device is fast in it.")
+        DType, Meta(description="Data type of the computation; auto takes the model's own if it is fast on the device.")
     ] = "auto"
     seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0
     max_model_len: Annotated[
-        PositiveInt | None, Meta(description="Longest sequence in tokens, prompt and answer together.")
+        PositiveInt | None,
+        Meta(description="Context length: maximum number of tokens of a prompt and its answer together."),
     ] = None
     allow_long_max_model_len: Annotated[
         bool,
         Meta(
-            description="Let max_model_len exceed what the model was made for; its answers may be nonsense from there."
+            description="Allow a max_model_len above the model's context length; answers beyond that length may be "
+            "nonsense."
         ),
     ] = False
     structured_outputs_backend: Annotated[
         Literal["auto", "xgrammar", "guidance"],
-        Meta(description="What compiles the grammars of requests that name none; auto takes what follows all of one."),
+        Meta(
+            description="Grammar backend for requests that name none; auto takes one that supports everything the "
+            "grammar uses."
+        ),
     ] = "auto"
     enable_prompt_embeds: Annotated[
-        bool, Meta(description="Take prompts that are vectors, one for each token's place, in place of text.")
+        bool, Meta(description="Accept prompts as vectors, one per token, instead of text.")
     ] = False
     max_logprobs: Annotated[
-        int, Meta(ge=-1, description="Most log-probabilities a request may ask for per token; -1 is no limit.")
+        int,
+        Meta(
+            ge=-1,
+            description="Maximum number of log-probabilities per token that a request may ask for; -1 is no limit.",
+        ),
     ] = 20
     generation_config: Annotated[
         str,
         Meta(
-            description="Sampling defaults: auto takes the model's generation_config.json, vllm (or octavo) the "
-            "engine's own, a folder that folder's file."
+            description="Source of the sampling defaults: auto is the model's generation_config.json, vllm (or octavo) "
+            "the engine's own defaults, a folder the generation_config.json in it."
         ),
     ] = "auto"
     override_generation_config: Annotated[
-        dict[str, Any] | None, Meta(description="Values that replace those of the generation config, as JSON.")
+        dict[str, Any] | None, Meta(description="Values that override the generation config, as JSON.")
     ] = None
     logits_processors: Annotated[
-        list[Any] | None, Meta(description="Custom logit processors: classes, or names as package.module:Class.")
+        list[Any] | None, Meta(description="Custom logits processors: classes, or names as package.module:Class.")
     ] = None
     allowed_functions: Annotated[
         list[str] | None,
         Meta(
-            description="Functions, as package.module:function, that AsyncLLM.collective_rpc may call in the engine's "
+            description="Functions, as package.module:function, that AsyncLLM.collective_rpc may call in the engine "
             "process; none by default."
         ),
     ] = None
-    enforce_eager: Annotated[bool, Meta(description="Never capture device graphs.")] = False
+    enforce_eager: Annotated[bool, Meta(description="Do not capture CUDA graphs.")] = False
 
 
 class LoadSettings(msgspec.Struct, kw_only=True):
-    """How weights get into memory."""
+    """How weights are loaded."""
 
     load_format: Annotated[
-        LoadFormat, Meta(description="auto looks at the files; dummy makes random weights from the shapes.")
+        LoadFormat, Meta(description="auto goes by the files; dummy creates random weights of the right shapes.")
     ] = "auto"
     download_dir: Annotated[str | None, Meta(description="Cache folder for downloads from the hub.")] = None
     use_tqdm_on_load: Annotated[bool, Meta(description="Show a progress bar while loading.")] = True
     weight_update_dir: Annotated[
         str | None,
-        Meta(description="Folder below which /update_weights may find safetensors files; else only the model's own."),
+        Meta(description="Folder of the safetensors files that /update_weights may read; else only the model's own."),
     ] = None
 
 
 class CacheSettings(msgspec.Struct, kw_only=True):
     """The paged key/value cache."""
 
-    block_size: Annotated[BlockSize | None, Meta(description="Tokens in a cache block.")] = None
+    block_size: Annotated[BlockSize | None, Meta(description="Number of tokens in a cache block.")] = None
     gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="Share of the device's memory this process may use for everything it does.")
+        float, Meta(gt=0, le=1, description="Share of the device's memory that this process may use in total.")
     ] = 0.92
     kv_cache_memory_bytes: Annotated[
-        PositiveInt | None, Meta(description="Bytes for the cache; overrides the share. Takes suffixes: 4GiB, 500MB.")
+        PositiveInt | None,
+        Meta(description="Size of the cache; overrides gpu_memory_utilization. Takes suffixes: 4GiB, 500MB."),
     ] = None
     cpu_cache_memory_bytes: Annotated[
         PositiveInt | None,
-        Meta(description="The same where the device is a CPU; kv_cache_memory_bytes goes first."),
+        Meta(description="Size of the cache on a CPU; kv_cache_memory_bytes takes precedence."),
     ] = None
     num_gpu_blocks_override: Annotated[
-        BlockCount | None, Meta(description="Number of cache blocks, whatever memory there is.")
+        BlockCount | None, Meta(description="Number of cache blocks, regardless of the memory available.")
     ] = None
     enable_prefix_caching: Annotated[
         bool | None,
         Meta(
-            description="Keep computed blocks and reuse them for prompts that begin alike; on unless the device says."
+            description="Keep computed blocks and reuse them for prompts with the same beginning; on unless the device "
+            "rules it out."
         ),
     ] = None
 
 
 class SchedulerSettings(msgspec.Struct, kw_only=True):
-    """What one step may hold."""
+    """Limits of a step and of the queue."""
 
     performance_mode: Annotated[
         Literal["balanced", "interactivity", "throughput"],
         Meta(
-            description="What defaults aim at: interactivity captures a graph for each batch size up to 32, "
-            "throughput doubles the default max_num_seqs and max_num_batched_tokens."
+            description="Goal of the defaults: interactivity captures a graph for each batch size up to 32, throughput "
+            "doubles the default max_num_seqs and max_num_batched_tokens."
         ),
     ] = "balanced"
-    max_num_batched_tokens: Annotated[PositiveInt | None, Meta(description="Most tokens that a step has room for.")] = (
-        None
-    )
+    max_num_batched_tokens: Annotated[
+        PositiveInt | None, Meta(description="Maximum number of tokens that the buffers of a step hold.")
+    ] = None
     max_num_scheduled_tokens: Annotated[
         PositiveInt | None,
-        Meta(description="Most tokens that the scheduler puts into a step; default is max_num_batched_tokens."),
+        Meta(description="Maximum number of tokens scheduled per step; default is max_num_batched_tokens."),
     ] = None
-    max_num_seqs: Annotated[PositiveInt | None, Meta(description="Most requests in a step.")] = None
+    max_num_seqs: Annotated[
+        PositiveInt | None, Meta(description="Maximum number of requests in a step (max batch size).")
+    ] = None
     scheduling_policy: Annotated[
         Policy, Meta(description="fcfs: first come, first served; priority: lowest priority value first.")
     ] = "fcfs"
     enable_chunked_prefill: Annotated[
         bool | None,
         Meta(
-            description="Split long prompts over steps; without it a prompt must fit one step's budget. On unless the "
-            "device says."
+            description="Split long prompts over several steps; without it a prompt must fit into one step. On unless "
+            "the device rules it out."
         ),
     ] = None
     max_num_waiting: Annotated[
-        PositiveInt | None, Meta(description="Most requests that may wait; further ones are refused with status 429.")
+        PositiveInt | None,
+        Meta(description="Maximum number of waiting requests; further ones are rejected with status 429."),
     ] = None
     max_num_waiting_tokens: Annotated[
         PositiveInt | None,
-        Meta(description="Most prompt tokens that may wait for their first answer token; more are refused likewise."),
+        Meta(
+            description="Maximum number of prompt tokens of requests without a first token; further requests are "
+            "rejected with status 429."
+        ),
     ] = None
     step_timeout: Annotated[
-        float, Meta(gt=0, description="Seconds without a finished step after which a busy engine counts as down.")
+        float,
+        Meta(
+            gt=0, description="Seconds without a finished step after which /health reports a busy engine as unhealthy."
+        ),
     ] = 60.0
     async_scheduling: Annotated[
-        bool | None, Meta(description="Prepare the next step before the last one's tokens are known.")
+        bool | None, Meta(description="Prepare the next step before the tokens of the current one are known.")
     ] = None
 
 
 class DeviceSettings(msgspec.Struct, kw_only=True):
-    """Where to run."""
+    """Devices and threads."""
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Kind of device.")] = "auto"
-    tensor_parallel_size: Annotated[int, Meta(ge=1, description="Devices that share each layer; only 1 so far.")] = 1
+    tensor_parallel_size: Annotated[
+        int, Meta(ge=1, description="Number of devices that share each layer; only 1 so far.")
+    ] = 1
     deterministic: Annotated[
         bool,
-        Meta(description="GPU kernels whose results for a request have the same bits whatever else is in the batch."),
+        Meta(
+            description="Use GPU kernels whose results for a request do not depend on the rest of the batch, bit for "
+            "bit."
+        ),
     ] = False
     num_threads: Annotated[
-        PositiveInt | None, Meta(description="CPU threads for computing; default is one per available core.")
+        PositiveInt | None,
+        Meta(description="Number of CPU threads for computation; default is one per available core."),
     ] = None
 
 
 class LoggingSettings(msgspec.Struct, kw_only=True):
-    """What is written to the log, to traces and to profiles."""
+    """Logs, metrics, traces and profiles."""
 
-    disable_log_stats: Annotated[bool, Meta(description="No periodic line of figures.")] = False
-    log_stats_interval: Annotated[float, Meta(gt=0, description="Seconds between two such lines.")] = 10.0
+    disable_log_stats: Annotated[bool, Meta(description="Do not log statistics periodically.")] = False
+    log_stats_interval: Annotated[float, Meta(gt=0, description="Seconds between two log lines of statistics.")] = 10.0
     metrics_prefix: Annotated[
         Literal["octavo:", "vllm:"],
-        Meta(description="How the names at /metrics begin; with vllm: dashboards made for vLLM work unchanged."),
+        Meta(description="Prefix of metric names at /metrics; vllm: keeps dashboards made for vLLM working."),
     ] = "octavo:"
     enable_log_requests: Annotated[
-        bool, Meta(description="A line per request, with its parameters but without its text.")
+        bool, Meta(description="Log one line per request, with its parameters but without its text.")
     ] = False
     enable_log_outputs: Annotated[
-        bool, Meta(description="Show prompts and answers in those lines, too; needs enable_log_requests.")
+        bool, Meta(description="Include prompts and answers in these lines; needs enable_log_requests.")
     ] = False
     max_log_len: Annotated[
-        PositiveInt | None, Meta(description="Most characters of a prompt or an answer that are logged.")
+        PositiveInt | None, Meta(description="Maximum number of characters of a prompt or an answer that are logged.")
     ] = None
-    log_format: Annotated[
-        Literal["text", "json"], Meta(description="Lines for people, or one JSON object a line, for programs.")
-    ] = "text"
+    log_format: Annotated[Literal["text", "json"], Meta(description="Lines of text, or one JSON object per line.")] = (
+        "text"
+    )
     otlp_traces_endpoint: Annotated[
-        str | None, Meta(description="Where to send a trace of each request: the URL of an OpenTelemetry collector.")
+        str | None, Meta(description="URL of the OpenTelemetry collector that receives a trace of each request.")
     ] = None
     profiler_config: Annotated[
         dict[str, Any] | None,
         Meta(description='Lets /start_profile write traces, as JSON: {"torch_profiler_dir": "FOLDER"}.'),
     ] = None
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severity to log.")] = (
-        "info"
-    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Lowest severity that is logged.")
+    ] = "info"
 
 
 class ServerSettings(msgspec.Struct, kw_only=True):
     """The HTTP server."""
 
-    host: Annotated[str | None, Meta(description="Address to listen on; default is all of this machine's.")] = None
+    host: Annotated[str | None, Meta(description="Address to listen on; default is all addresses of this machine.")] = (
+        None
+    )
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
     uds: Annotated[str | None, Meta(description="Unix socket to listen on instead of host and port.")] = None
     api_key: Annotated[
-        list[str] | None, Meta(description="Keys that clients must send as bearer token; all routes but health.")
+        list[str] | None,
+        Meta(
+            description="Keys that clients must send as bearer token, on all routes but /health and the web console's "
+            "files."
+        ),
     ] = None
     no_auth_paths: Annotated[
-        list[str], Meta(description="Paths besides /health that need no key, such as /metrics and /ping.")
+        list[str], Meta(description="Further paths that need no key, such as /metrics and /ping.")
     ] = []
     served_model_name: Annotated[
-        list[str] | None, Meta(description="Names under which the model is served; the first is shown in answers.")
+        list[str] | None, Meta(description="Names under which the model is served; responses show the first.")
     ] = None
-    skip_model_name_validation: Annotated[
-        bool, Meta(description="Answer requests under any model name, by the model that is there.")
-    ] = False
-    chat_template: Annotated[str | None, Meta(description="Chat template, as a file or the text itself.")] = None
+    skip_model_name_validation: Annotated[bool, Meta(description="Accept requests with any model name.")] = False
+    chat_template: Annotated[str | None, Meta(description="Chat template: a file or the template itself.")] = None
     default_chat_template_kwargs: Annotated[
-        dict[str, Any] | None, Meta(description="Values for the chat template unless the request sets them, as JSON.")
+        dict[str, Any] | None,
+        Meta(description="Values passed to the chat template unless the request sets them, as JSON."),
     ] = None
-    response_role: Annotated[str, Meta(description="Role of the answers in chats.")] = "assistant"
+    response_role: Annotated[str, Meta(description="Role of chat answers.")] = "assistant"
     anthropic_disabled_thinking_effort: Annotated[
         Literal["auto", "none", "low", "medium", "high", "xhigh", "max"],
         Meta(
-            description="reasoning_effort of Anthropic requests that switch thinking off, for models that cannot; "
+            description="reasoning_effort for Anthropic requests that disable thinking, for models that always reason; "
             "auto sets none."
         ),
     ] = "auto"
     reasoning_parser: Annotated[
         str,
-        Meta(description="How thoughts are told from answers; auto goes by the chat template, empty leaves them in."),
+        Meta(
+            description="Parser that separates reasoning from content; auto goes by the chat template, empty leaves "
+            "reasoning in the content."
+        ),
     ] = ""
     reasoning_config: Annotated[
         dict[str, str] | None,
@@ -280,53 +325,62 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         ),
     ] = None
     reasoning_parser_plugin: Annotated[
-        str, Meta(description="Python file of yours that registers more reasoning parsers.")
+        str, Meta(description="Python file that registers additional reasoning parsers.")
     ] = ""
     tool_call_parser: Annotated[
         str,
-        Meta(description="How calls of tools are found in answers; auto goes by the chat template, empty leaves them."),
+        Meta(description="Parser for tool calls; auto goes by the chat template, empty leaves calls in the content."),
     ] = "auto"
-    tool_parser_plugin: Annotated[str, Meta(description="Python file of yours that registers more tool parsers.")] = ""
+    tool_parser_plugin: Annotated[str, Meta(description="Python file that registers additional tool-call parsers.")] = (
+        ""
+    )
     enable_auto_tool_choice: Annotated[
-        bool, Meta(description="Accepted for vLLM's sake: models choose tools by themselves wherever a parser is set.")
+        bool,
+        Meta(
+            description="Accepted for compatibility with vLLM, without effect: tool calls are parsed whenever a parser "
+            "is set."
+        ),
     ] = False
     exclude_tools_when_tool_choice_none: Annotated[
         bool, Meta(description="Do not show tools to the model if tool_choice is none.")
     ] = False
     chat_template_date: Annotated[
         str | None,
-        Meta(description="Date that templates write as today's, as YYYY-MM-DD; pins gpt-oss's system message."),
+        Meta(description="Date that chat templates use as today's, as YYYY-MM-DD; pins gpt-oss's system message."),
     ] = None
     response_store_count: Annotated[
-        int, Meta(ge=0, description="Most answers of the Responses API that are kept in memory; 0 keeps none.")
+        int, Meta(ge=0, description="Maximum number of Responses API answers kept in memory; 0 keeps none.")
     ] = 4096
     response_store_bytes: Annotated[
-        int, Meta(ge=0, description="Most bytes that they may take; the oldest go. Takes suffixes: 256MiB.")
+        int,
+        Meta(
+            ge=0, description="Maximum size of these answers together; the oldest are dropped. Takes suffixes: 256MiB."
+        ),
     ] = 256 << 20
     allowed_mcp_server: Annotated[
         list[str] | None,
-        Meta(description="MCP servers that requests of the Responses API may use, each as URL or LABEL=URL."),
+        Meta(description="MCP servers that requests to the Responses API may use, each as URL or LABEL=URL."),
     ] = None
     tool_server: Annotated[
-        str | None, Meta(description="The same for servers over SSE, as vLLM names them: HOST:PORT, comma between.")
+        str | None, Meta(description="MCP servers over SSE, in vLLM's form: HOST:PORT, separated by commas.")
     ] = None
     builtin_tool: Annotated[
         list[str] | None,
-        Meta(description="Hooks for built-in tools: TYPE=package.module:NAME or TYPE=FILE.py:NAME."),
+        Meta(description="Plug-ins for built-in tools: TYPE=package.module:NAME or TYPE=FILE.py:NAME."),
     ] = None
     api_server_count: Annotated[int, Meta(ge=1, le=64, description="Number of API processes.")] = 1
     shutdown_timeout: Annotated[
-        float, Meta(ge=0, description="Seconds that running requests may take after SIGTERM.")
+        float, Meta(ge=0, description="Seconds that running requests get to finish after SIGTERM.")
     ] = 30.0
-    max_request_bytes: Annotated[int, Meta(ge=1024, description="Largest request body. Takes suffixes: 4MiB.")] = (
-        4 << 20
-    )
+    max_request_bytes: Annotated[
+        int, Meta(ge=1024, description="Maximum size of a request body. Takes suffixes: 4MiB.")
+    ] = 4 << 20
     request_timeout: Annotated[float, Meta(gt=0, description="Seconds a client may take to send its request.")] = 30.0
     http_keep_alive_timeout: Annotated[
         int, Meta(ge=1, description="Seconds that a connection without a request is kept open.")
     ] = 30
     stream_write_timeout: Annotated[
-        float, Meta(gt=0, description="Seconds a client may leave a streamed answer unread before it is cut.")
+        float, Meta(gt=0, description="Seconds after which a client that reads nothing of its stream is disconnected.")
     ] = 60.0
     request_deadline: Annotated[
         PositiveFloat | None,
@@ -338,55 +392,58 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     fair_share: Annotated[
         Literal["auto", "key", "user", "none"],
         Meta(
-            description="Between whom requests that wait are shared out fairly: API keys, or users as requests name "
-            "them; auto takes keys if there are several."
+            description="Clients between which waiting requests take turns: API keys, or the users that requests name; "
+            "auto takes keys if there are several."
         ),
     ] = "auto"
     enable_admin_endpoints: Annotated[
         bool,
         Meta(
-            description="Routes to pause, sleep, profile, reset caches and update weights; VLLM_SERVER_DEV_MODE=1, too."
+            description="Enable routes to pause, sleep, profile, reset caches and update weights; also set by "
+            "VLLM_SERVER_DEV_MODE=1."
         ),
     ] = False
-    enable_tokenizer_info_endpoint: Annotated[bool, Meta(description="The route /tokenizer_info.")] = False
+    enable_tokenizer_info_endpoint: Annotated[bool, Meta(description="Enable the route /tokenizer_info.")] = False
     middleware: Annotated[
-        list[str], Meta(description="ASGI middleware to put around the server, as package.module.Class or :Class.")
+        list[str],
+        Meta(description="ASGI middleware around the server, as package.module.Class or package.module:Class."),
     ] = []
     root_path: Annotated[str, Meta(description="Path prefix that a proxy strips.")] = ""
-    allowed_origins: Annotated[list[str], Meta(description="Origins allowed by CORS, as JSON; none unless given.")] = []
+    allowed_origins: Annotated[list[str], Meta(description="Origins that CORS allows, as JSON; none by default.")] = []
     allowed_methods: Annotated[
-        list[str] | None, Meta(description="Methods that CORS allows, as JSON; all unless given.")
+        list[str] | None, Meta(description="Methods that CORS allows, as JSON; all by default.")
     ] = None
     allowed_headers: Annotated[
-        list[str] | None, Meta(description="Headers that CORS allows, as JSON; all unless given.")
+        list[str] | None, Meta(description="Headers that CORS allows, as JSON; all by default.")
     ] = None
-    allow_credentials: Annotated[bool, Meta(description="Let other origins send credentials.")] = False
-    disable_fastapi_docs: Annotated[bool, Meta(description="No OpenAPI page.")] = False
-    disable_console: Annotated[bool, Meta(description="No web page at /.")] = False
+    allow_credentials: Annotated[bool, Meta(description="Allow credentials from other origins.")] = False
+    disable_fastapi_docs: Annotated[bool, Meta(description="Disable the OpenAPI page /docs.")] = False
+    disable_console: Annotated[bool, Meta(description="Disable the web console at /.")] = False
     enable_request_id_headers: Annotated[
-        bool, Meta(description="Send X-Request-Id back, or one of the server's making; log lines name it as well.")
+        bool, Meta(description="Return X-Request-Id, generated if the client sent none; log lines contain it as well.")
     ] = True
     enable_per_request_metrics: Annotated[
-        bool, Meta(description="Let answers of chat and completions tell their own latencies, as metrics.")
+        bool, Meta(description="Add a request's own latencies to chat and completions answers, as metrics.")
     ] = False
     enable_prompt_tokens_details: Annotated[bool, Meta(description="Report cached prompt tokens in usage.")] = True
     return_tokens_as_token_ids: Annotated[
         bool, Meta(description="Write tokens in log-probabilities as token_id:NUMBER, for all requests.")
     ] = False
-    enable_force_include_usage: Annotated[bool, Meta(description="Stream usage even if the client did not ask.")] = (
-        False
-    )
-    disable_uvicorn_access_log: Annotated[bool, Meta(description="No line per HTTP request.")] = False
+    enable_force_include_usage: Annotated[
+        bool, Meta(description="Include usage in streams even if the client did not ask for it.")
+    ] = False
+    disable_uvicorn_access_log: Annotated[bool, Meta(description="Do not log HTTP requests.")] = False
     disable_access_log_for_endpoints: Annotated[
-        str | None, Meta(description="Paths without such a line, with commas between them: /health,/metrics.")
+        str | None,
+        Meta(description="Paths that are left out of the access log, separated by commas: /health,/metrics."),
     ] = None
-    ssl_keyfile: Annotated[str | None, Meta(description="Key file for TLS.")] = None
-    ssl_certfile: Annotated[str | None, Meta(description="Certificate file for TLS.")] = None
-    ssl_ca_certs: Annotated[str | None, Meta(description="Certificates that clients' are checked against.")] = None
-    ssl_cert_reqs: Annotated[
-        int, Meta(ge=0, description="Whether clients need a certificate: 0 no, 1 may have one, 2 must.")
-    ] = 0
-    ssl_ciphers: Annotated[str | None, Meta(description="Ciphers for TLS up to 1.2, as OpenSSL writes them.")] = None
+    ssl_keyfile: Annotated[str | None, Meta(description="TLS key file.")] = None
+    ssl_certfile: Annotated[str | None, Meta(description="TLS certificate file.")] = None
+    ssl_ca_certs: Annotated[
+        str | None, Meta(description="CA certificates that client certificates are checked against.")
+    ] = None
+    ssl_cert_reqs: Annotated[int, Meta(ge=0, description="Client certificates: 0 none, 1 optional, 2 required.")] = 0
+    ssl_ciphers: Annotated[str | None, Meta(description="Ciphers for TLS up to 1.2, in OpenSSL's notation.")] = None
 
 
 class EngineConfig(msgspec.Struct, kw_only=True):

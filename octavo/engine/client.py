@@ -1,4 +1,7 @@
-"""A frontend's end of the connection to the engine process."""
+"""A frontend's end of the connection to the engine process: requests go out, outputs and statistics come in.
+
+The other end is ``server.py``; ``messages.py`` defines what they exchange.
+"""
 
 import asyncio
 import contextlib
@@ -21,18 +24,17 @@ _MAX_TURN_SECONDS = 0.01
 
 
 class EngineClient:
-    """Listens for an engine process, whichever is alive, and talks to it.
+    """Listens for an engine process and exchanges messages with it.
 
-    While there is none, requests are not sent and not kept: whoever owns them sends all unfinished ones again from
+    While no engine is connected, requests are neither sent nor kept: their owner returns all unfinished ones from
     ``on_ready``, which is called each time that an engine has connected.
 
     Args:
-        address: where to listen, a ZeroMQ address.
-        on_ready: called with the engine's description and figures; returns the requests to (re)play.
-        on_batch: called with outputs and the engine's figures.
+        address: the ZeroMQ address to listen on.
+        on_ready: called with the engine's description and statistics; returns the requests to (re)play.
+        on_batch: called with outputs and the engine's statistics.
         on_failed: called when the engine could not start.
-        on_lost: called when something of what the engine said could not be understood: whoever waits for it would
-            wait for ever.
+        on_lost: called when a message of the engine could not be read, so that nobody waits for its content forever.
     """
 
     def __init__(
@@ -61,27 +63,27 @@ class EngineClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether an engine is there and loaded."""
+        """Whether an engine is connected and loaded."""
         return self._identity is not None
 
     def start(self) -> None:
-        """Begin to listen, on the running event loop."""
+        """Start listening, on the running event loop."""
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch_connection())]
 
     async def add(self, requests: list[EngineRequest]) -> None:
-        """Send requests, if an engine is there."""
+        """Send requests, if an engine is connected."""
         await self._send(messages.Add.of(requests))
 
     async def abort(self, request_ids: list[str]) -> None:
-        """Ask to end requests, if an engine is there."""
+        """Ask to end requests, if an engine is connected."""
         await self._send(messages.Abort(request_ids))
 
     async def call(self, name: str, **arguments: Any) -> Any:
         """Run a control function of the engine; see :class:`~octavo.engine.control.Control`.
 
         Raises:
-            EngineDeadError: no engine is there, or it died before it answered.
-            InvalidRequestError: the engine refused.
+            EngineDeadError: no engine is connected, or it died before it answered.
+            InvalidRequestError: the engine rejected the call.
         """
         if self._identity is None:
             raise EngineDeadError("The engine is not running at the moment.")
@@ -98,7 +100,7 @@ class EngineClient:
         self.close_now()
 
     def close_now(self) -> None:
-        """Stop listening; tasks end when they have their next turn."""
+        """Stop listening; tasks end when the event loop next runs them."""
         for task in self._tasks:
             if not task.get_loop().is_closed():
                 task.cancel()
@@ -116,14 +118,14 @@ class EngineClient:
         since_others_ran = time.monotonic()
         while True:
             if time.monotonic() - since_others_ran > _MAX_TURN_SECONDS:
-                # While messages are there already, nothing below waits, and nobody else would have a turn.
+                # While messages are queued, recv does not suspend, so yield to other tasks explicitly.
                 await asyncio.sleep(0)
                 since_others_ran = time.monotonic()
             identity, data = await self._socket.recv_multipart()
             try:
                 await self._handle(identity, messages.decode_from_engine(data))
             except Exception:
-                # Whatever went wrong with one message must not end the connection.
+                # A failure with one message must not end the connection.
                 logger.exception("a message of the engine could not be handled")
                 self._fail_calls("The engine's answer could not be read.")
                 self._on_lost()
@@ -131,11 +133,11 @@ class EngineClient:
     async def _handle(self, identity: bytes, message: messages.FromEngine) -> None:
         match message:
             case messages.Batch(generation=generation, outputs=outputs, stats=stats):
-                # A dead engine's last words may be read after its successor's first.
+                # Messages of a dead engine may be read after its successor's first one.
                 if generation == self._generation and self.is_connected:
                     self._on_batch(outputs, stats)
             case messages.Ready(generation=generation, info=info, stats=stats):
-                # Else the loss of this engine's predecessor, if it is noticed late, would count as this one's.
+                # Process pending disconnections first, so that the predecessor's is not taken for this engine's.
                 self._note_disconnections()
                 self._identity, self._generation = identity, generation
                 await self.add(self._on_ready(info, stats))

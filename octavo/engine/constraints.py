@@ -1,4 +1,4 @@
-"""Requests that wait for their grammars, which are compiled away from the engine's loop."""
+"""Requests that wait for their grammars; these are compiled outside the engine's loop."""
 
 import concurrent.futures
 import logging
@@ -29,16 +29,16 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A request whose grammar is there: as the scheduler is to have it, and what binds it."""
+    """A request whose grammar is compiled: the request for the scheduler, and its constraint."""
 
     request: EngineRequest
     constraint: Constraint
 
 
 class Constraints:
-    """Takes in requests with ``structured_outputs`` and gives them back when they can run.
+    """Holds requests with ``structured_outputs`` until their grammars are compiled.
 
-    Nothing is loaded before the first of them.
+    The compiler is started by the first of them.
     """
 
     def __init__(self, settings: EngineConfig, source: ModelSource, vocab_size: int) -> None:
@@ -56,14 +56,14 @@ class Constraints:
 
     @property
     def request_ids(self) -> set[str]:
-        """Requests that wait here."""
+        """Ids of requests that wait for their grammars."""
         return set(self._waiting)
 
     def begin(self, request: EngineRequest) -> None:
-        """Let a request's grammar be compiled.
+        """Start compiling a request's grammar.
 
         Raises:
-            OctavoError: what it asks for is malformed or not supported, or too many are waiting.
+            OctavoError: the grammar is malformed or not supported, or too many are waiting.
         """
         assert request.params.structured_outputs is not None
         if self._compiler is None:
@@ -71,14 +71,14 @@ class Constraints:
         self._waiting[request.request_id] = _Waiting(request, self._compiler.submit(request.params.structured_outputs))
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
-        """Forget requests that wait here; unknown ids are ignored."""
+        """Abort waiting requests; unknown ids are ignored."""
         found = [request_id for request_id in dict.fromkeys(request_ids) if request_id in self._waiting]
         for request_id in found:
             self._waiting.pop(request_id).grammar.cancel()
         return [EngineOutput(request_id, finish_reason="abort") for request_id in found]
 
     def take_ready(self) -> tuple[list[Bound], list[EngineOutput]]:
-        """Requests that can run now, in the order of their arrival, and outputs of those whose grammars failed."""
+        """Remove and return requests that can run, in order of arrival, and outputs of those whose grammars failed."""
         ready: list[Bound] = []
         failed: list[EngineOutput] = []
         for request_id, waiting in list(self._waiting.items()):
@@ -95,12 +95,12 @@ class Constraints:
         return ready, failed
 
     def wait(self, seconds: float) -> None:
-        """Wait until a grammar is there, or for so long."""
+        """Wait until a grammar is compiled, at most ``seconds``."""
         grammars = [waiting.grammar for waiting in self._waiting.values()]
         concurrent.futures.wait(grammars, seconds, return_when=concurrent.futures.FIRST_COMPLETED)
 
     def close(self) -> None:
-        """End what compiles."""
+        """Stop the compiler."""
         if self._compiler is not None:
             self._compiler.close()
 
@@ -114,7 +114,7 @@ class Constraints:
 
 
 def refusal(request_id: str, error: OctavoError) -> EngineOutput:
-    """The only output of a request that never ran."""
+    """The only output of a request that never ran: an error."""
     is_refused = not isinstance(error, RequestFailedError)
     return EngineOutput(request_id, finish_reason="error", error=str(error), is_refused=is_refused)
 
@@ -132,13 +132,13 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
         params.structured_outputs.start_after_tail or (),
         params.structured_outputs.openers,
     )
-    # The grammar decides when the text may end; what holds it back longer, the constraint knows.
+    # The constraint decides when the text may end and takes min_tokens into account itself.
     params = msgspec.structs.replace(params, min_tokens=0)
     return Bound(msgspec.structs.replace(request, params=params), constraint)
 
 
 def thought_constraint(request: EngineRequest) -> Constraint | None:
-    """What binds a request without a grammar: a limit on its thoughts, or nothing."""
+    """The constraint of a request without a grammar: a limit on its reasoning, or None."""
     limit = _thought_limit(request)
     return None if limit is None else Constraint(None, earlier=request.output_token_ids, limit=limit)
 

@@ -1,4 +1,7 @@
-"""What an owner may do to a running engine: pause, sleep, replace weights, take profiles."""
+"""Control functions of a running engine: pause, sleep, weight updates, profiles, ``collective_rpc``.
+
+``local_control.py`` offers them as methods in the same process, ``remote_control.py`` from another process.
+"""
 
 import importlib
 import logging
@@ -31,8 +34,8 @@ _ENGINE_ID = re.compile(r"(?P<request>(?:\d+_)?(?P<answer>.+)-\d+-[0-9a-f]{8}|.+
 class Control:
     """Runs control functions between steps.
 
-    Some have to wait until no step is under way, or until requests are done. These are generators that yield for as
-    long as they wait; :meth:`advance` takes up the oldest of them again. The others are done at once.
+    Some have to wait until no step is in flight, or until requests are done. These are generators that yield while
+    they wait; :meth:`advance` resumes the oldest of them. The others complete at once.
 
     Args:
         deliver: takes outputs of requests that a function ended.
@@ -64,7 +67,7 @@ class Control:
 
     @property
     def state(self) -> EngineState:
-        """What is to be the same after a restart: what was asked for, not what a function under way does meanwhile."""
+        """The state to restore after a restart: the one asked for, not a running function's intermediate one."""
         return EngineState(
             self._core.weights,
             self._weight_version,
@@ -75,7 +78,7 @@ class Control:
         )
 
     def call(self, name: str, arguments: dict[str, Any], reply: Reply) -> None:
-        """Run a function, or begin to."""
+        """Run a function, or start it if it has to wait."""
         function = _FUNCTIONS.get(name)
         if function is None:
             reply(None, f"The engine has no function {name!r}.")
@@ -92,7 +95,7 @@ class Control:
             reply(result, None)
 
     def advance(self) -> None:
-        """Go on with what waits."""
+        """Resume waiting functions."""
         while self._jobs:
             job, reply = self._jobs[0]
             try:
@@ -106,12 +109,12 @@ class Control:
             reply(*outcome)
 
     def _pause(self, mode: str = "abort", clear_cache: bool = True) -> Job:
-        """Begin no step until :meth:`_resume`.
+        """Start no step until :meth:`_resume`.
 
         Args:
-            mode: what becomes of requests: ``abort`` ends them, ``wait`` lets those that are here finish first,
-                ``keep`` lets them go on afterwards. Others that come wait.
-            clear_cache: forget cached prefixes; kept requests are computed again afterwards.
+            mode: ``abort`` ends the current requests, ``wait`` lets them finish first, ``keep`` continues them
+                afterwards. New requests wait.
+            clear_cache: clear the prefix cache; kept requests are recomputed afterwards.
         """
         if mode not in PAUSE_MODES:
             raise InvalidRequestError(f"mode is one of {', '.join(PAUSE_MODES)}, not {mode!r}.", "mode")
@@ -148,11 +151,11 @@ class Control:
         return True
 
     def _sleep(self, level: int = 1, mode: str = "abort", keep_weights: bool = False) -> Job:
-        """Pause, and give memory back.
+        """Pause, and release memory.
 
         Args:
             level: 0 only pauses.
-            keep_weights: with level 1, leave the weights where they are.
+            keep_weights: with level 1, keep the weights on the device.
         """
         if not 0 <= level <= 2:
             raise InvalidRequestError(f"level is 0, 1 or 2, not {level}.", "level")
@@ -164,7 +167,7 @@ class Control:
         return True
 
     def _wake_up(self, tags: list[str] | None = None) -> bool:
-        """Take memory again, all or in parts; requests run again once everything is there."""
+        """Restore memory, all or in parts; requests run again once everything is restored."""
         unknown = sorted(set(tags or ()) - set(WAKE_TAGS))
         if unknown:
             raise InvalidRequestError(f"tags are among {', '.join(WAKE_TAGS)}, not {unknown[0]!r}.", "tags")
@@ -180,7 +183,7 @@ class Control:
         return True
 
     def _reset_prefix_cache(self, reset_running_requests: bool = False) -> Job:
-        """Forget cached prefixes; False while requests run, unless these are to be computed again."""
+        """Clear the prefix cache; False while requests run, unless ``reset_running_requests`` recomputes them."""
         core = self._core
         if not reset_running_requests:
             return core.reset_prefix_cache()
@@ -192,7 +195,7 @@ class Control:
         return True
 
     def _abort(self, request_ids: list[str]) -> list[str]:
-        """End the requests of some answers, by the ids that clients see; returns the answers that there were."""
+        """End requests by the ids that clients see; returns the ids that were found."""
         wanted = set(request_ids)
         found: dict[str, list[str]] = {}
         for request_id in self._core.request_ids:
@@ -217,7 +220,7 @@ class Control:
         return True
 
     def _update_weights(self, path: str | None = None) -> Job:
-        """Read weights from a folder below ``weight_update_dir``, or the model's own again."""
+        """Load weights from a folder below ``weight_update_dir``, or reload the model's own."""
         if not self._is_updating:
             raise InvalidRequestError("Start the weight update first.")
         self._check_paused()
@@ -250,10 +253,10 @@ class Control:
     def _collective_rpc(
         self, method: str | Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Job:
-        """Call a function with the worker, between two steps; returns a list with what it returns.
+        """Call a function with the worker, between two steps; returns a list of its result.
 
         Args:
-            method: the function; from another process its name, as ``package.module:function``, which the owner allows.
+            method: the function; from another process its name, ``package.module:function``, in ``allowed_functions``.
         """
         function = self._allowed_function(method) if isinstance(method, str) else method
         core = self._core
@@ -264,7 +267,7 @@ class Control:
         return [function(Worker(core.executor), *args, **(kwargs or {}))]
 
     def _allowed_function(self, name: str) -> Callable[..., Any]:
-        """A function that the owner lets other processes call by this name."""
+        """The function of this name, if ``allowed_functions`` contains it."""
         if name not in self._allowed:
             raise InvalidRequestError(
                 f"collective_rpc does not run {name!r} across processes: the owner allows functions with "
@@ -273,7 +276,7 @@ class Control:
             )
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            # Whatever goes wrong there must not end the engine.
+            # A failure in the function must not end the engine.
             try:
                 module, _, attribute = name.partition(":")
                 value = getattr(importlib.import_module(module), attribute)(*args, **kwargs)
@@ -303,7 +306,8 @@ class Control:
         return folder
 
 
-# Not bound to an object: that would hold itself, and the engine's memory with it, until garbage is collected.
+# Unbound functions: bound methods in an instance would be a reference cycle, which keeps the engine's memory until the
+# garbage collector runs.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abort": Control._abort,
     "collective_rpc": Control._collective_rpc,

@@ -1,4 +1,8 @@
-"""The engine: takes requests, runs steps, gives tokens."""
+"""The engine core: requests come in, :meth:`EngineCore.step` runs a step, tokens go out.
+
+It joins the scheduler (``octavo/scheduling``), the executor (``octavo/execution``) and the requests that wait for
+grammars (``constraints.py``).
+"""
 
 import logging
 from collections import deque
@@ -27,18 +31,18 @@ _GRAMMAR_POLL_SECONDS = 0.005
 
 
 class EngineCore:
-    """Scheduler and executor in one loop. Knows token ids, no text; not safe for several threads.
+    """Scheduler and executor in one loop. Works on token ids, not text; not thread-safe.
 
     Attributes:
-        is_paused: no step is begun.
-        sleep_level: what memory was given back: 0 none, 1 the cache's, weights lie in host memory, 2 the weights', too.
-        weights: where they came from in the last update; None for the model's own.
-        fault: why no step may be begun until an owner has acted, in a sentence; empty if nothing is wrong.
+        is_paused: no step is started.
+        sleep_level: released memory: 0 none, 1 the cache's, with weights in host memory, 2 the weights', too.
+        weights: source of the last weight update; None for the model's own.
+        fault: an error message if no step may start before an owner acts; else empty.
 
     Args:
-        phases: times the start; may have timed phases before this one's.
-        tells_limit: find out ``EngineInfo.decode_limit``, for which a CPU's memory has to be measured.
-        state: how to start; one that sleeps loads nothing, and one whose updated weights are lost has none.
+        phases: times the startup; may contain earlier phases.
+        tells_limit: determine ``EngineInfo.decode_limit``, which on a CPU needs a measurement.
+        state: state to start in: a sleeping engine loads nothing; if updated weights are lost, it has no weights.
 
     Raises:
         OctavoError: the model or a setting is wrong.
@@ -122,10 +126,10 @@ class EngineCore:
         return self._constraints.abort(request_ids) + self.scheduler.abort(request_ids)
 
     def step(self) -> StepOutputs:
-        """Run one step and return what it brought; nothing if nothing can run.
+        """Run one step and return its outputs; empty if nothing can run.
 
-        Keeps up to ``num_steps_ahead`` further steps under way. After an exception, Ctrl-C included, requests that are
-        not aborted are computed again.
+        Keeps up to ``num_steps_ahead`` further steps in flight. After an exception, Ctrl-C included, requests that are
+        not aborted are recomputed.
         """
         if self._is_interrupted:
             self._forget_steps()
@@ -150,7 +154,7 @@ class EngineCore:
         if self._pending:
             outputs = self.scheduler.update(self._pending.popleft().result())
         if self._held is not None and not self._pending:
-            # The device is busy with the step's forward pass; all tokens that its masks follow from are known.
+            # The step's forward pass runs, and all tokens that its masks depend on are known.
             step, held = self._held
             self._held = None
             self._pending.append(held.draw(self.scheduler.masks(step, self._mask_width)))
@@ -160,7 +164,7 @@ class EngineCore:
         return outputs
 
     def _forget_steps(self) -> None:
-        """Begin anew with the requests that are here: how far the last steps came is not known."""
+        """Recompute all requests, since the progress of the last steps is unknown."""
         self._pending.clear()
         self._held = None
         self.scheduler.forget_steps()
@@ -169,7 +173,7 @@ class EngineCore:
         self._is_interrupted = False
 
     def _take_bound(self) -> list[EngineOutput]:
-        """Queue requests whose grammars are there; outputs of those that can never run."""
+        """Queue requests whose grammars are compiled; returns outputs of those that can never run."""
         ready, failed = self._constraints.take_ready()
         for bound in ready:
             try:
@@ -179,7 +183,7 @@ class EngineCore:
         return failed
 
     def check_awake(self) -> None:
-        """Refuse work for which a caller would wait for ever.
+        """Check that the engine runs steps; otherwise a caller would wait forever.
 
         Raises:
             InvalidRequestError: the engine is paused, or sleeps.
@@ -189,12 +193,12 @@ class EngineCore:
 
     @property
     def request_ids(self) -> list[str]:
-        """All requests that are here."""
+        """Ids of all unfinished requests."""
         return [*self.grammars_awaited, *self.scheduler.requests]
 
     @property
     def grammars_awaited(self) -> set[str]:
-        """Requests that cannot run before their grammars are there."""
+        """Ids of requests that wait for their grammars."""
         return self._constraints.request_ids
 
     @property
@@ -208,12 +212,12 @@ class EngineCore:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no step is under way."""
+        """Whether no step is in flight."""
         return not self._pending and self._held is None
 
     @property
     def stats(self) -> EngineStats:
-        """Figures as of now."""
+        """Current statistics."""
         stats = self.scheduler.current_stats()
         stats.num_awaiting_grammar = len(self._constraints)
         stats.num_waiting += stats.num_awaiting_grammar
@@ -221,22 +225,22 @@ class EngineCore:
         return stats
 
     def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes; refused (False) while requests run."""
+        """Clear the prefix cache; returns False, and does nothing, while requests run."""
         return self.scheduler.reset_prefix_cache()
 
     def sleep(self, level: int, *, keeps_weights: bool = False) -> None:
-        """Give memory back while paused and quiet; requests that ran are computed again afterwards.
+        """Release memory while paused and quiet; running requests are recomputed afterwards.
 
         Args:
-            level: 1 moves weights to host memory, 2 drops them; the cache goes in either case.
-            keeps_weights: with level 1, they stay.
+            level: 1 moves weights to host memory, 2 drops them; the cache is released in either case.
+            keeps_weights: with level 1, keep the weights on the device.
         """
         self.scheduler.preempt_all(device_is_new=True)
         self.executor.sleep(0 if keeps_weights else level)
         self.sleep_level = max(self.sleep_level, level)
 
     def wake_up(self, *, weights: bool = True, cache: bool = True) -> None:
-        """Take memory again: for the weights, and then for the cache.
+        """Restore the weights, and then the cache.
 
         Raises:
             OctavoError: the weights cannot be read again.
@@ -250,7 +254,7 @@ class EngineCore:
             self.sleep_level = 0
 
     def _wake_weights(self) -> None:
-        """Bring the weights back, if they are gone; updated ones only as they were, else that is a fault."""
+        """Restore the weights if they were released; sets ``fault`` if updated weights are no longer as they were."""
         try:
             if not self.executor.has_weights and self.weights is not None and not self.weights.are_there:
                 raise WeightsError("their files are gone or have changed")
@@ -264,15 +268,15 @@ class EngineCore:
             self.fault = ""
 
     def load_weights(self, folder: Path | None) -> None:
-        """Replace the weights while paused and quiet; what cannot be read leaves those that were there.
+        """Replace the weights while paused and quiet; if they cannot be read, the old ones stay.
 
         Args:
-            folder: where they lie; None reads the model's own again.
+            folder: the weights' folder; None reloads the model's own.
 
         Raises:
             OctavoError: they do not fit the model, or cannot be read.
         """
-        # Looked at first: what is written while it is read is not what was read.
+        # Take the fingerprint before reading, so that files changed during the read are noticed later.
         weights = None if folder is None else UpdatedWeights.found_in(folder)
         self.executor.check_weights(folder)
         self.scheduler.preempt_all(device_is_new=True)
@@ -287,7 +291,7 @@ class EngineCore:
                 self.executor.wake_cache()
 
     def shutdown(self) -> None:
-        """Give the model's memory back."""
+        """Release the model's memory."""
         self._pending.clear()
         self._held = None
         self._constraints.close()

@@ -1,4 +1,4 @@
-"""Keeping the garbage collector away from what lives as long as the process."""
+"""Exempts long-lived objects from garbage collection."""
 
 import atexit
 import gc

@@ -1,4 +1,4 @@
-"""What the supervisor hands to an engine process."""
+"""The startup message from the supervisor to an engine process."""
 
 import msgspec
 
@@ -6,18 +6,18 @@ from octavo.config import EngineConfig
 from octavo.engine.state import EngineState
 
 START_FAILED = 2
-"""Exit status of an engine process that could not start and could not the next time either."""
+"""Exit status of an engine process whose start failed, and would fail again."""
 
 
 class Launch(msgspec.Struct):
-    """How an engine process is to start.
+    """Startup parameters of an engine process.
 
     Attributes:
         settings: the engine's settings.
-        addresses: where each frontend listens, by its index.
-        generation: counts the engine processes of this server, from 1.
-        reports: file descriptor for its :class:`EngineState`, a line of JSON each time that an owner has changed it.
-        state: what the last one reported.
+        addresses: the frontends' addresses, by frontend index.
+        generation: number of this engine process in this server, from 1.
+        reports: file descriptor to which the engine writes its :class:`EngineState`, a line of JSON per change.
+        state: the state last reported by its predecessor.
     """
 
     settings: EngineConfig

@@ -1,4 +1,7 @@
-"""The life of one frontend's engine: started, watched, started again by its supervisor, and shut down."""
+"""A frontend's view of its engine: start, health, restarts by the supervisor, shutdown.
+
+Read on in ``client.py`` (messages) and ``supervisor.py`` (the process).
+"""
 
 import asyncio
 import logging
@@ -21,30 +24,30 @@ logger = logging.getLogger(__name__)
 
 
 class RequestOwner(Protocol):
-    """Whoever has requests in the engine; called from the event loop."""
+    """The owner of requests in the engine; called from the event loop."""
 
     def handle_ready(self) -> list[EngineRequest]:
-        """An engine is there, the first or a later one; returns the requests that it is to (re)play."""
+        """An engine is ready, the first or a restarted one; returns the requests to (re)play."""
 
     def handle_outputs(self, outputs: StepOutputs) -> None:
-        """The engine said how requests went on; ``outputs`` may be empty, where only its figures changed."""
+        """Outputs arrived; ``outputs`` is empty if only the engine's statistics changed."""
 
     def handle_failure(self, error: OctavoError) -> None:
-        """Nothing more will come for the requests in flight."""
+        """No more outputs will arrive for the requests in flight."""
 
 
 class EngineLifecycle:
-    """Starts an engine process, keeps the connection to whichever is alive, and knows whether it gets on.
+    """Starts an engine process, keeps the connection across restarts, and detects a stuck engine.
 
     Args:
         settings: the engine's settings.
-        owner: gets what the engine says.
-        address: where to listen for an engine that somebody else keeps alive; None starts one and keeps it alive.
-        child: an engine process to begin with, started but not launched.
+        owner: receives the engine's outputs.
+        address: address to listen on for an engine supervised by another process; None starts and supervises one.
+        child: the first engine process if it has been started already; it is not launched yet.
 
     Attributes:
-        stats: the engine's latest figures.
-        error: why it is gone for good, None while it is not.
+        stats: the engine's latest statistics.
+        error: why the engine has ended for good; None otherwise.
     """
 
     def __init__(
@@ -73,11 +76,11 @@ class EngineLifecycle:
 
     @property
     def is_connected(self) -> bool:
-        """Whether an engine is there and loaded."""
+        """Whether an engine is connected and loaded."""
         return self._client is not None and self._client.is_connected
 
     def start(self) -> None:
-        """Begin to listen and start an engine process; :meth:`wait_until_started` says when it is there."""
+        """Start listening and start an engine process; await :meth:`wait_until_started` next."""
         address = self._address
         if address is None:
             self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
@@ -106,17 +109,17 @@ class EngineLifecycle:
             raise self.error
 
     async def wait_until_dead(self) -> None:
-        """Return when the engine is gone for good."""
+        """Return when the engine has ended for good."""
         if self._supervision is None:
-            await asyncio.Event().wait()  # somebody else looks after the engine, and ends this process if need be
+            await asyncio.Event().wait()  # another process supervises the engine, and ends this one if necessary
         else:
             await asyncio.wait([self._supervision])
 
     def is_stuck(self, *, is_owed: bool) -> bool:
-        """Whether the engine has work, but no step ended for longer than ``step_timeout``.
+        """Whether the engine has work, but finished no step for longer than ``step_timeout``.
 
         Args:
-            is_owed: whether this frontend waits for it.
+            is_owed: whether this frontend has requests in flight.
         """
         stats = self.stats
         is_busy = is_owed or bool(stats.num_running or stats.num_waiting)
@@ -124,16 +127,16 @@ class EngineLifecycle:
         return is_busy and not stats.is_paused and time.monotonic() - self._last_progress > timeout
 
     def note_progress(self) -> None:
-        """Measure from now how long the engine takes for its next step: it begins to have work."""
+        """Restart the clock of :meth:`is_stuck`."""
         self._last_progress = time.monotonic()
 
     async def add(self, requests: list[EngineRequest]) -> None:
-        """Send requests, if an engine is there."""
+        """Send requests, if an engine is connected."""
         if requests and self._client is not None:
             await self._client.add(requests)
 
     async def abort(self, request_ids: list[str]) -> None:
-        """Ask to end requests, if an engine is there."""
+        """Ask to end requests, if an engine is connected."""
         if request_ids and self._client is not None:
             await self._client.abort(request_ids)
 
@@ -147,17 +150,17 @@ class EngineLifecycle:
         """Run one of the engine's control functions.
 
         Raises:
-            EngineDeadError: no engine is there, or it died before it answered.
-            InvalidRequestError: the engine refused.
+            EngineDeadError: no engine is connected, or it died before it answered.
+            InvalidRequestError: the engine rejected the call.
         """
         if self._client is None:
             raise self.error or EngineDeadError("The engine is not started.")
         return await self._client.call(name, **arguments)
 
     async def shutdown(self) -> None:
-        """End requests, the engine process and all that was set up; may be called more than once."""
+        """End requests and the engine process, and release everything; may be called more than once."""
         self._die(EngineDeadError("The engine is shut down."))
-        # Taken at once: nothing is ended twice if two callers shut down at the same time.
+        # Take all before the first await, so that concurrent calls do not end anything twice.
         supervisor, supervision, client, folder = self._supervisor, self._supervision, self._client, self._folder
         self._supervisor = self._supervision = self._client = self._folder = None
         if supervisor is not None:
@@ -171,7 +174,7 @@ class EngineLifecycle:
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """The same at once; the engine process is gone when its loop has had another turn, or has ended."""
+        """:meth:`shutdown` without waiting; the engine process ends when the event loop next runs, or with it."""
         self._die(EngineDeadError("The engine is shut down."))
         supervision, client, folder = self._supervision, self._client, self._folder
         self._supervisor = self._supervision = self._client = self._folder = None

@@ -1,4 +1,4 @@
-"""What an owner may do to an engine in its own process, as methods."""
+"""The control functions of an engine in the same process, as methods of ``LLM`` and ``LLMEngine``."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class LocalControl:
-    """Calls of :class:`~octavo.engine.control.Control` between calls that run requests.
+    """Methods that call :class:`~octavo.engine.control.Control` between steps.
 
     All of them raise:
-        InvalidRequestError: the engine refused.
+        InvalidRequestError: the engine rejected the call.
     """
 
     _engine: EngineCore
@@ -30,7 +30,7 @@ class LocalControl:
     def _take_control(self, settings: EngineConfig) -> None:
         """Set up what the methods need.
 
-        What requests bring while a method runs is held in ``_held`` for whoever runs them.
+        Outputs that arrive while a method runs are kept in ``_held`` for the loop that runs requests.
 
         Raises:
             ConfigError: a setting is wrong.
@@ -45,15 +45,15 @@ class LocalControl:
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[T]:
-        """Call a function beside the model, in this process, between two steps.
+        """Call a function with the worker, in this process, between two steps.
 
         Args:
             method: called with a :class:`~octavo.execution.worker.Worker` and the arguments, or the name of one of the
                 worker's methods.
-            timeout: taken for compatibility.
+            timeout: accepted for compatibility, without effect.
 
         Returns:
-            What it returned, once per device.
+            Its result, once per device.
         """
         results: list[T] = []
         errors: list[BaseException] = []
@@ -73,31 +73,31 @@ class LocalControl:
         return results
 
     def apply_model(self, func: Callable[[nn.Module], T]) -> list[T]:
-        """Call a function with the model; as of :meth:`collective_rpc`."""
+        """Call a function with the model; see :meth:`collective_rpc`."""
         return self.collective_rpc(lambda worker: func(worker.model))
 
     def sleep(self, level: int = 1) -> None:
-        """Give memory back: 1 moves weights to host memory and drops the cache, 2 drops both, 0 only pauses."""
+        """Release memory: 1 moves weights to host memory and drops the cache, 2 drops both, 0 only pauses."""
         self._call("sleep", level=level)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Take memory again, all of it or some of ``weights``, ``kv_cache`` and ``scheduling``."""
+        """Wake up, all or some of ``weights``, ``kv_cache`` and ``scheduling``."""
         self._call("wake_up", tags=tags)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget cached prefixes."""
+        """Clear the prefix cache; returns whether it was cleared."""
         return bool(self._call("reset_prefix_cache", reset_running_requests=reset_running_requests))
 
     def start_profile(self) -> None:
-        """Begin to record what host and device do, if ``profiler_config`` says where to."""
+        """Start recording a profile; needs ``profiler_config``."""
         self._call("start_profile")
 
     def stop_profile(self) -> str:
-        """Write the record; returns the file."""
+        """Stop recording and write the profile; returns the file."""
         return str(self._call("stop_profile"))
 
     def update_weights(self, path: str | None = None, weight_version: str | None = None) -> None:
-        """Read weights from a folder below ``weight_update_dir``, or the model's own again."""
+        """Load weights from a folder below ``weight_update_dir``, or reload the model's own."""
         was_paused = self._engine.is_paused
         self._call("pause", mode="keep")
         self._call("start_weight_update")
@@ -111,13 +111,13 @@ class LocalControl:
                 self._call("resume")
 
     def get_weight_version(self) -> str:
-        """The weights' name; ``default`` for those that were loaded at the start."""
+        """The weights' version; ``default`` for those loaded at startup."""
         return str(self._call("weight_version"))
 
     def _call(self, name: str, **arguments: Any) -> Any:
         replies: list[tuple[Any, str | None]] = []
         self._control.call(name, arguments, lambda value, error: replies.append((value, error)))
-        # The last requests may have ended while a step that begun before was under way.
+        # Steps started earlier may still be in flight, even without requests.
         while not replies:
             if outputs := self._engine.step():
                 self._held.append(outputs)

@@ -1,7 +1,6 @@
-"""What API processes and the engine process say to each other.
+"""Messages between API processes and the engine process.
 
-Every message is one msgpack array, tagged by kind. Decoding builds only the types below, so nothing that
-arrives can run code.
+Every message is a tagged msgpack object. Decoding creates only the types below, so no message can run code.
 """
 
 from typing import Any
@@ -31,13 +30,13 @@ class Add(msgspec.Struct, tag="add"):
 
     @classmethod
     def of(cls, requests: list[EngineRequest]) -> "Add":
-        """The message for requests. A long prompt with a thousand completions travels once."""
+        """The message for requests; a prompt with many completions is sent only once."""
         if len(requests) > 1 and all(_follows(request, requests[0]) for request in requests[1:]):
             return cls(requests[:1], [Follower(request.request_id, request.seed) for request in requests[1:]])
         return cls(requests)
 
     def all_requests(self) -> list[EngineRequest]:
-        """The requests that the message was made for."""
+        """The requests from which the message was made."""
         if not self.followers:
             return self.requests
         (leader,) = self.requests
@@ -54,7 +53,7 @@ class Add(msgspec.Struct, tag="add"):
 
 
 def _follows(request: EngineRequest, leader: EngineRequest) -> bool:
-    """Whether a request is one more completion of a prompt, and nothing has come of either yet."""
+    """Whether a request is one more completion of the leader's prompt, and neither has output yet."""
     return (
         leader.request_id == leader.leader_id == request.leader_id
         and request.prompt_token_ids is leader.prompt_token_ids
@@ -81,7 +80,7 @@ class Ready(msgspec.Struct, tag="ready"):
     """The engine is loaded. Sent on every connection.
 
     Attributes:
-        generation: counts the engine processes of this server, from 1.
+        generation: number of the engine process in this server, from 1.
     """
 
     generation: int
@@ -93,7 +92,7 @@ class Failed(msgspec.Struct, tag="failed"):
     """The engine could not start.
 
     Attributes:
-        is_setting: whether a setting or model is at fault.
+        is_setting: whether a setting or the model is wrong.
         is_final: whether no other engine will be started.
     """
 
@@ -104,7 +103,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 class Batch(msgspec.Struct, tag="batch"):
-    """What a step brought for one frontend's requests."""
+    """Outputs of a step for one frontend's requests."""
 
     generation: int
     outputs: StepOutputs
@@ -112,7 +111,7 @@ class Batch(msgspec.Struct, tag="batch"):
 
 
 class Reply(msgspec.Struct, tag="reply"):
-    """A control function's result, or why there is none."""
+    """A control function's result or error."""
 
     call_id: int
     value: Any = None
@@ -124,7 +123,7 @@ class _Id(msgspec.Struct):
 
 
 class _Ids(msgspec.Struct, tag="add"):
-    """As much of an :class:`Add` as nothing can be wrong with."""
+    """The part of an :class:`Add` that can be read even if a request's other fields are invalid."""
 
     requests: list[_Id]
     followers: list[Follower] = []
@@ -134,14 +133,13 @@ ToEngine = Add | Abort | Call
 FromEngine = Ready | Failed | Batch | Reply
 
 MAX_ENTRIES = 1 << 15
-"""Log-probabilities of a prompt that go into one message: reading millions in one go would take a second."""
+"""Maximum number of prompt log-probabilities per message: decoding millions at once would block for a second."""
 
 
 def in_parts(outputs: StepOutputs) -> list[StepOutputs]:
-    """What a step brought, in messages of which none takes long to read.
+    """Split a step's outputs into messages that each decode quickly.
 
-    A long prompt's log-probabilities come in several outputs of the request; the last of them is the one that says
-    everything else.
+    A long prompt's log-probabilities are split into several outputs of the request; the last one has all other fields.
     """
     parts: list[StepOutputs] = []
     for place, output in enumerate(outputs.others):
@@ -163,7 +161,7 @@ decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 
 
 def ids_in_unreadable(data: bytes) -> list[str]:
-    """Ids of the requests that a message adds, though something else in it cannot be read."""
+    """Ids of the requests in an ``Add`` message that cannot be decoded as a whole."""
     try:
         message = _decode_ids(data)
         return [one.request_id for one in message.requests] + [one.request_id for one in message.followers]
@@ -172,10 +170,10 @@ def ids_in_unreadable(data: bytes) -> list[str]:
 
 
 def check_sendable(params: SamplingParams) -> None:
-    """Refuse free-form values that cannot travel to another process.
+    """Check that free-form values can be sent to another process.
 
     Raises:
-        InvalidRequestError: ``extra_args`` holds something that msgpack does not know, or a number beyond 64 bits.
+        InvalidRequestError: ``extra_args`` contains a type unknown to msgpack, or a number beyond 64 bits.
     """
     if params.extra_args is None:
         return

@@ -1,4 +1,4 @@
-"""A child process that does not outlive its parent, however that one ends."""
+"""Ends a child process when its parent ends, for whatever reason."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ def end_with_parent() -> None:
 
 
 def _wait_for_end() -> None:
-    # Not through sys.stdin: a thread that holds its lock would make the interpreter abort at exit.
+    # Do not use sys.stdin: a thread that holds its lock makes the interpreter abort at exit.
     while os.read(0, 1):
         pass
     os._exit(0)

@@ -1,9 +1,9 @@
-"""Entry of the engine's own process.
+"""Entry point of the engine process.
 
 Started as ``python -m octavo.engine.process`` by :class:`octavo.engine.child.EngineChild`. It imports, then reads its
 :class:`Launch` as one line of JSON from standard input. Standard input stays open for as long as the parent lives; when
 it closes, this process ends.
-Nothing is defined here that logs or that others import: the interpreter knows this module as ``__main__``.
+This module defines nothing that logs or is imported elsewhere, since its name is ``__main__`` at run time.
 """
 
 import signal
@@ -18,9 +18,9 @@ from octavo.telemetry.logs import configure_logging
 
 
 def main() -> int:
-    """Serve as the supervisor's launch says; returns the exit status."""
-    # Ctrl-C in a terminal, and service managers, signal the whole group; running requests are to finish first. The
-    # supervisor ends this process by closing its standard input.
+    """Read the launch message and serve; returns the exit status."""
+    # Ctrl-C in a terminal, and service managers, signal the whole process group, but running requests should finish
+    # first. The supervisor ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()

@@ -1,4 +1,4 @@
-"""What an owner may do to an engine in another process, as methods."""
+"""The control functions of an engine in another process, as methods of ``AsyncLLM``."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -12,14 +12,14 @@ from octavo.telemetry.metrics import Metrics
 
 
 class RemoteControl(ABC):
-    """Calls of :class:`~octavo.engine.control.Control`, which says what they mean, from afar.
+    """Methods that call :class:`~octavo.engine.control.Control` in the engine process.
 
     Attributes:
-        settings: the engine's.
+        settings: the engine's settings.
 
     All of them raise:
-        EngineDeadError: no engine is there, or it died before it answered.
-        InvalidRequestError: the engine refused.
+        EngineDeadError: no engine is connected, or it died before it answered.
+        InvalidRequestError: the engine rejected the call.
     """
 
     settings: EngineConfig
@@ -27,23 +27,23 @@ class RemoteControl(ABC):
     @property
     @abstractmethod
     def stats(self) -> EngineStats:
-        """The engine's latest figures."""
+        """The engine's latest statistics."""
 
     @property
     @abstractmethod
     def metrics(self) -> Metrics:
-        """Where operations are counted."""
+        """The metrics that count these operations."""
 
     @abstractmethod
     async def call_engine(self, name: str, **arguments: Any) -> Any:
         """Run one of the engine's control functions."""
 
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
-        """Begin no step until :meth:`resume_generation`; returns when none is under way.
+        """Start no step until :meth:`resume_generation`; returns when no step is in flight.
 
         Args:
-            mode: what becomes of requests: ``abort``, ``wait`` for their ends, or ``keep`` for afterwards.
-            clear_cache: forget cached prefixes.
+            mode: for current requests: ``abort`` them, ``wait`` until they end, or ``keep`` them for afterwards.
+            clear_cache: clear the prefix cache.
         """
         await self.call_engine("pause", mode=mode, clear_cache=clear_cache)
 
@@ -52,71 +52,71 @@ class RemoteControl(ABC):
         await self.call_engine("resume")
 
     async def is_paused(self) -> bool:
-        """Whether the engine begins no step."""
+        """Whether the engine is paused."""
         return self.stats.is_paused
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Pause and give memory back: the cache's, and the weights'.
+        """Pause and release the memory of the cache and the weights.
 
         Args:
             level: 0 only pauses; 1 moves weights to host memory; 2 drops them.
-            mode: as of :meth:`pause_generation`.
+            mode: see :meth:`pause_generation`.
         """
         with self.metrics.sleep.timed():
             await self.call_engine("sleep", level=level, mode=mode)
 
     async def release_kv_cache_memory(self) -> None:
-        """Pause and give only the cache's memory back."""
+        """Pause and release only the cache's memory."""
         with self.metrics.sleep.timed():
             await self.call_engine("sleep", level=1, mode="keep", keep_weights=True)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Take memory again and go on; or only some of ``weights``, ``kv_cache`` and ``scheduling``."""
+        """Wake up and continue, or wake only some of ``weights``, ``kv_cache`` and ``scheduling``."""
         with self.metrics.sleep.timed():
             await self.call_engine("wake_up", tags=tags)
 
     async def is_sleeping(self) -> bool:
-        """Whether memory was given back."""
+        """Whether memory is released."""
         return self.stats.sleep_level > 0
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget cached prefixes; False if requests are running, unless these are to be computed again."""
+        """Clear the prefix cache; False while requests run, unless ``reset_running_requests`` recomputes them."""
         return bool(await self.call_engine("reset_prefix_cache", reset_running_requests=reset_running_requests))
 
     async def start_profile(self) -> None:
-        """Begin to record what the engine does."""
+        """Start recording a profile of the engine."""
         await self.call_engine("start_profile")
 
     async def stop_profile(self) -> str:
-        """Write the record; returns the file."""
+        """Stop recording and write the profile; returns the file."""
         return str(await self.call_engine("stop_profile"))
 
     async def abort_answers(self, names: list[str]) -> list[str]:
-        """End answers by the ids that clients see, with what there is of them; returns those that were in flight."""
+        """End answers early, by the ids that clients see; returns those that were in flight."""
         found: list[str] = await self.call_engine("abort", request_ids=names)
         return found
 
     async def start_weight_update(self) -> None:
-        """Announce new weights; the engine is paused."""
+        """Start a weight update; the engine must be paused."""
         with self.metrics.weight_update.timed():
             await self.call_engine("start_weight_update")
 
     async def update_weights(self, path: str | None = None) -> None:
-        """Read weights from a folder below ``weight_update_dir``, or the model's own again."""
+        """Load weights from a folder below ``weight_update_dir``, or reload the model's own."""
         with self.metrics.weight_update.timed():
             await self.call_engine("update_weights", path=path)
 
     async def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """End the update, and name what there is now."""
+        """Finish the update, and set the weights' version."""
         with self.metrics.weight_update.timed():
             await self.call_engine("finish_weight_update", weight_version=weight_version)
 
     async def update_weight_version(self, new_version: str) -> None:
-        """Name the weights."""
+        """Set the weights' version."""
         await self.call_engine("set_weight_version", version=new_version)
 
     async def get_weight_version(self) -> str:
-        """The weights' name; ``default`` for those that were loaded at the start."""
+        """The weights' version; ``default`` for those loaded at startup."""
         return str(await self.call_engine("weight_version"))
 
     async def compute_weight_checksums(self) -> dict[str, str]:
@@ -131,15 +131,15 @@ class RemoteControl(ABC):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a function beside the model, in the engine's process, between two steps.
+        """Call a function with the worker, in the engine process, between two steps.
 
         Args:
-            method: its name, ``package.module:function``, one of the setting ``allowed_functions``; it is called with
-                a :class:`~octavo.execution.worker.Worker` and the arguments, and arguments and result are plain data.
-            timeout: seconds to wait; None waits for as long as it takes.
+            method: its name, ``package.module:function``, which ``allowed_functions`` must contain; it is called with a
+                :class:`~octavo.execution.worker.Worker` and the arguments. Arguments and result are plain data.
+            timeout: seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: it takes longer; it is not stopped.
+            TimeoutError: the function takes longer; it is not stopped.
         """
         if not isinstance(method, str):
             raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""Which requests a new engine gets after the last one died, and when."""
+"""Decides which requests a restarted engine gets, and when, so that a request that crashes engines fails alone."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ _TRIAL_TOKENS = 4
 
 
 class Replays:
-    """Keeps account of deaths, so that a request that kills engines takes no others along.
+    """Counts the crashes at which each request was in the engine.
 
-    After a first death all requests are replayed together. Those that were there at two deaths are suspects: they are
-    replayed one at a time, each beside the acquitted ones, until it has brought a few tokens. So a guilty one dies
-    without other suspects, and after its fourth death it is not replayed again.
+    After a first crash all requests are replayed together. Requests with two crashes are suspects: they are replayed
+    one at a time, next to acquitted ones, each until it has produced a few tokens. So a request that causes crashes
+    does not add to other suspects' counts, and after its fourth crash it is not replayed again.
     """
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class Replays:
         self._num_tokens_left = 0
 
     def enter(self, requests: Iterable[EngineRequest]) -> None:
-        """Requests were sent to a living engine."""
+        """Note requests that were sent to a running engine."""
         self._inside.update(request.request_id for request in requests)
 
     def resume(self, requests: list[EngineRequest]) -> tuple[list[EngineRequest], list[str]]:
-        """A new engine is there.
+        """Note that a new engine is ready.
 
         Args:
-            requests: all that are unfinished.
+            requests: all unfinished requests.
 
         Returns:
-            The requests to send now, and the ids of those that are to fail.
+            The requests to send now, and the ids of those to fail.
         """
         for request_id in self._inside:
             is_acquitted = self._num_deaths.get(request_id, 0) >= _SUSPICIOUS_DEATHS and request_id != self._on_trial
@@ -57,7 +57,7 @@ class Replays:
         return now + self._next_trial(), guilty
 
     def take(self, outputs: StepOutputs) -> list[EngineRequest]:
-        """Outputs came; returns the requests to send because of that."""
+        """Note outputs; returns the requests to send next, if a trial has ended."""
         if self._on_trial is None:
             return []
         for output in outputs:
@@ -68,7 +68,7 @@ class Replays:
         return []
 
     def forget(self, request_ids: Iterable[str]) -> list[EngineRequest]:
-        """Requests are over; returns the requests to send because of that."""
+        """Note ended requests; returns the requests to send next, if a trial has ended."""
         gone = set(request_ids)
         self._inside -= gone
         for request_id in gone:

@@ -1,4 +1,4 @@
-"""What runs in the engine's process: a loop between a socket per frontend and the core."""
+"""The loop of the engine process: serves one socket per frontend, and runs the core's steps."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ _IDLE_POLL_MS = 60_000
 
 
 class _Frontend:
-    """The connection to one frontend and the requests it has here."""
+    """The connection to one frontend, and its unfinished requests."""
 
     def __init__(self, context: zmq.Context, address: str, generation: int) -> None:
         self.socket = context.socket(zmq.DEALER)
@@ -58,7 +58,7 @@ class EngineServer:
 
     @property
     def _phase_level(self) -> int:
-        """People read the phases all together once the server is ready; programs want each of them as it ends."""
+        """Text logs show all phases together once the server is ready; JSON logs have a line as each one ends."""
         return logging.INFO if self._settings.logging.log_format == "json" else logging.DEBUG
 
     def run(self) -> int:
@@ -73,7 +73,7 @@ class EngineServer:
             if self._generation > 1:
                 total = sum(phase.seconds for phase in phases.phases)
                 logger.info("The engine is back after %.1f s: %s", total, ", ".join(map(str, phases.phases)))
-            # What exists by now stays; a garbage collection in service need not look at it again and again.
+            # Objects created so far live as long as the process; exempt them from garbage collections while serving.
             freeze_until_exit()
         except OctavoError as error:
             return self._report_failure(str(error), is_setting=True)
@@ -81,7 +81,7 @@ class EngineServer:
             logger.exception("the engine could not start")
             return self._report_failure(f"The engine could not start: {error}", is_setting=False)
         assert self._control is not None
-        # Connections were made before the model was loaded; their handshakes wait in the monitors and bring out Ready.
+        # Sockets connected before the model was loaded; their queued handshake events are each answered by Ready.
         poller = zmq.Poller()
         for frontend in self._frontends:
             poller.register(frontend.socket, zmq.POLLIN)
@@ -102,7 +102,7 @@ class EngineServer:
                 self._receive(index, frontend)
 
     def _handle_connection(self, frontend: _Frontend) -> None:
-        """A frontend that came back starts afresh; one that went takes its requests along."""
+        """Greet a frontend that connected; abort the requests of one that disconnected."""
         assert self._core is not None
         event = recv_monitor_message(frontend.monitor)["event"]
         if event == zmq.EVENT_DISCONNECTED:
@@ -128,14 +128,14 @@ class EngineServer:
                         request.client_index = index
                         self._add(request, frontend)
                     if self._core.is_paused:
-                        self._send_stats()  # no step will tell of them
+                        self._send_stats()  # no step will report the new requests
                 case messages.Abort(request_ids=request_ids):
                     self._abort(request_ids)
                 case messages.Call(call_id=call_id, name=name, arguments=arguments):
                     self._control.call(name, arguments, partial(self._reply, frontend, call_id))
 
     def _reply(self, frontend: _Frontend, call_id: int, value: Any, error: str | None) -> None:
-        self._report_state()  # before anybody relies on it
+        self._report_state()  # before the caller relies on it
         self._send(frontend, messages.Reply(call_id, value, error))
 
     def _report_state(self) -> None:
@@ -172,7 +172,7 @@ class EngineServer:
             self._refuse(request_id, shown, frontend)
 
     def _abort(self, request_ids: list[str]) -> None:
-        """The frontend that aborts has forgotten its requests already: no output goes back."""
+        """Abort requests without output: their frontend has dropped them already."""
         assert self._core is not None
         for output in self._core.abort(request_ids):
             self._forget(output.request_id)
@@ -198,7 +198,7 @@ class EngineServer:
             self._send_stats()
 
     def _by_owner(self, outputs: StepOutputs) -> list[StepOutputs]:
-        """Each frontend's part."""
+        """The outputs of each frontend's requests."""
         parts = [StepOutputs() for _ in self._frontends]
         for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
             part = parts[self._owners[request_id]]
@@ -209,14 +209,15 @@ class EngineServer:
         return parts
 
     def _send_stats(self) -> None:
-        """Let every frontend know the figures, also those without outputs of their own."""
+        """Send statistics to all frontends, including those without outputs."""
         assert self._core is not None
         self._last_stats = time.monotonic()
         for frontend in self._frontends:
             self._send(frontend, messages.Batch(self._generation, StepOutputs(), self._core.stats))
 
     def _report_failure(self, error: str, *, is_setting: bool) -> int:
-        # What keeps the first engine from starting stays. A later one may find its predecessor's memory still taken.
+        # If the first engine cannot start, another attempt will not help. A restarted one may find its predecessor's
+        # memory still in use, so it may be tried again.
         is_final = self._generation == 1
         for frontend in self._frontends:
             self._send(frontend, messages.Failed(self._generation, error, is_setting, is_final))

@@ -1,4 +1,4 @@
-"""What owners made of an engine, for the one that comes after it."""
+"""Engine state set by owners (weights, pause, sleep), which a restarted engine restores."""
 
 import hashlib
 from pathlib import Path
@@ -8,11 +8,11 @@ import msgspec
 
 
 class UpdatedWeights(msgspec.Struct, frozen=True):
-    """Weights that were read from a folder of the owner's.
+    """Weights that were loaded from the owner's folder.
 
     Attributes:
-        folder: where they lie.
-        fingerprint: of the names, sizes and times of the files there.
+        folder: the folder.
+        fingerprint: hash of the names, sizes and modification times of its files.
     """
 
     folder: str
@@ -20,25 +20,25 @@ class UpdatedWeights(msgspec.Struct, frozen=True):
 
     @classmethod
     def found_in(cls, folder: Path) -> Self:
-        """What lies in a folder now."""
+        """The weights that are in a folder now."""
         return cls(str(folder), _fingerprint(folder))
 
     @property
     def are_there(self) -> bool:
-        """Whether the same files still lie there."""
+        """Whether the folder still has the same files."""
         return _fingerprint(Path(self.folder)) == self.fingerprint
 
 
 class EngineState(msgspec.Struct, frozen=True):
-    """An engine as its owners set it.
+    """State of an engine that owners can change.
 
     Attributes:
-        weights: in place of the model's own; None if there were no others.
-        weight_version: their name.
+        weights: updated weights; None for the model's own.
+        weight_version: their version.
         is_updating: a weight update was started and not finished.
-        is_paused: no step is begun.
-        sleep_level: as of :class:`~octavo.engine.core.EngineCore`; an engine that sleeps takes no memory to come back.
-        num_blocks: size of the cache, for the one that cannot measure what is left for it.
+        is_paused: no step is started.
+        sleep_level: see :class:`~octavo.engine.core.EngineCore`; an engine restarted asleep allocates no memory.
+        num_blocks: size of the cache, for an engine that restarts asleep and so cannot measure the memory left.
     """
 
     weights: UpdatedWeights | None = None
@@ -50,7 +50,7 @@ class EngineState(msgspec.Struct, frozen=True):
 
     @property
     def in_words(self) -> str:
-        """What differs from an engine that nobody has touched."""
+        """A description of the state for the log."""
         words = ["paused"] if self.is_paused else []
         if self.sleep_level:
             words.append(f"asleep at level {self.sleep_level}")
@@ -60,7 +60,7 @@ class EngineState(msgspec.Struct, frozen=True):
 
 
 AS_CONFIGURED = EngineState()
-"""No owner has changed anything."""
+"""The state in which no owner has changed anything."""
 
 
 def _fingerprint(folder: Path) -> str:

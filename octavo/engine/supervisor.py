@@ -1,4 +1,4 @@
-"""Keeps an engine process alive."""
+"""Starts the engine process and restarts it when it dies."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ _LAST_REPORT_SECONDS = 1.0
 
 
 class Supervisor:
-    """Starts the engine process, and starts it again when it dies, as its owners had set it.
+    """Starts the engine process, and restarts it with its last :class:`EngineState` when it dies.
 
-    Gives up when the first one cannot start, or when the process dies more than five times within two minutes.
+    Gives up if the first engine cannot start, or if the process dies more than five times within two minutes.
 
     Args:
-        addresses: where each frontend listens.
-        child: the first engine process, if somebody has started one already; it is not launched yet.
+        addresses: the frontends' addresses.
+        child: the first engine process if it has been started already; it is not launched yet.
     """
 
     def __init__(self, settings: EngineConfig, addresses: list[str], child: EngineChild | None = None) -> None:
@@ -62,7 +62,7 @@ class Supervisor:
                     return
                 await asyncio.sleep(0.1 * 2 ** (len(self._deaths) - 1))
         finally:
-            # One may have been starting while stop() was called.
+            # A process may have been starting when stop() was called.
             if self._process is not None and not self._process.has_ended:
                 self._process.kill()
                 await self._process.wait()
@@ -81,7 +81,7 @@ class Supervisor:
             await process.wait()
 
     async def _run_engine(self) -> int:
-        """Start an engine and note what it reports until it ends; returns its status."""
+        """Start an engine and follow its state reports until it ends; returns its exit status."""
         process = self._process = self._prepared or EngineChild()
         self._prepared = None
         self._generation += 1
@@ -93,7 +93,7 @@ class Supervisor:
         try:
             await process.launch(self._settings, self._addresses, self._generation, self._state)
             status = await process.wait()
-            # What it reported is in the pipe by now, but a child of its own may hold the pipe open.
+            # All its reports are in the pipe by now; the timeout is for child processes that keep the pipe open.
             await asyncio.wait({following}, timeout=_LAST_REPORT_SECONDS)
             return status
         finally:
@@ -101,7 +101,7 @@ class Supervisor:
             transport.close()
 
     async def _follow(self, reports: asyncio.StreamReader) -> None:
-        """Note what an engine reports; half a line, with which it died, does not count."""
+        """Store the states that an engine reports; an incomplete last line is ignored."""
         async for line in reports:
             if line.endswith(b"\n"):
                 self._state = msgspec.json.decode(line, type=EngineState)

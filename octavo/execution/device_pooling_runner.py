@@ -1,4 +1,4 @@
-"""The runner on a GPU for decoders that answer with vectors."""
+"""The GPU runner for decoder models with a pooler: a step in, vectors out."""
 
 import torch
 
@@ -11,13 +11,13 @@ from octavo.records import Step
 
 
 class DevicePoolingRunner(DeviceRunner):
-    """Queues steps, launch by launch: prompts keep the device busy without captured graphs."""
+    """Queues steps as single launches: prompts keep the device busy without captured graphs."""
 
     pooling: PoolingState
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile what steps need, so that no request has to wait."""
+        """Compile all kernels that steps use, so that no request waits for a compilation."""
         shapes = eager_shapes(self.plan)
         with compile_together(self.device):
             for shape in shapes:
@@ -37,7 +37,7 @@ class DevicePoolingRunner(DeviceRunner):
         return self.pooling.run(step, hidden[: shape.num_tokens])
 
     def _hidden(self, shape: StepShape) -> torch.Tensor:
-        """``[tokens, hidden]`` of the step that device state describes."""
+        """Hidden states ``[tokens, hidden]`` of the step described by device state."""
         inputs, num_tokens = self.inputs, shape.num_tokens
         inputs.fill(self.state, shape)
         hidden: torch.Tensor = self.model(

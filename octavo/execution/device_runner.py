@@ -1,4 +1,8 @@
-"""The runner on a GPU: state, inputs and sampling stay on the device, and the host only queues work."""
+"""The GPU runner: state, inputs and sampling stay on the device, and the host only queues work.
+
+A :class:`Step` comes in; a :class:`SampledStep` goes out, whose tokens arrive asynchronously. Read on in ``graphs.py``
+(captured steps), ``inputs.py`` (step inputs on the device) and ``state.py`` (batch state).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,11 +28,11 @@ from octavo.sampling.sampler import Samples
 
 _MEDIUM_STEP = 2048
 _TOKEN_UNIT = 128
-"""Tokens by which steps that are not captured grow: products take tiles of as many."""
+"""Token counts of steps without a graph are rounded up to a multiple of this: the tile size of large GEMMs."""
 
 
 class DeviceRunner(ModelRunner):
-    """Queues steps: a captured graph where one fits, single launches elsewhere."""
+    """Queues steps: a captured graph if one fits, else single launches."""
 
     def __init__(
         self,
@@ -42,7 +46,7 @@ class DeviceRunner(ModelRunner):
     ) -> None:
         super().__init__(model, config, plan, dtype, device, backend, processors)
         self.inputs = InputBuffers(plan, device)
-        # Every step's logits lie here: captured graphs would otherwise each keep their own.
+        # One logits buffer for all steps: otherwise each captured graph would keep its own.
         self._logits_buffer = torch.zeros(plan.max_num_seqs, config.vocab_size, dtype=dtype, device=device)
         self.device_sampler = DeviceSampler(self.sampler.parameters, self.inputs.sampled)
         self._graphs = StepGraphs()
@@ -51,15 +55,15 @@ class DeviceRunner(ModelRunner):
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile what steps need and run every kind of step once, the largest too, so that no request has to wait.
+        """Compile all kernels and run every kind of step once, the largest included, so that no request waits.
 
-        The state holds no rows, so nothing is stored.
+        The batch state has no rows, so nothing is stored.
         """
         with compile_together(self.device):
             self._run_all_shapes()
         self._run_all_shapes()
-        # One request from its arrival to its token, so that nothing is loaded or allocated for the first real one. What
-        # it leaves in slot 0 and in block 0 is never read.
+        # One request through the whole path, so that nothing is loaded or allocated for the first real one. What it
+        # writes to slot 0 and block 0 is never read.
         row = NewRow(0, [0, 0], 2, SamplingParams(temperature=1.0, max_tokens=1), 0, [], [])
         zero, two = np.zeros(1, np.int32), np.full(1, 2, np.int32)
         step = Step(0, zero, zero, two, np.array([True]), [row], block_updates=[BlockUpdate(0, 0, 0, [0])])
@@ -79,7 +83,7 @@ class DeviceRunner(ModelRunner):
         """Capture the steps worth capturing, after :meth:`warm_up`; returns their number.
 
         Args:
-            show_progress: whether a long capture shows a bar, on a terminal.
+            show_progress: show a progress bar on a terminal if the capture takes long.
         """
         self._graphs.capture(self._shapes, self._forward_shape, self._sample_and_append, show_progress=show_progress)
         self._wait()
@@ -101,10 +105,10 @@ class DeviceRunner(ModelRunner):
         return partial(self._draw_from, step, shape.num_rows, captured, hidden, logits)
 
     def _common_shape(self, shape: StepShape) -> StepShape:
-        """A size that many steps share, and that holds this one.
+        """The next larger of a few common sizes.
 
-        The vendor's library has a kernel for nearly every number of rows, and the device comes to rest when one is used
-        for the first time.
+        The vendor's library has a kernel for nearly every number of rows, and the driver synchronises the device when
+        one is used for the first time.
         """
         num_rows = next(size for size in self._row_sizes if size >= shape.num_rows)
         if not shape.has_chunks:
@@ -141,7 +145,7 @@ class DeviceRunner(ModelRunner):
         return self._finish(step, sampling, samples, hidden, copies)
 
     def _forward_shape(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states ``[tokens, hidden]`` and logits ``[rows, vocab]`` of the step that device state describes."""
+        """Hidden states ``[tokens, hidden]`` and logits ``[rows, vocab]`` of the step described by device state."""
         inputs, num_tokens, num_rows = self.inputs, shape.num_tokens, shape.num_rows
         inputs.fill(self.state, shape)
         attention = self._attention(shape)
@@ -169,13 +173,13 @@ class DeviceRunner(ModelRunner):
         return StepAttention(self.backend, self.kv_caches, [plans[group] for group in self.group_of_layer])
 
     def _sample_and_append(self, logits: torch.Tensor) -> None:
-        """Draw one token per row, with parameters read on the device."""
+        """Draw one token per row; sampling parameters are read on the device."""
         num_rows = len(logits)
         self.device_sampler.sample(logits, self.state.row_slots, self.state.header, self.inputs.seq_lens)
         self.inputs.append(self.state, num_rows)
 
     def _sample_with_host(self, step: Step, sampling: np.ndarray, logits: torch.Tensor, num_rows: int) -> Samples:
-        """Draw for requests whose wishes the host must plan; rows that do not sample are left alone."""
+        """Draw for requests whose parameters the host must plan for; rows that do not sample are not written."""
         rows = to_device(sampling, self.device)
         slots = self.state.row_slots[:num_rows][rows].long()
         lengths = self.inputs.seq_lens[:num_rows][rows].long()
@@ -186,7 +190,7 @@ class DeviceRunner(ModelRunner):
 
 
 def eager_shapes(plan: Plan) -> list[StepShape]:
-    """Steps with long chunks, the largest first: kernels choose their tiles by size and kind."""
+    """Representative steps with long chunks, largest first; kernels choose their tiles by a step's size and kind."""
     most = plan.max_num_batched_tokens
     sizes = ((most, False), (min(most, _MEDIUM_STEP), True))
     return [

@@ -1,4 +1,8 @@
-"""Where steps are carried out."""
+"""Executors: own the weights, the cache and the runner of a device, and run steps in order.
+
+The engine core submits a :class:`Step` and later asks for its :class:`StepResult`. Sleep, wake-up and weight updates
+are here, too. Read on in ``runner.py`` (CPU) or ``device_runner.py`` (GPU).
+"""
 
 import gc
 from abc import ABC, abstractmethod
@@ -32,12 +36,12 @@ from octavo.telemetry.phases import PhaseTimer
 
 
 class Executor(ABC):
-    """Carries out steps, in the order in which they are submitted."""
+    """Runs steps in the order in which they are submitted."""
 
     @property
     @abstractmethod
     def has_weights(self) -> bool:
-        """Whether they are there, on the device or in host memory."""
+        """Whether the weights are loaded, on the device or in host memory."""
 
     @property
     @abstractmethod
@@ -45,16 +49,16 @@ class Executor(ABC):
         """The model, on the device.
 
         Raises:
-            InvalidRequestError: its weights are not there.
+            InvalidRequestError: its weights are not on the device.
         """
 
     @abstractmethod
     def submit(self, step: Step) -> PendingStep | HeldStep:
-        """Start a step; its results are asked for later. One with ``masked_rows`` is held until its masks are there."""
+        """Start a step and return a handle to its result. With ``masked_rows``, it is held until it gets its masks."""
 
     @abstractmethod
     def sleep(self, level: int) -> None:
-        """Give memory back, with no step under way: the cache's, and the weights'.
+        """Release the memory of the cache and, by level, of the weights; no step may be in flight.
 
         Args:
             level: 0 keeps the weights where they are, 1 moves them to host memory, 2 drops them.
@@ -62,7 +66,7 @@ class Executor(ABC):
 
     @abstractmethod
     def wake_weights(self) -> None:
-        """Bring the weights back, if they are gone.
+        """Restore the weights if they were released.
 
         Raises:
             OctavoError: they cannot be read.
@@ -70,25 +74,25 @@ class Executor(ABC):
 
     @abstractmethod
     def wake_cache(self) -> None:
-        """Make an empty cache and all else that steps need, if it is gone; the weights are there."""
+        """Allocate an empty cache and everything else that steps need, if released; the weights must be loaded."""
 
     @abstractmethod
     def check_weights(self, folder: Path | None) -> None:
-        """Look whether the folder holds safetensors files of the names and shapes that the model has.
+        """Check that the folder has safetensors files with the model's tensor names and shapes.
 
         Raises:
-            OctavoError: it does not.
+            OctavoError: it has not.
         """
 
     @abstractmethod
     def load_weights(self, folder: Path | None) -> None:
-        """Replace the weights, with no step under way; the cache must be made anew afterwards.
+        """Replace the weights; no step may be in flight, and the cache must be allocated again afterwards.
 
         Args:
-            folder: where they lie, checked; None reads the model's own again.
+            folder: a folder that passed :meth:`check_weights`; None reloads the model's own weights.
 
         Raises:
-            OctavoError: they cannot be read. Then there are none; those of before can be woken.
+            OctavoError: the weights cannot be read. No weights are loaded then; :meth:`wake_weights` restores the old.
         """
 
     @abstractmethod
@@ -97,14 +101,14 @@ class Executor(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Give memory and processes back."""
+        """Release memory and processes."""
 
 
 class InProcessExecutor(Executor):
     """One device, in the caller's process: loads the model when its weights wake, runs steps after :meth:`start`.
 
     Args:
-        folder: where updated weights lie that it begins with.
+        folder: updated weights to start with, if any.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class InProcessExecutor(Executor):
         phases: PhaseTimer,
         folder: Path | None = None,
     ) -> None:
-        # Twice: while layers rearrange their weights, a copy lies beside the original.
+        # Twice the weights: while layers rearrange them, a copy exists next to the original.
         platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"))
         self._settings = settings
         self._first_source = source
@@ -137,13 +141,13 @@ class InProcessExecutor(Executor):
         return self._loaded is not None
 
     def start(self, plan: Plan) -> None:
-        """Make the cache and everything else that steps need, and run the largest step; without weights, later.
+        """Allocate the cache and everything else that steps need, and run the largest step; deferred without weights.
 
         Args:
-            plan: as at construction, but with the cache that fits beside the loaded model.
+            plan: as at construction, but with the cache size that fits next to the loaded model.
 
         Raises:
-            ConfigError: the device's memory does not do.
+            ConfigError: the device's memory is not sufficient.
         """
         self._plan = plan
         if not self.has_weights:
@@ -263,7 +267,7 @@ class InProcessExecutor(Executor):
                 model,
                 source,
                 self._config,
-                # A model of dummy weights may be given real ones.
+                # Updated weights come from safetensors files even if the model started with dummy weights.
                 load_format="safetensors" if self._is_updated(source) else load.load_format,
                 seed=self._settings.model.seed,
                 show_progress=load.use_tqdm_on_load,
@@ -274,10 +278,10 @@ class InProcessExecutor(Executor):
 
 @contextmanager
 def _out_of_memory_in_words(what: str) -> Iterator[None]:
-    """Say what a person can do.
+    """Turn running out of device memory into an error that lists the remedies.
 
     Args:
-        what: what happened, behind "while".
+        what: the activity, as a clause after "while".
     """
     try:
         yield

@@ -1,9 +1,9 @@
 """Captured steps: one CUDA graph replay instead of hundreds of launches.
 
-Kernels read lengths on the device and leave padding alone, so a graph made for a size serves every smaller step. There
-is a ladder of graphs for steps in which every row decodes, one for small steps with chunks, and one for a few fresh
-prompts alone, whose first tokens wait for nothing else. Larger steps keep the device busy for longer than
-launching takes, and run without.
+Kernels read lengths on the device and skip padding, so a graph captured for a size serves every smaller step. Three
+series of sizes are captured: pure decode steps, small steps with chunks, and steps of a few fresh prompts alone (for a
+short time to first token). Larger steps run as single launches: they keep the device busy for longer than launching
+takes.
 """
 
 import gc
@@ -23,7 +23,7 @@ Forward = Callable[[StepShape], tuple[torch.Tensor, torch.Tensor]]
 Sample = Callable[[torch.Tensor], None]
 """Draws from logits ``[rows, vocab]`` into device state."""
 
-# Products take tiles of 128 tokens, and from a few hundred on their time grows with the tokens: padding costs.
+# GEMM tiles have 128 tokens; from a few hundred tokens on, GEMM time grows with the number of tokens, padding included.
 _MIXED_TOKENS = (32, 64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _FIRST_TOKENS = (32, 64, 128, 256, 512)
 _FIRST_ROWS = 4
@@ -31,12 +31,11 @@ _FIRST_ROWS = 4
 
 @dataclass(slots=True)
 class CapturedStep:
-    """One size of step.
+    """The graphs of one step size.
 
     Attributes:
-        forward: from device state to logits; ``hidden`` ``[tokens, hidden]`` and ``logits`` ``[rows, vocab]`` are where
-            it leaves them.
-        sample: from logits to tokens in device state, for batches that the device samples by itself.
+        forward: from device state to ``hidden`` ``[tokens, hidden]`` and ``logits`` ``[rows, vocab]``.
+        sample: from logits to tokens in device state, for batches that are sampled without the host.
     """
 
     shape: StepShape
@@ -47,16 +46,16 @@ class CapturedStep:
 
 
 def ladder(max_num_seqs: int, max_tokens: int, num_exact: int = 0) -> list[StepShape]:
-    """The shapes to capture, largest first, so that the memory of the first serves the others.
+    """The shapes to capture, largest first, so that later captures reuse the memory of the first.
 
     Args:
-        num_exact: batches of up to so many decoding requests get a graph of their own.
+        num_exact: every batch size up to this gets its own decode graph.
     """
     decodes = [StepShape(rows, rows, 1, True, False, False) for rows in decode_sizes(max_num_seqs, num_exact)]
     mixed = []
     for tokens in _MIXED_TOKENS:
-        # Rows cost a little in the head and in attention. Small steps have few; large ones may be a full batch and
-        # one prompt more.
+        # Each row costs a little in the head and in attention, so bound them: small steps have few rows; large ones may
+        # be a full batch plus one prompt.
         rows = min(max_num_seqs, tokens // 2 if 64 < tokens <= max_num_seqs else tokens)
         if tokens <= max_tokens:
             mixed.append(StepShape(rows, tokens, tokens, True, True, False))
@@ -72,7 +71,7 @@ def decode_sizes(max_num_seqs: int, num_exact: int = 0) -> list[int]:
     """Batch sizes of the decode graphs: padding is at most a quarter of a batch, or 8 rows.
 
     Args:
-        num_exact: there is none up to this size.
+        num_exact: no padding up to this size.
     """
     sizes = [1, 2, 4, 8]
     while sizes[-1] < max_num_seqs:
@@ -82,7 +81,7 @@ def decode_sizes(max_num_seqs: int, num_exact: int = 0) -> list[int]:
 
 
 class StepGraphs:
-    """Captures steps and finds the one that fits."""
+    """Captures steps and finds the smallest one that a step fits into."""
 
     def __init__(self) -> None:
         self._decodes: list[CapturedStep] = []
@@ -91,10 +90,10 @@ class StepGraphs:
     def capture(
         self, shapes: list[StepShape], forward: Forward, sample: Sample, *, show_progress: bool = False
     ) -> None:
-        """Capture every shape; the step's kernels must have run before, so that nothing compiles now.
+        """Capture every shape; the step's kernels must have run before, so that nothing compiles during the capture.
 
         Args:
-            show_progress: whether a long capture shows a bar, on a terminal.
+            show_progress: show a progress bar on a terminal if the capture takes long.
         """
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -137,7 +136,7 @@ def _fits(shape: StepShape, captured: StepShape) -> bool:
 
 @contextmanager
 def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
-    # torch.cuda.graph() would collect garbage and synchronise every time, which takes longer than the capture.
+    # torch.cuda.graph() collects garbage and synchronises every time, which takes longer than the capture.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         yield

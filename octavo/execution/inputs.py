@@ -1,4 +1,4 @@
-"""What a step's kernels read, in memory that stays where it is, so that captured graphs can use it."""
+"""The input tensors of a step's kernels, at fixed addresses so that captured graphs can use them."""
 
 import torch
 
@@ -38,7 +38,7 @@ class InputBuffers:
         self.new_tokens = zeros(max_rows, dtype=torch.int32)
 
     def fill(self, state: BatchState, shape: StepShape) -> None:
-        """Read the step off the device's state; entries up to the shape's bounds are padded."""
+        """Fill the inputs from device state; entries up to the shape's bounds are padding."""
         prepare_inputs(
             state.header,
             state.row_slots,
@@ -62,7 +62,7 @@ class InputBuffers:
         return DeviceRows(state.header, self.query_starts, self.seq_lens)
 
     def append(self, state: BatchState, num_rows: int) -> None:
-        """Count the step's tokens as computed and add the drawn ones to the device's and to ``new_tokens``."""
+        """Count the step's tokens as computed; append the drawn ones to device state and to ``new_tokens``."""
         append_tokens(
             state.header,
             state.row_slots,

@@ -1,4 +1,4 @@
-"""The cache's memory."""
+"""Allocates the memory of the key/value cache."""
 
 import contextlib
 import math
@@ -11,9 +11,9 @@ from octavo.records import Plan
 
 
 def allocate_kv_caches(plan: Plan, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
-    """Make the cache.
+    """Allocate the cache.
 
-    Cache groups share memory: a block belongs to one group at a time, and the i-th layer of each group lies in the
+    Cache groups share memory: a block belongs to one group at a time, and the i-th layers of all groups share the
     i-th tensor.
 
     Returns:
@@ -28,8 +28,8 @@ def allocate_kv_caches(plan: Plan, config: ModelConfig, dtype: torch.dtype, devi
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # Zeroed pages come from the system as they are first touched; torch would write them all now. Huge ones spare most
-    # of the address look-ups that reading scattered blocks costs.
+    # The system provides zeroed pages on first touch, while torch.zeros writes all of them now. Huge pages save most of
+    # the TLB misses of reading scattered blocks.
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):

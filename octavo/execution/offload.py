@@ -1,4 +1,4 @@
-"""A model's weights in host memory, while the device's memory serves somebody else."""
+"""Moves a model's weights to host memory and back (sleep level 1), and computes checksums of them."""
 
 import gc
 from collections.abc import Iterator
@@ -11,12 +11,11 @@ from torch import nn
 class HostWeights:
     """Moves every tensor of a model to host memory, and back.
 
-    What moves are the tensors' storages: the tensors themselves, views of each other among them, stay where the
-    model's layers hold them. On the way back they may come to lie at other addresses, so whatever has noted addresses,
-    such as captured graphs, must be made anew.
+    The tensors' storages move; the tensor objects, including views, stay in place in the model's layers. Restored
+    storages may have other addresses, so anything that depends on addresses, such as captured graphs, must be rebuilt.
 
     Args:
-        model: its device's memory is free once this object is made.
+        model: its device memory is released by the constructor.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -31,11 +30,11 @@ class HostWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Host memory that the weights take."""
+        """Host memory used by the weights."""
         return sum(host.nbytes() for _, host in self._parts)
 
     def restore(self) -> None:
-        """Bring the weights back; this object is of no use afterwards."""
+        """Move the weights back to the device; this object must not be used afterwards."""
         for storage, host in self._parts:
             storage.resize_(host.nbytes())
             storage.copy_(host)
@@ -43,7 +42,7 @@ class HostWeights:
 
 
 def checksums(model: nn.Module) -> dict[str, str]:
-    """A checksum of every tensor that a model's modules hold, by the module and the attribute it is found in."""
+    """A checksum of every tensor of a model, keyed by module path and attribute."""
     found: dict[str, str] = {}
     seen: set[int] = set()
     for path, module in model.named_modules():
@@ -59,7 +58,7 @@ def checksums(model: nn.Module) -> dict[str, str]:
 
 
 def checksum(tensor: torch.Tensor) -> str:
-    """Sixteen hexadecimal digits that change when any bit of the tensor does, as good as surely."""
+    """A 64-bit checksum of the tensor's bytes as sixteen hexadecimal digits."""
     plain = tensor.to_dense() if tensor.is_mkldnn else tensor
     data = plain.detach().contiguous().view(torch.uint8).reshape(-1)
     padded = torch.nn.functional.pad(data, (0, -len(data) % 4)).view(torch.int32).long()
@@ -69,20 +68,20 @@ def checksum(tensor: torch.Tensor) -> str:
 
 
 def _storages(model: nn.Module) -> Iterator[torch.UntypedStorage]:
-    """Each storage that the model's tensors lie in, once."""
+    """Each storage of the model's tensors, once."""
     found: set[int] = set()
     for tensor in tensors_within(model):
         if tensor.layout is not torch.strided or tensor.is_mkldnn:
             continue
         storage = tensor.untyped_storage()
-        # What somebody else allocated, such as a mapped file, takes no memory of the device.
+        # Storages that torch did not allocate, such as mapped files, use no device memory.
         if storage.resizable() and storage.nbytes() and storage.data_ptr() not in found:
             found.add(storage.data_ptr())
             yield storage
 
 
 def tensors_within(root: object) -> Iterator[torch.Tensor]:
-    """Every tensor that can be reached from a model or a part of one, whatever its layers keep them in."""
+    """Every tensor reachable from a model or a part of one, whatever containers its layers use."""
     seen: set[int] = set()
     stack: list[object] = [root]
     while stack:
@@ -93,7 +92,7 @@ def tensors_within(root: object) -> Iterator[torch.Tensor]:
         if isinstance(item, torch.Tensor):
             yield item
         elif isinstance(item, FunctionType):
-            # Not its globals: they reach everything there is.
+            # Skip globals: everything is reachable from them.
             stack += [cell.cell_contents for cell in item.__closure__ or ()]
         elif gc.is_tracked(item):
             stack += gc.get_referents(item)

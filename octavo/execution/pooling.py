@@ -1,4 +1,7 @@
-"""From a step's hidden states to the vectors of the requests that end with it."""
+"""Pooling: from a step's hidden states to the vectors of the requests whose prompts end in it.
+
+State of prompts that take several steps is kept by slot in :class:`PoolingState`; ``layers/pooling.py`` has the maths.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -16,11 +19,11 @@ _Kind = tuple[PoolingTask, bool, int | None]
 
 @dataclass(slots=True)
 class _Row:
-    """A request under way.
+    """A pooling request in the batch.
 
     Attributes:
-        carried: what earlier chunks of its prompt left: the sum of their states, the first token's, or vectors of their
-            tokens, piece by piece.
+        carried: results of earlier chunks of its prompt: the sum of states, the first token's state, or a list of
+            per-token vectors.
     """
 
     request: PoolingRequest
@@ -29,7 +32,7 @@ class _Row:
 
     @property
     def kind(self) -> _Kind:
-        """Requests of one kind go through the pooler together."""
+        """Requests of the same kind go through the pooler together."""
         return self.request.task, self.request.use_activation, self.request.dimensions
 
 
@@ -39,8 +42,8 @@ class PooledStep:
 
     Attributes:
         num_rows: rows of the step.
-        answers: rows, the array with theirs end to end, and how much of it each has (None: one entry each, without a
-            dimension of its own).
+        answers: rows, their results concatenated, and the length of each row's part (None: one entry per row, without
+            a leading dimension).
     """
 
     num_rows: int
@@ -48,7 +51,7 @@ class PooledStep:
     copies: HostCopies
 
     def result(self) -> StepResult:
-        """Wait for the vectors and read them; what is not a number is no answer."""
+        """Wait for the vectors and read them; rows with NaN or infinity are marked with ``NAN_TOKEN``."""
         self.copies.wait()
         token_ids = np.zeros(self.num_rows, np.int64)
         pooled: dict[int, PooledData] = {}
@@ -64,7 +67,7 @@ class PooledStep:
 
 
 class PoolingState:
-    """Pooling requests by slot, and what their earlier chunks left."""
+    """Pooling requests by slot, with the partial results of their earlier chunks."""
 
     def __init__(self, pooler: Pooler, device: torch.device) -> None:
         self._pooler = pooler
@@ -72,14 +75,14 @@ class PoolingState:
         self._rows: dict[int, _Row] = {}
 
     def take_changes(self, step: Step) -> None:
-        """Forget requests whose slots were given back, and meet those that enter."""
+        """Drop requests whose slots were freed, and add new ones."""
         for slot in step.freed_slots:
             self._rows.pop(slot, None)
         for row in step.new_rows:
             self._rows[row.slot] = _new_row(row)
 
     def run(self, step: Step, hidden: torch.Tensor) -> PooledStep:
-        """Take in the states of a step's tokens; answer the requests whose last prompt token is among them.
+        """Process the states of a step's tokens; return results of the requests whose prompts end in this step.
 
         Args:
             hidden: ``[T, hidden]``, rows in the step's order.
@@ -115,7 +118,7 @@ class PoolingState:
     def _sequence_states(
         self, indices: list[int], rows: list[_Row], places: "_Places", hidden: torch.Tensor
     ) -> torch.Tensor:
-        """``[N, hidden]``: what counts of each sequence, as far as it is known; kept for those that go on."""
+        """``[N, hidden]``: pooled state of each sequence so far; carried over for prompts that continue."""
         how = self._pooler.spec.pooling
         if how == "LAST":
             return hidden.index_select(0, to_device(places.ends[indices].astype(np.int64) - 1, self._device))
@@ -161,7 +164,7 @@ class PoolingState:
     def _match(
         self, indices: list[int], rows: list[_Row], wholes: dict[int, torch.Tensor]
     ) -> list[tuple[list[int], torch.Tensor, list[int] | None]]:
-        """Scores of requests that bring a query; those of one query are computed together."""
+        """Late-interaction scores of requests with a query; requests with the same query are computed together."""
         by_query: dict[bytes, list[int]] = defaultdict(list)
         for index in indices:
             query = rows[index].request.query
@@ -179,7 +182,7 @@ class PoolingState:
         return answers
 
     def _tokens_of(self, indices: list[int], places: "_Places") -> tuple[NDArray[np.int64], torch.Tensor]:
-        """Places of the rows' tokens among all, and the row (of ``indices``) of each, on the device."""
+        """Indices of the rows' tokens in the step, and the row (index into ``indices``) of each, on the device."""
         lengths = (places.ends - places.starts)[indices]
         tokens = np.concatenate([np.arange(places.starts[index], places.ends[index]) for index in indices])
         return tokens, to_device(np.repeat(np.arange(len(indices)), lengths), self._device)
@@ -187,7 +190,7 @@ class PoolingState:
 
 @dataclass(slots=True)
 class _Places:
-    """Where rows lie among the step's tokens.
+    """The token range of each row in the step.
 
     Attributes:
         starts, ends: ``[R]``.

@@ -1,4 +1,4 @@
-"""Runs models that answer with vectors: a step in, vectors out."""
+"""Runs pooling models: a step in, vectors out. Encoders and decoders on a CPU are here."""
 
 from typing import Protocol
 
@@ -19,15 +19,15 @@ from octavo.records import NewRow, Plan, Step
 
 
 class PoolingRunner(Protocol):
-    """What the executor needs of a runner."""
+    """The runner interface that the executor uses."""
 
     def execute(self, step: Step) -> PooledStep:
-        """Run one step; where the device works on its own, this queues the work."""
+        """Run one step; on asynchronous devices, queue it."""
         ...
 
 
 class EncoderRunner:
-    """An encoder: requests come and go within one step, so it keeps nothing from one to the next."""
+    """Runs an encoder. Requests start and end within one step, so no state is kept between steps."""
 
     def __init__(self, model: PooledModel, device: torch.device) -> None:
         assert isinstance(model.backbone, EncoderBackbone)
@@ -37,7 +37,7 @@ class EncoderRunner:
 
     @torch.inference_mode()
     def warm_up(self, plan: Plan) -> None:
-        """Run the largest step once: kernels are compiled, and memory is known to do."""
+        """Run the largest step once, to compile kernels and to check that memory is sufficient."""
         num_rows = max(1, min(plan.max_num_batched_tokens // plan.max_model_len, plan.max_num_seqs))
         lengths = np.full(num_rows, plan.max_model_len, np.int64)
         self._forward(np.zeros((3, int(lengths.sum())), np.int64), lengths)
@@ -76,7 +76,7 @@ def _inputs_of(row: NewRow) -> NDArray[np.int64]:
 
 
 class DecoderPoolingRunner(ModelRunner):
-    """A decoder: chunks and prefix cache as for text, and vectors where tokens would be drawn."""
+    """Runs a decoder as for text, with chunks and prefix cache, and pools instead of sampling."""
 
     pooling: PoolingState
 
@@ -98,7 +98,7 @@ def pooling_runner(
     """The runner for a model on a device, ready for steps.
 
     Args:
-        deterministic: whether a row's bits must not depend on the other rows.
+        deterministic: a row's bits must not depend on the other rows.
     """
     if config.encoder is not None:
         runner = EncoderRunner(model, device)

@@ -1,4 +1,4 @@
-"""Profiles of steps, taken while the engine serves."""
+"""Records profiles of steps while the engine serves."""
 
 import logging
 import time
@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 
 
 class StepProfiler:
-    """Records what the host and the device do between :meth:`start` and :meth:`stop`.
+    """Records host and device activity between :meth:`start` and :meth:`stop`.
 
     Args:
-        settings: ``profiler_config``: where traces go under ``torch_profiler_dir``; None if nobody may take profiles.
+        settings: ``profiler_config``, with the output folder under ``torch_profiler_dir``; None disables profiling.
 
     Raises:
-        ConfigError: the settings say something else.
+        ConfigError: the settings have another form.
     """
 
     def __init__(self, settings: dict[str, object] | None) -> None:
@@ -33,7 +33,7 @@ class StepProfiler:
         self._folder = Path(folder)
 
     def start(self) -> None:
-        """Begin to record.
+        """Start recording.
 
         Raises:
             InvalidRequestError: profiles are not allowed, or one is being taken.
@@ -49,7 +49,7 @@ class StepProfiler:
         self._profile.start()
 
     def stop(self) -> str:
-        """Write what was recorded, for Chrome's and Perfetto's trace viewers; returns the file.
+        """Stop, and write a trace for Chrome's and Perfetto's viewers; returns its path.
 
         Raises:
             InvalidRequestError: no profile is being taken, or it cannot be written.

@@ -1,4 +1,4 @@
-"""Prompts that came as vectors: they take the place of what the embedding makes of tokens."""
+"""Prompts given as vectors, which replace the output of the embedding layer."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,10 +11,10 @@ from octavo.records import NewRow, Step
 
 
 class PromptVectors:
-    """The vectors of requests in the batch, by slot.
+    """The prompt vectors of requests in the batch, by slot.
 
     Args:
-        dtype: what the model computes in.
+        dtype: the model's data type.
     """
 
     def __init__(self, model: CausalLM, dtype: torch.dtype, device: torch.device) -> None:
@@ -24,7 +24,7 @@ class PromptVectors:
         self._by_slot: dict[int, torch.Tensor] = {}
 
     def add(self, row: NewRow) -> None:
-        """Take in a request, whatever was in its slot before."""
+        """Add a request; it replaces whatever was in its slot."""
         self._by_slot.pop(row.slot, None)
         embeds = row.prompt_embeds
         if embeds is not None:
@@ -37,11 +37,11 @@ class PromptVectors:
         self._by_slot.pop(slot, None)
 
     def concern(self, step: Step) -> bool:
-        """Whether the step computes such prompts."""
+        """Whether the step computes tokens of prompts given as vectors."""
         return bool(self._by_slot) and bool(self._parts(step))
 
     def put_in_place(self, step: Step) -> AbstractContextManager[None]:
-        """While this is entered, the model reads the step's part of the vectors."""
+        """A context in which the model's embedding returns the step's part of the vectors."""
         parts = self._parts(step) if self._by_slot else []
         if not parts:
             return nullcontext()
@@ -51,7 +51,7 @@ class PromptVectors:
         )
 
     def _parts(self, step: Step) -> list[tuple[int, torch.Tensor]]:
-        """(index among the step's tokens, vectors from there on)."""
+        """Pairs of the first token's index in the step, and the vectors of the tokens from there."""
         parts = []
         first = 0
         for slot, num_computed, num_new in zip(

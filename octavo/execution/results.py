@@ -1,4 +1,4 @@
-"""What a step brought, on its way to the host."""
+"""Results of a step, on their way from the device to the host."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from octavo.sampling.sampler import Samples
 
 
 class PendingStep(Protocol):
-    """A step under way."""
+    """A step in flight."""
 
     def result(self) -> StepResult:
         """Wait for the step's tokens."""
@@ -23,7 +23,7 @@ class PendingStep(Protocol):
 
 @dataclass(slots=True)
 class HeldStep:
-    """A step whose forward pass is queued; its tokens are drawn once it is told which ones may be.
+    """A step whose forward pass is queued; its tokens are drawn once it gets the masks of allowed tokens.
 
     Attributes:
         draw: takes the masks, ``[M, ceil(V / 32)]`` int32 for the step's ``masked_rows``.

@@ -1,4 +1,4 @@
-"""Runs the model on one device: a step in, tokens out."""
+"""The plain PyTorch runner, used on CPUs: a step in, tokens out. ``device_runner.py`` derives the GPU's from it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.sampler import Sampler, Samples
 
 _PROMPT_LOGPROB_ROWS = 128
-"""Prompt positions whose logits exist at a time: 128 × 262,144 float32 are 128 MiB."""
+"""Prompt positions whose logits are computed at a time: 128 × 262,144 float32 values are 128 MiB."""
 
 
 TokenMasks = NDArray[np.int32]
-"""``[M, ceil(V / 32)]``, a bit a token, the lowest first: whether it may be drawn."""
+"""``[M, ceil(V / 32)]``, one bit per token, lowest bit first: whether the token is allowed."""
 
 
 @dataclass(slots=True)
@@ -50,10 +50,10 @@ class _Inputs:
 
 
 class ModelRunner:
-    """A model, its cache and the state of the requests it works on.
+    """A model, its cache and the state of the requests in the batch.
 
     Args:
-        backend: how to compute attention.
+        backend: implementation of attention.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, step: Step) -> SampledStep | HeldStep:
-        """Run one step; where the device works on its own, this queues the work."""
+        """Run one step; on asynchronous devices, queue it."""
         self._take_changes(step)
         draw = self._run(step)
         return draw(None) if step.masked_rows is None else HeldStep(torch.inference_mode()(draw))
 
     def _run(self, step: Step) -> Callable[[TokenMasks | None], SampledStep]:
-        """Run the model; what is returned draws the tokens, given the masks of ``masked_rows`` if there are any."""
+        """Run the model; the returned function draws the tokens, given the masks of ``masked_rows`` if any."""
         inputs = self._prepare_inputs(step)
         with self.prompt_vectors.put_in_place(step):
             hidden = self._forward(inputs, self._plan_attention(step, inputs))
@@ -129,7 +129,7 @@ class ModelRunner:
         self.state.apply(step)
 
     def _prepare_inputs(self, step: Step) -> _Inputs:
-        """What the model reads, from device state."""
+        """The model's inputs, from device state."""
         num_rows = len(step.slots)
         state = self.state
         slots = state.row_slots[:num_rows].long()
@@ -147,13 +147,13 @@ class ModelRunner:
         return _Inputs(slots, token_ids, positions, token_slots, last_tokens)
 
     def _forward(self, inputs: _Inputs, attention: StepAttention) -> torch.Tensor:
-        """Hidden states of the step's tokens, ``[T, hidden]``; the model itself runs on a padded number of them."""
+        """Hidden states of the step's tokens, ``[T, hidden]``; the model runs on a padded number of tokens."""
         num_tokens = len(inputs.token_ids)
         padding = (0, padded_rows(self.device, num_tokens) - num_tokens)
         return self.model(F.pad(inputs.token_ids, padding), F.pad(inputs.positions, padding), attention)[:num_tokens]
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``[N, hidden] → [N, vocab]``, likewise padded."""
+        """``[N, hidden] → [N, vocab]``, padded in the same way."""
         num_rows = len(hidden)
         return self.model.logits(F.pad(hidden, (0, 0, 0, padded_rows(self.device, num_rows) - num_rows)))[:num_rows]
 
@@ -175,7 +175,7 @@ class ModelRunner:
     def _sample(
         self, step: Step, sampling: np.ndarray, inputs: _Inputs, hidden: torch.Tensor, masks: TokenMasks | None
     ) -> Samples:
-        """Draw for the rows ``sampling`` and add the tokens to the device's."""
+        """Draw for the rows ``sampling`` and append the tokens to device state."""
         slots, last_tokens = inputs.slots, inputs.last_tokens
         if len(sampling) < len(step.slots):
             chosen = to_device(sampling, self.device)
@@ -191,7 +191,7 @@ class ModelRunner:
         return samples
 
     def _mask(self, logits: torch.Tensor, rows: np.ndarray, masks: TokenMasks) -> None:
-        """Rule out what the masks do not allow, in these rows of the logits."""
+        """Mask tokens that are not allowed in these rows of the logits."""
         mask_logits(logits, to_device(rows, self.device), to_device(masks, self.device))
 
     def _draw(
@@ -201,7 +201,7 @@ class ModelRunner:
         return self.sampler.sample(logits, slots, lengths, self.state.token_ids, step.slots[sampling].tolist(), longest)
 
     def _collect_prompt_logprobs(self, step: Step, hidden: torch.Tensor) -> list[tuple[int, LogprobTensors]]:
-        """(row, log-probabilities of prompt positions) for the rows that want them."""
+        """Pairs of a row and log-probabilities of prompt positions, for rows that asked for them."""
         found: list[tuple[int, LogprobTensors]] = []
         start = 0
         for index, (slot, num_new) in enumerate(zip(step.slots.tolist(), step.num_new.tolist(), strict=True)):
@@ -214,7 +214,7 @@ class ModelRunner:
         return found
 
     def _row_logprobs(self, row: NewRow, first: int, hidden: torch.Tensor) -> list[LogprobTensors]:
-        """Log-probabilities of the tokens that follow a chunk's positions, as far as they are prompt.
+        """Log-probabilities of the prompt tokens that follow a chunk's positions.
 
         Args:
             first: position of the chunk's first token.
@@ -236,5 +236,5 @@ class ModelRunner:
 
 
 def _effective_window(group: CacheGroup, max_model_len: int) -> int | None:
-    """A group's window; None where it spans the longest sequence and so hides nothing."""
+    """A group's window; None if it spans ``max_model_len`` and so masks nothing."""
     return None if group.window is None or group.window >= max_model_len else group.window

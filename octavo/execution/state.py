@@ -1,8 +1,8 @@
-"""What a device knows about the requests in the batch, row by row.
+"""Device state of the requests in the batch, by slot.
 
-All of it lies in one int32 tensor, the arena; token ids, block tables and lengths are views of it. So
-everything that the host has to say about a step, whatever it is about, is one list of (index, value)
-pairs: one packed copy to the device and one scatter. A step that changes nothing sends nothing.
+All state is in one int32 tensor, the arena; token ids, block tables and lengths are views of it. So everything that
+the host changes for a step is one list of (index, value) pairs: one packed copy to the device and one scatter. A step
+that changes nothing sends nothing.
 """
 
 from itertools import chain
@@ -15,7 +15,7 @@ from octavo.platforms.transfer import to_device
 from octavo.records import BlockUpdate, NewRow, Plan, Step
 
 _SHORT_ROW = 512
-"""Tokens below which attention treats rows alike, however many there are."""
+"""Mean lengths below this make no difference to how attention splits rows."""
 
 Changes = tuple[list[NDArray[np.int64]], list[NDArray[np.int32]]]
 
@@ -27,15 +27,15 @@ class BatchState:
         token_ids: ``[S, L]`` int32, prompt and generated tokens; entries past a request's length are arbitrary.
         num_computed: ``[S]`` int32, tokens in the cache.
         block_tables: ``[G, S, M]`` int32, per cache group.
-        header: ``[4]`` int32: the step's number of rows, of those with one token (the first ones), of tokens; about how
-            many tokens such a row has in the mean.
+        header: ``[4]`` int32: number of rows, of decoding rows (which come first), of tokens; approximate mean length
+            of the decoding rows.
         row_slots, row_num_new, row_samples: ``[S]`` int32, the rows of the step: slot, number of tokens to process,
             whether a token is sampled.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         slots = plan.max_num_seqs
-        # One place more than the longest sequence has: a step ahead may write where nobody reads.
+        # One more than the longest sequence: a step that runs ahead may write a token that is never read.
         self._length = plan.max_model_len + 1
         self._num_blocks = plan.max_blocks_per_seq
         sizes = {
@@ -77,7 +77,7 @@ class BatchState:
             self._put(changes, "row_samples", 0, step.samples.astype(np.int32))
             self._last_rows = rows
         mean = int(step.num_computed[: step.num_decodes].mean()) if step.num_decodes else 0
-        # It grows with every step; whoever reads it makes nothing of a difference like this.
+        # The mean grows with every step; sending only changes of more than an eighth is precise enough for its readers.
         if is_new or 8 * abs(mean - self._last_mean) > max(self._last_mean, _SHORT_ROW):
             header = [len(step.slots), step.num_decodes, step.num_tokens, mean]
             self._put(changes, "header", 0, np.array(header, np.int32))
@@ -97,12 +97,12 @@ class BatchState:
         self.num_computed[slots] += num_new
 
     def append(self, slots: torch.Tensor, lengths: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Add sampled tokens, where a later step reads them.
+        """Append sampled tokens, which a later step reads.
 
         Args:
             slots, lengths, token_ids: ``[N]`` int64.
         """
-        # A token that stands for a failure is never read back by its request, but it must be a valid index.
+        # The failure marker is never read back by its request, but the stored token must be a valid index.
         self.token_ids[slots, lengths] = token_ids.clamp(min=0).int()
 
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
@@ -111,7 +111,7 @@ class BatchState:
         self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
 
     def _add_blocks(self, changes: Changes, updates: list[BlockUpdate]) -> None:
-        """All updates at once: most steps have several, of one block each."""
+        """Add all updates at once: most steps have several, of one block each."""
         lengths = [len(update.block_ids) for update in updates]
         starts = [(update.group * self._slots + update.slot) * self._num_blocks + update.start for update in updates]
         ends = np.cumsum(lengths)
@@ -126,7 +126,7 @@ class BatchState:
 
 
 def _are_equal(rows: tuple[NDArray[np.generic], ...], others: tuple[NDArray[np.generic], ...]) -> bool:
-    """Whether arrays are pairwise the same; mostly they are the same objects."""
+    """Whether the arrays are pairwise equal; mostly they are the same objects."""
     return len(rows) == len(others) and all(
         row is other or np.array_equal(row, other) for row, other in zip(rows, others, strict=True)
     )

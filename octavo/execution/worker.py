@@ -1,4 +1,4 @@
-"""What functions that run beside the model get to see: vLLM's worker, as far as they use it."""
+"""The worker object passed to functions of ``collective_rpc`` and ``apply_model``, with vLLM's attributes."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from octavo.execution.executor import Executor
 
 
 class Worker:
-    """The one device of an engine.
+    """The engine's only worker.
 
     Attributes:
-        rank, local_rank: 0; there is one.
+        rank, local_rank: always 0.
     """
 
     rank = 0
@@ -26,7 +26,7 @@ class Worker:
         """The model.
 
         Raises:
-            InvalidRequestError: its weights are not there.
+            InvalidRequestError: its weights are not on the device.
         """
         return self._executor.model
 
@@ -37,13 +37,13 @@ class Worker:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     def get_model(self) -> nn.Module:
-        """The model, as of :attr:`model`."""
+        """The model; see :attr:`model`."""
         return self.model
 
     def apply_model(self, function: Any) -> Any:
-        """What ``function`` makes of the model."""
+        """The result of ``function`` applied to the model."""
         return function(self.model)

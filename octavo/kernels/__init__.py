@@ -1,4 +1,8 @@
-"""Kernels: fast device functions, each beside a plain reference of the same signature."""
+"""Kernels: per-device implementations of each operation, next to a plain PyTorch reference of the same signature.
+
+Callers import the names below; :mod:`octavo.kernels.dispatch` picks the implementation by the tensors' device, and
+:mod:`octavo.kernels.select` picks attention and GEMMs once at startup. Read ``cpu/`` or ``triton/`` for one device.
+"""
 
 from octavo.kernels.attention import (
     AttentionBackend,

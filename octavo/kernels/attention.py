@@ -1,4 +1,8 @@
-"""The interface of paged attention, and its plain reference."""
+"""The interface of paged causal attention, and its PyTorch reference.
+
+A backend gets a step's Q, K and V rows, the layer's cache and the step's :class:`AttentionInputs`; it stores K and V
+in the cache and returns the attended values. Backends: ``cpu/attention.py`` and ``triton/attention.py``.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,13 +18,13 @@ RopeTables = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What the host knows of a step's size: exact, or upper bounds where one captured graph serves many steps.
+    """What the host knows of a step's size: exact, or upper bounds if one captured graph serves many steps.
 
     Attributes:
         num_rows, num_tokens: requests and tokens.
-        max_query_len: most tokens of one request.
+        max_query_len: maximum number of tokens of one request.
         has_decodes, has_chunks: whether rows of one token, and rows of several, may occur.
-        is_fresh: whether no row of several tokens has anything in the cache before them.
+        is_fresh: whether every row of several tokens starts at position 0, with nothing in the cache.
     """
 
     num_rows: int
@@ -36,7 +40,7 @@ class DeviceRows:
     """The rows of a step as kernels read them, all on the device.
 
     Attributes:
-        counts: int32: number of rows, of those that decode (the first ones), of tokens; these rows' mean length.
+        counts: int32: number of rows, of decoding rows (which come first), of tokens; mean length of the decoding rows.
         query_starts: ``[R + 1]`` int32, each row's first token among T.
         seq_lens: ``[R]`` int32, tokens of each request after this step.
     """
@@ -48,18 +52,18 @@ class DeviceRows:
 
 @dataclass(slots=True)
 class AttentionInputs:
-    """What attention must know of one step, for one cache group of ``R`` requests and ``T`` tokens.
+    """A step's inputs for attention, for one cache group of ``R`` requests and ``T`` tokens.
 
     Attributes:
         block_tables: ``[S, max_blocks]`` int32 on the device, by slot; entries past a request's length are arbitrary.
         slots: ``[R]`` integers on the device, each row's slot.
         slot_mapping: ``[T]`` int64 on the device, where each new token goes in the cache; −1 for padding.
-        query_lens: tokens of each request in this step, on the host; empty where kernels read ``rows``.
+        query_lens: tokens of each request in this step, on the host; empty if kernels read ``rows``.
         seq_lens: tokens of each request after this step, likewise.
-        block_size: tokens a block.
+        block_size: tokens per block.
         num_kv_heads: key/value heads of every layer of the group.
-        window: tokens that a query sees, itself included; None is all.
-        rows: the same lengths on the device, and ``shape``, their bounds; None where the host plans.
+        window: number of tokens that a query attends to, itself included; None for all.
+        rows: the same lengths on the device, and ``shape``, their bounds; None if the host plans.
     """
 
     block_tables: torch.Tensor
@@ -76,7 +80,7 @@ class AttentionInputs:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """What one attention layer does.
+    """Parameters of one attention layer.
 
     Attributes:
         num_heads, num_kv_heads, head_dim: query heads, key/value heads, size of each.
@@ -101,15 +105,15 @@ class HeadNorms:
 
 
 class AttentionBackend(ABC):
-    """A way to compute paged causal attention; chosen once at start.
+    """An implementation of paged causal attention; chosen once at startup.
 
-    The cache of a layer is ``[2, blocks, Hkv, block_size, D]``, keys and values: within a block each head's tokens
-    lie together, so that a head's keys can be read as one run.
+    The cache of a layer is ``[2, blocks, Hkv, block_size, D]``, keys and values: within a block, each head's tokens
+    are contiguous, so a head's keys are read as one run.
     """
 
     @abstractmethod
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> Any:
-        """Prepare once a step and cache group what all its layers share; the result is passed to :meth:`run`."""
+        """Prepare what all layers of a cache group share in a step; the result is passed to :meth:`run`."""
 
     @abstractmethod
     def run(
@@ -121,7 +125,7 @@ class AttentionBackend(ABC):
         plan: Any,
         spec: AttentionSpec,
     ) -> torch.Tensor:
-        """All of attention between its two projections: norms, rotation, storing keys and values, attending.
+        """Everything between the QKV and the output projection: norms, rotation, storing keys and values, attention.
 
         Args:
             qkv: ``[≥ T, (H + 2·Hkv)·D]``, may be overwritten; rows past the step's tokens are padding.
@@ -132,7 +136,7 @@ class AttentionBackend(ABC):
 
 
 class ComposedAttention(AttentionBackend):
-    """Attention one operation after the other."""
+    """Attention as a sequence of separate operations."""
 
     def run(
         self,
@@ -175,7 +179,7 @@ class ComposedAttention(AttentionBackend):
 
 
 class ReferenceAttention(ComposedAttention):
-    """One request after another, in float32: what the fast backends are held against."""
+    """One request after another, in float32; tests compare the fast backends with it."""
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> AttentionInputs:
         return inputs

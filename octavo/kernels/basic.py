@@ -1,4 +1,4 @@
-"""Kernels that work on each token by itself: norms, activations, rotary embedding."""
+"""Per-token operations and their PyTorch references: gathers, norms, activations, rotary embedding, logit masks."""
 
 import torch
 import torch.nn.functional as F
@@ -118,7 +118,7 @@ def mask_logits(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -
     Args:
         logits: ``[R, V]``, rows contiguous.
         rows: ``[M]`` integers, each at most once.
-        masks: ``[M, ceil(V / 32)]`` int32, for each of these rows a bit a token, the lowest first.
+        masks: ``[M, ceil(V / 32)]`` int32, one bit per token for each of these rows, lowest bit first; 1 is allowed.
     """
     vocab_size = logits.shape[1]
     bits = torch.arange(32, dtype=torch.int32, device=masks.device)

@@ -1,4 +1,4 @@
-"""One name per kernel: the implementation is found by the device of the first tensor."""
+"""One name per kernel; the device of the first tensor selects the implementation."""
 
 from collections.abc import Callable
 from typing import Concatenate, Generic, ParamSpec, TypeVar
@@ -11,7 +11,7 @@ Function = Callable[Concatenate[torch.Tensor, P], R]
 
 
 class Kernel(Generic[P, R]):
-    """A kernel with its plain twin; devices without an implementation of their own run the twin."""
+    """A kernel with its PyTorch reference, which runs on devices without an implementation of their own."""
 
     def __init__(self, reference: Function[P, R]) -> None:
         self.reference = reference

@@ -1,4 +1,4 @@
-"""What a prepared matrix product can do, whichever way a device computes it."""
+"""The interface of a GEMM with a prepared weight, which each device implements."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -19,7 +19,7 @@ class LinearOp(Protocol):
         ...
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """The product's first half, activated, times its second half: ``[T, in] → [T, out / 2]``.
+        """``act(y₁) · y₂`` for the two halves of ``y = x Wᵀ + b``: ``[T, in] → [T, out / 2]``.
 
         Args:
             activation: a name in :data:`GATES`.
@@ -28,7 +28,7 @@ class LinearOp(Protocol):
 
 
 class ComposedLinear:
-    """A product and its gate one after the other."""
+    """A GEMM followed by a separate gate kernel."""
 
     def __init__(self, product: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._product = product

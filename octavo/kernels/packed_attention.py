@@ -1,4 +1,4 @@
-"""Attention in both directions over sequences laid end to end, without a cache."""
+"""Bidirectional attention over sequences laid end to end, without a cache; encoders use it."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from octavo.kernels.dispatch import kernel
 from octavo.platforms.transfer import to_device
 
 _LONGEST_RATIO = 1.5
-"""Sequences share a padded batch as long as the longest is at most so many times the shortest, give or take."""
+"""Sequences share a padded batch if the longest is at most this many times the shortest, plus :data:`_SHORT` tokens."""
 _SHORT = 16
 
 
@@ -21,10 +21,10 @@ class PaddedRows:
     """Sequences of about one length.
 
     Attributes:
-        tokens: ``[R, L]`` int64, where each token stands among all of the step; padding repeats the first one.
+        tokens: ``[R, L]`` int64, each token's index in the step; padding repeats the sequence's first one.
         is_token: ``[R, 1, 1, L]`` bool; None if there is no padding.
         kept: ``[N]`` int64, which of the R · L entries are tokens; None if all are.
-        places: ``[N]`` int64, where those stand among all of the step.
+        places: ``[N]`` int64, the index in the step of each kept entry.
     """
 
     tokens: torch.Tensor

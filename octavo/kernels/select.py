@@ -1,4 +1,4 @@
-"""Which implementation serves which kind of device; decided once at start."""
+"""Chooses the implementations of attention and GEMMs for a device, once at startup."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ def attention_backend(
     """The fastest attention for a device.
 
     Args:
-        max_rows, max_model_len: most rows of a step, tokens of the longest sequence.
+        max_rows, max_model_len: maximum number of rows in a step and of tokens in a sequence.
         deterministic: whether a row's bits must not depend on the other rows.
     """
     if device.type == "cpu":
@@ -30,13 +30,13 @@ def attention_backend(
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
-    """The fastest form of ``x @ weight.T + bias`` for a weight ``[out, in]`` that stays as it is.
+    """The fastest form of ``x @ weight.T + bias`` for a constant weight ``[out, in]``.
 
     Args:
         deterministic: whether a row's bits must not depend on the other rows.
 
     Returns:
-        The product, and whether it holds a copy, so that the weight itself is no longer read.
+        The operation, and whether it holds a copy, so that the weight itself is no longer read.
     """
     if weight.device.type == "cuda":
         from octavo.kernels.triton.linear import SmallBatchLinear
@@ -55,5 +55,5 @@ def load_kernels(device: torch.device) -> None:
 
 
 def padded_rows(device: torch.device, num_rows: int) -> int:
-    """How many rows to compute where ``num_rows`` are wanted: at least as many, of few different numbers."""
+    """The number of rows to pad ``num_rows`` to, so that few distinct sizes occur."""
     return _padded_rows_cpu(num_rows) if device.type == "cpu" else num_rows

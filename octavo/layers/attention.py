@@ -1,4 +1,4 @@
-"""The attention layer, and what a step brings for it."""
+"""The attention layer, and the per-step inputs that a model passes to it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,12 @@ from octavo.kernels import AttentionBackend, AttentionSpec, HeadNorms, RopeTable
 
 @dataclass(slots=True)
 class StepAttention:
-    """The caches and the step's plans, handed down through a model's forward.
+    """The caches and the step's attention plans, passed through a model's forward.
 
     Attributes:
-        backend: how attention is computed.
+        backend: implementation of attention.
         kv_caches: per layer, ``[2, blocks, Hkv, block_size, D]``.
-        plans: per layer, what :meth:`AttentionBackend.plan` made for its cache group.
+        plans: per layer, the result of :meth:`AttentionBackend.plan` for its cache group.
     """
 
     backend: AttentionBackend

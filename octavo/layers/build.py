@@ -1,4 +1,4 @@
-"""What every layer is told when a model is built."""
+"""Construction parameters shared by all layers of a model."""
 
 from dataclasses import dataclass, field
 
@@ -7,10 +7,10 @@ from octavo.quantization.scheme import LinearScheme, PlainScheme
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Choices that hold for a whole model. Type and device are torch's defaults at construction.
+    """Parameters of a whole model. Type and device are torch's defaults at construction.
 
     Attributes:
-        scheme: how linear layers keep their weights.
+        scheme: storage format of linear layers' weights.
     """
 
     scheme: LinearScheme = field(default_factory=PlainScheme)

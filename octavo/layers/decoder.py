@@ -1,4 +1,4 @@
-"""The decoder that most families are variations of: attention and a gated feed-forward, each after a norm."""
+"""The pre-norm decoder layer that most families vary: attention and gated feed-forward."""
 
 import torch
 from torch import nn
@@ -13,10 +13,10 @@ from octavo.layers.norm import RMSNorm
 
 
 class RotaryAttention(nn.Module):
-    """Grouped-query attention with rotary positions, and norms on queries and keys where a family has them.
+    """Grouped-query attention with rotary embedding and optional norms of queries and keys.
 
     Args:
-        norm: the norm to use on each head's query and key; None for none.
+        norm: the norm of each head's query and key; None for none.
         output_bias: whether the output projection has a bias.
     """
 
@@ -62,7 +62,7 @@ class PreNormLayer(nn.Module):
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None, rope: RopeTables, step: StepAttention
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The layer's output, not yet added to the residual stream, and the stream.
+        """The layer's output before it is added to the residual stream, and the stream.
 
         Args:
             residual: ``[T, hidden]``; None in the first layer, where ``x`` is the stream itself.

@@ -1,4 +1,4 @@
-"""From token ids to vectors, and from vectors to logits."""
+"""The token embedding and the language-model head."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from octavo.layers.linear import Linear
 
 
 class Embedding(nn.Module):
-    """A vector per token.
+    """Maps token ids to vectors.
 
     Args:
         scale: factor on every vector, rounded to the compute type first (as Gemma was trained).
@@ -26,10 +26,7 @@ class Embedding(nn.Module):
 
     @contextmanager
     def replacing(self, places: torch.Tensor, vectors: torch.Tensor) -> Iterator[None]:
-        """While this is entered, give ``vectors``, ``[n, hidden]``, at ``places``, ``[n]`` int64, whatever is there.
-
-        They are taken as they are, without ``scale``.
-        """
+        """A context that replaces the output at ``places``, ``[n]``, by ``vectors``, ``[n, hidden]``, unscaled."""
         self._replaced = places, vectors
         try:
             yield
@@ -47,7 +44,7 @@ class Head(Linear):
     """Logits over the vocabulary, ``[N, hidden] → [N, vocab]``.
 
     Args:
-        tied: the embedding whose weight serves; the checkpoint then has no head of its own.
+        tied: the embedding whose weight is shared; the checkpoint then has no separate head.
         softcap: logits become ``c · tanh(logits / c)``.
     """
 
@@ -64,7 +61,7 @@ class Head(Linear):
         self.softcap = softcap
         self._is_tied = tied is not None
         if tied is not None:
-            # Held as a parameter of the embedding only: a second name for it would look like a second checkpoint entry.
+            # Register the parameter in the embedding only: a second name would look like a second checkpoint entry.
             del self.weight
             object.__setattr__(self, "weight", tied.weight)
 

@@ -1,4 +1,4 @@
-"""The encoder's block: attention in both directions and a plain feed-forward, a norm after each."""
+"""The encoder layer: bidirectional attention and a feed-forward part, each followed by a norm."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class LayerNorm(nn.Module):
-    """Norm to mean 0 and variance 1 over the last dimension (arXiv:1607.06450)."""
+    """Layer norm over the last dimension (arXiv:1607.06450)."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class LayerNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values, named as BERT names them, and the attention of every token to all of its text."""
+    """BERT's self-attention, with BERT's weight names."""
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class AddNorm(nn.Module):
 
 
 class EncoderAttention(nn.Module):
-    """Attention with its sum and norm."""
+    """Attention, residual add and norm."""
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class EncoderAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """The layer to the larger size, activated."""
+    """The first feed-forward layer and its activation."""
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()

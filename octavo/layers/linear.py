@@ -26,13 +26,13 @@ class Linear(nn.Module):
         return self._product(x, out)
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """The first half of the outputs, activated, times the second: ``[T, in] → [T, out / 2]``."""
+        """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
         assert self._product is not None, "weights are used before finalize()"
         return self._product.gated(x, activation)
 
 
 class MergedLinear(Linear):
-    """Several linear layers over one input, as one product; outputs stand side by side.
+    """Several linear layers over one input, as one GEMM; outputs are concatenated.
 
     Args:
         sizes: name in the checkpoint → number of outputs, in order.

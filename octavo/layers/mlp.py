@@ -8,7 +8,7 @@ from octavo.layers.build import Build
 from octavo.layers.linear import Linear, MergedLinear
 
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-"""A configuration's words for what kernels know under one name."""
+"""Activation names in configurations → names of gates in kernels."""
 
 
 class GatedMLP(nn.Module):

@@ -1,4 +1,4 @@
-"""Norms."""
+"""RMS norms."""
 
 import torch
 from torch import nn
@@ -24,8 +24,8 @@ class RMSNorm(nn.Module):
 
 
 class UnitOffsetRMSNorm(RMSNorm):
-    """The norm whose weight is stored as its distance from one (Gemma), applied in float32."""
+    """An RMS norm whose weight is stored as the difference from one (Gemma), applied in float32."""
 
     def finalize_weights(self) -> None:
-        """Add the one, in float32 so that small weights keep their digits."""
+        """Add one, in float32, so that small differences keep their precision."""
         self.weight = nn.Parameter(self.weight.data.float() + 1.0, requires_grad=False)

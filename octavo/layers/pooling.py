@@ -1,4 +1,4 @@
-"""From hidden states to vectors: linear layers, lengths, classes, and the match of two sets of vectors."""
+"""The maths of pooling: sums by row, projection, normalisation, class probabilities, and late interaction."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,11 +18,11 @@ ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 _SMALLEST_NORM = 1e-12
 MAX_SCORE_ELEMENTS = 1 << 24
-"""Scores of tokens against query tokens that are held at a time: 64 MiB in float32."""
+"""Maximum number of token-by-query-token scores in memory at a time: 64 MiB in float32."""
 
 
 class Dense(nn.Module):
-    """A linear layer and its activation, in float32: what stands behind the last layer costs nothing beside it."""
+    """A linear layer and its activation, in float32; its cost is negligible next to the model's."""
 
     def __init__(self, spec: DenseSpec) -> None:
         super().__init__()
@@ -38,10 +38,10 @@ class Dense(nn.Module):
 
 
 class Pooler(nn.Module):
-    """What makes vectors of hidden states, in float32.
+    """Turns pooled hidden states into vectors, in float32.
 
     Attributes:
-        spec: what the model's files say.
+        spec: the pooling configuration from the model's files and settings.
     """
 
     def __init__(self, spec: PoolingSpec) -> None:
@@ -52,12 +52,12 @@ class Pooler(nn.Module):
     def forward(
         self, states: torch.Tensor, task: PoolingTask, *, use_activation: bool = True, dimensions: int | None = None
     ) -> torch.Tensor:
-        """Vectors of pooled states, or of the states of single tokens.
+        """The vectors for pooled states, or for the states of single tokens.
 
         Args:
             states: ``[N, hidden]``, of any floating type.
-            use_activation: bring embeddings to length 1 (if the model does that), make probabilities of logits.
-            dimensions: leading numbers of an embedding to keep.
+            use_activation: normalise embeddings (if the model does), and turn logits into probabilities.
+            dimensions: number of leading dimensions of an embedding to keep.
 
         Returns:
             ``[N, size]`` float32.
@@ -93,15 +93,15 @@ def max_sim(
     num_rows: int,
     max_elements: int = MAX_SCORE_ELEMENTS,
 ) -> torch.Tensor:
-    """How well rows of token embeddings match a query's: each query token's best match, summed up (arXiv:2004.12832).
+    """ColBERT's score of each row against a query: each query token's best match, summed (arXiv:2004.12832).
 
-    One GEMM serves all rows and as many of the query's tokens as the bound allows.
+    One GEMM computes all rows for as many query tokens as the bound allows.
 
     Args:
         query: ``[Q, size]``.
         tokens: ``[T, size]``, of all rows.
         row_of_token: ``[T]`` int64; every row has a token.
-        max_elements: of the matrix of scores, token by query token; a single query token may need more.
+        max_elements: maximum size of the score matrix (a single query token may exceed it).
 
     Returns:
         ``[num_rows]``.

@@ -1,4 +1,4 @@
-"""Rotary position embedding and its ways to reach further than a model was trained for."""
+"""Rotary position embedding, and its scaling methods for longer contexts."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class RotaryEmbedding(nn.Module):
     """Cosine and sine tables of all positions (arXiv:2104.09864).
 
     Args:
-        max_positions: positions to prepare for.
+        max_positions: number of positions in the tables.
     """
 
     cos: torch.Tensor
@@ -33,7 +33,7 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", torch.cat((-sin, sin), -1)[:, None].to(_place()), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> RopeTables:
-        """Tables of some positions.
+        """The table rows of some positions.
 
         Args:
             positions: ``[T]`` int64.
@@ -42,7 +42,7 @@ class RotaryEmbedding(nn.Module):
 
 
 def _place() -> torch.Tensor:
-    """An empty tensor of the default type and device; what is built takes after it."""
+    """An empty tensor of the default type and device, whose type and device new tensors copy."""
     return torch.empty(0)
 
 

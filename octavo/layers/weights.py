@@ -1,4 +1,4 @@
-"""Where checkpoint tensors go: the link between a model's modules and the names in its checkpoint.
+"""Maps names in a checkpoint to a model's parameters.
 
 A module's attribute names are the checkpoint's names. Only modules that merge several checkpoint
 tensors into one (``qkv_proj``, ``gate_up_proj``) declare so, through :class:`MergedWeights`.
@@ -13,7 +13,7 @@ from torch import nn
 
 @runtime_checkable
 class MergedWeights(Protocol):
-    """A module whose parameters hold several checkpoint tensors, stacked along dimension 0."""
+    """A module whose parameters contain several checkpoint tensors, concatenated along dimension 0."""
 
     def parts(self) -> dict[str, tuple[int, int]]:
         """Checkpoint module name (a sibling of this one) → first row and number of rows."""
@@ -30,10 +30,10 @@ class Finalizable(Protocol):
 
 
 def collect_slots(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Map every checkpoint name the model wants to the tensor that receives it.
+    """The destination of every checkpoint tensor that the model needs.
 
     Returns:
-        Name → a view into a parameter, of the shape, type and device wanted.
+        Name → a view into a parameter, of the required shape, type and device.
     """
     slots: dict[str, torch.Tensor] = {}
     for path, module in model.named_modules():

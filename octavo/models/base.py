@@ -1,4 +1,8 @@
-"""What the runner expects of a model, and the trunk that families share."""
+"""The model interface that runners use, and the decoder trunk that families share.
+
+Token ids and positions go in, hidden states and logits come out. A family such as ``qwen3.py`` only describes its
+layers; building blocks are in ``octavo/layers``.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -26,7 +30,7 @@ class CausalLM(nn.Module, ABC):
             token_ids, positions: ``[T]`` int64.
 
         Returns:
-            ``[T, hidden]``, after the last norm.
+            ``[T, hidden]``, after the final norm.
         """
 
     @abstractmethod
@@ -36,11 +40,11 @@ class CausalLM(nn.Module, ABC):
     @property
     @abstractmethod
     def input_embedding(self) -> Embedding:
-        """What makes vectors of token ids."""
+        """The embedding layer."""
 
 
 class DecoderTrunk(nn.Module):
-    """Embedding, layers of Llama's shape, last norm."""
+    """Embedding, pre-norm decoder layers, final norm."""
 
     def __init__(self, config: ModelConfig, build: Build, layer: Callable[[int], PreNormLayer], max_positions: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: encoders with learnt positions."""
+"""BERT and RoBERTa: encoders with learned position embeddings."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from octavo.models.pooled import EncoderBackbone
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of a token's, its position's and its segment's vector, normed."""
+    """The normed sum of token, position and segment embeddings."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class BertEncoder(nn.Module):
 
 
 class BertBackbone(EncoderBackbone):
-    """arXiv:1810.04805; with positions counted from behind the padding token's id, RoBERTa (arXiv:1907.11692)."""
+    """BERT (arXiv:1810.04805), or RoBERTa (arXiv:1907.11692), whose positions start after the padding token's id."""
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()

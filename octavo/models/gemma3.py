@@ -1,4 +1,4 @@
-"""Gemma 3, text: local and global layers in turn, norms before and after each part."""
+"""Gemma 3 (text): interleaved local and global attention layers, norms before and after each part."""
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from octavo.models.base import CausalLM
 
 
 class Gemma3Layer(nn.Module):
-    """Attention and feed-forward, each between two norms."""
+    """Attention and feed-forward, each with a norm before and after."""
 
     def __init__(self, config: ModelConfig, index: int, build: Build) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Gemma3Layer(nn.Module):
 
 
 class Gemma3Trunk(nn.Module):
-    """Scaled embedding, layers with their own rotary tables by kind, last norm."""
+    """Scaled embedding, layers with one rotary table per kind of attention, final norm."""
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
         super().__init__()

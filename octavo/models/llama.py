@@ -1,4 +1,4 @@
-"""Llama 1 to 3 and what is built like it: SmolLM, TinyLlama and many more."""
+"""Llama 1 to 3, and models of the same architecture: SmolLM, TinyLlama and many more."""
 
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build

@@ -7,7 +7,7 @@ from octavo.models.base import TrunkLM
 
 
 class MistralForCausalLM(TrunkLM):
-    """arXiv:2310.06825. Which layers slide stands in the configuration; the cache groups see to it."""
+    """arXiv:2310.06825. The configuration says which layers have a sliding window; cache groups implement it."""
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
         def layer(index: int) -> PreNormLayer:

@@ -1,4 +1,4 @@
-"""Models that answer with vectors: a backbone that gives hidden states, and what makes vectors of them."""
+"""Pooling models: a backbone that computes hidden states, and a pooler that turns them into vectors."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ _BACKBONE_OF = {"bert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
 
 
 class EncoderBackbone(nn.Module, ABC):
-    """A model whose tokens see both ways."""
+    """A model with bidirectional attention."""
 
     @abstractmethod
     def forward(
@@ -30,7 +30,7 @@ class EncoderBackbone(nn.Module, ABC):
         Args:
             token_ids, positions: ``[≥ T]`` int64; entries past the sequences are padding.
             segments: ``[≥ T]`` int64, 0 for the first text of a pair, 1 for the second.
-            plan: how to attend; see :func:`octavo.kernels.packed_attention.plan_packed`.
+            plan: from :func:`octavo.kernels.packed_attention.plan_packed`.
 
         Returns:
             ``[≥ T, hidden]``.
@@ -38,7 +38,7 @@ class EncoderBackbone(nn.Module, ABC):
 
 
 class WithHead(Protocol):
-    """A model with layers under ``model`` and a head under ``lm_head``, as most have it."""
+    """A model with its layers under ``model`` and its head under ``lm_head``."""
 
     model: nn.Module
     lm_head: nn.Module
@@ -49,7 +49,7 @@ class PooledModel(nn.Module):
 
     Attributes:
         backbone: an :class:`EncoderBackbone`, or a decoder without its head.
-        weight_prefix: what some checkpoints put before the names of the backbone's weights, and others leave out.
+        weight_prefix: optional prefix of the backbone's weight names in checkpoints.
     """
 
     def __init__(self, backbone: nn.Module, pooler: Pooler, weight_prefix: str) -> None:
@@ -60,7 +60,7 @@ class PooledModel(nn.Module):
 
 
 def build_encoder(config: ModelConfig, build: Build) -> PooledModel:
-    """An encoder with empty weights, of torch's default type on torch's default device."""
+    """Build an encoder with uninitialised weights, of torch's default type on torch's default device."""
     assert config.encoder is not None and config.pooling is not None, "an encoder's configuration"
     module, _, name = _BACKBONES[_BACKBONE_OF[config.model_type]].partition(":")
     backbone: EncoderBackbone = getattr(importlib.import_module(module), name)(config, build)
@@ -68,13 +68,13 @@ def build_encoder(config: ModelConfig, build: Build) -> PooledModel:
 
 
 def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:
-    """A text-generating model without its head, but with a pooler.
+    """Build a generating model without its head, and with a pooler.
 
     Raises:
-        UnsupportedModelError: its family keeps layers and head elsewhere than most do.
+        UnsupportedModelError: its family has layers and head under other attributes.
     """
     assert config.pooling is not None, "the configuration of a model that answers with vectors"
-    # Not isinstance: from Python 3.12 on, that does not see what modules keep in their own tables.
+    # Not isinstance: from Python 3.12 on, protocol checks do not see submodules, which are not plain attributes.
     if not {"model", "lm_head"} <= dict(model.named_children()).keys():
         raise UnsupportedModelError(f"{config.architecture} cannot be used for vectors: it has no head to do without.")
     del cast(WithHead, model).lm_head

@@ -1,4 +1,4 @@
-"""Architectures by the name that checkpoints give them."""
+"""The registry of architectures, by the names in checkpoints' ``config.json``."""
 
 import importlib
 
@@ -25,23 +25,23 @@ def supported_architectures() -> list[str]:
 
 
 def check_supported(architecture: str, *, has_own_code: bool = False) -> None:
-    """Refuse an unknown architecture.
+    """Check that an architecture is supported.
 
     Args:
-        has_own_code: the model brings code for it, which is not run.
+        has_own_code: the model's folder has code for it, which is never run.
 
     Raises:
-        UnsupportedModelError: with the names that are near it.
+        UnsupportedModelError: it is not; the message lists similar names.
     """
     if architecture not in _FAMILIES and architecture not in ENCODERS:
         raise UnsupportedModelError(unsupported_architecture(architecture, has_own_code=has_own_code))
 
 
 def build_model(config: ModelConfig, build: Build, max_positions: int) -> CausalLM:
-    """Make the model with empty weights, of torch's default type on torch's default device.
+    """Build the model with uninitialised weights, of torch's default type on torch's default device.
 
     Args:
-        max_positions: longest sequence it must serve, in tokens.
+        max_positions: maximum sequence length in tokens.
     """
     check_supported(config.architecture)
     family = getattr(importlib.import_module(_FAMILIES[config.architecture]), config.architecture)
@@ -50,10 +50,10 @@ def build_model(config: ModelConfig, build: Build, max_positions: int) -> Causal
 
 
 def build_pooled(config: ModelConfig, build: Build, max_positions: int) -> PooledModel:
-    """Make a model that answers with vectors, as ``config.pooling`` says; see :func:`build_model`.
+    """Build a pooling model as described by ``config.pooling``; see :func:`build_model`.
 
     Raises:
-        UnsupportedModelError: the architecture is unknown, or cannot do that.
+        UnsupportedModelError: the architecture is unknown or does not support it.
     """
     check_supported(config.architecture)
     if config.encoder is not None:

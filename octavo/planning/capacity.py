@@ -1,4 +1,4 @@
-"""How many blocks a cache has, and how long a sequence they hold."""
+"""The number of cache blocks, and the longest sequence that fits into them."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -19,13 +19,13 @@ HELD = "device context"
 def cache_blocks(
     num_affordable: int, max_num_seqs: int, groups: tuple[CacheGroup, ...], max_len: int, block_size: int
 ) -> int:
-    """Blocks of the pool, block 0 included: as many as memory affords, but no more than all requests together fill."""
+    """Number of blocks in the pool, block 0 included: as many as fit, but no more than all requests can fill."""
     most = max_num_seqs * len(groups) * -(-max_len // block_size)
     return min(num_affordable, most) + 1
 
 
 def cache_tokens(num_blocks: int, groups: tuple[CacheGroup, ...], block_size: int) -> int:
-    """Tokens that fit when every layer keeps all of them."""
+    """Number of tokens that fit if every layer keeps all of them."""
     return (num_blocks - 1) // len(groups) * block_size
 
 
@@ -38,17 +38,17 @@ def fit_length(
     is_set: bool,
     bytes_per_block: int,
 ) -> tuple[int, str]:
-    """The longest sequence that the cache holds, at most ``max_len``, and why.
+    """The longest sequence that fits into the cache, at most ``max_len``, and the reason.
 
     Args:
-        is_set: ``max_len`` was asked for.
+        is_set: the user set ``max_len``.
 
     Raises:
-        ConfigError: the cache holds nothing, or not what was asked for.
+        ConfigError: the cache has no block, or does not fit a length that was set.
     """
     capacity = longest_sequence(groups, num_blocks - 1, block_size, min(budget, max_len))
     if capacity >= max_len:
-        return max_len, "as set" if is_set else "what the model was made for"
+        return max_len, "as set" if is_set else "the model's context length"
     if capacity < 1:
         raise ConfigError("The cache does not hold one block; give it more memory (kv_cache_memory_bytes).")
     if is_set:
@@ -57,21 +57,21 @@ def fit_length(
             f"{size(bytes_per_block)} a block. Lower max_model_len to {capacity}, or give the cache more memory "
             "(kv_cache_memory_bytes or gpu_memory_utilization)."
         )
-    return capacity, f"what the cache holds; the model was made for {max_len}"
+    return capacity, f"the longest that fits the cache; the model's context length is {max_len}"
 
 
 def fit_cache(
     plan: Plan, settings: EngineConfig, platform: Platform, *, loaded: Collection[str] = (WEIGHTS, TABLES)
 ) -> Plan:
-    """The plan with the cache that fits beside what a loaded model really takes, in place of the estimate.
+    """The plan with the cache sized by the memory that a loaded model actually uses, instead of the estimate.
 
-    Where memory is not rationed, or the cache's size was set, the plan stays as it is.
+    If the platform does not report usage, or the cache's size was set, the plan is returned unchanged.
 
     Args:
-        loaded: parts of ``plan.memory`` that lie in memory by now; for the others the plan's figures hold.
+        loaded: parts of ``plan.memory`` that are allocated by now; for the others the plan's estimates apply.
 
     Raises:
-        ConfigError: no memory is left for a cache, or not enough for the ``max_model_len`` that was asked for.
+        ConfigError: no memory is left for a cache, or not enough for a ``max_model_len`` that was set.
     """
     held = platform.used_by_process()
     cache = settings.cache
@@ -89,10 +89,10 @@ def fit_cache(
 
 
 def resize_cache(plan: Plan, settings: EngineConfig, num_blocks: int) -> Plan:
-    """The plan with a cache whose size was found out before.
+    """The plan with a cache of a size determined before.
 
     Raises:
-        ConfigError: it does not hold the ``max_model_len`` that was asked for.
+        ConfigError: a ``max_model_len`` that was set does not fit.
     """
     return plan if num_blocks == plan.num_blocks else _resized(plan, settings, num_blocks, {})
 

@@ -1,15 +1,15 @@
-"""Which layers share a block table."""
+"""Cache groups: which layers share a block table."""
 
 from octavo.hub.model_config import ModelConfig
 from octavo.records import CacheGroup
 
 
 def make_groups(config: ModelConfig, max_model_len: int) -> tuple[CacheGroup, ...]:
-    """Cut the layers into groups of like attention and, as far as they divide, of like size.
+    """Split the layers into groups with the same kind of attention and, as far as possible, the same size.
 
-    All groups draw on one pool whose blocks have room for the largest group, so equal sizes waste nothing. Layers of
-    the rarer kind form one group and the others are dealt into groups of about that size: 15 sliding and 3 full layers
-    become five groups and one. Encoders have no cache and no groups.
+    All groups share one pool whose blocks have room for the largest group, so equal sizes waste nothing. Layers of the
+    less frequent kind form one group, and the others are split into groups of about that size: 15 sliding and 3 full
+    layers become five groups and one. Encoders have no cache and no groups.
     """
     if config.encoder is not None:
         return ()
@@ -17,7 +17,7 @@ def make_groups(config: ModelConfig, max_model_len: int) -> tuple[CacheGroup, ..
     sliding = [i for i, kind in enumerate(config.layer_types) if kind == "sliding_attention" and window is not None]
     full = [i for i in range(config.num_layers) if i not in set(sliding)]
     if window is not None and window >= max_model_len:
-        # Such a window hides nothing and gives nothing back.
+        # Such a window masks nothing and frees no blocks.
         sliding, full = [], list(range(config.num_layers))
     size = min(len(kind) for kind in (sliding, full) if kind)
     groups = [CacheGroup(layers, None) for layers in _deal(full, size)]
@@ -34,11 +34,11 @@ def _deal(layers: list[int], size: int) -> list[tuple[int, ...]]:
 
 
 def longest_sequence(groups: tuple[CacheGroup, ...], num_blocks: int, block_size: int, max_chunk: int) -> int:
-    """Tokens of the longest sequence that a cache holds.
+    """Length in tokens of the longest sequence that fits into the cache.
 
     Args:
-        num_blocks: blocks that can be handed out.
-        max_chunk: most tokens of one request in a step; a window's blocks outlive the chunk that fills them.
+        num_blocks: blocks that can be allocated.
+        max_chunk: maximum tokens of one request in a step; a window's blocks are freed only after the chunk.
     """
     bounded = [-(-(group.window - 1 + max_chunk) // block_size) + 1 for group in groups if group.window is not None]
     num_full = len(groups) - len(bounded)
@@ -51,5 +51,5 @@ def longest_sequence(groups: tuple[CacheGroup, ...], num_blocks: int, block_size
 
 
 def _unbounded(bounded: list[int], num_blocks: int) -> int:
-    """With windows alone a sequence of any length runs once the windows fit."""
+    """With sliding windows only, sequences of any length fit if the windows do."""
     return 1 << 40 if sum(bounded) <= num_blocks else 0

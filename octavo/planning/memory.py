@@ -1,4 +1,4 @@
-"""How much memory a model takes, from its shape alone."""
+"""Memory estimates from a model's shape; nothing is loaded."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,21 @@ from octavo.layers.build import Build
 from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform
 
-# Prompt positions whose logits exist at a time, in float32 and three times over, when log-probabilities are asked for.
+# Prompt positions whose logits are computed at a time for log-probabilities, in three float32 buffers.
 _PROMPT_LOGPROB_ROWS = 128
-# Logits that the sampler works on at a time, in two float32 buffers that it keeps; sorting them takes some more.
+# Logits that the sampler processes at a time, in two float32 buffers that it keeps; sorting needs some more.
 _SAMPLER_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
 _SAMPLER_KEPT_BYTES, _SAMPLER_STEP_BYTES = 8, 24
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What a model's tensors take.
+    """Size of a model's tensors.
 
     Attributes:
-        num_parameters: numbers, a tied head counted once.
-        weight_bytes: bytes of them.
-        table_bytes: bytes of rotary tables for each position.
+        num_parameters: number of parameters, a tied head counted once.
+        weight_bytes: their size in bytes.
+        table_bytes: bytes of rotary tables per position.
     """
 
     num_parameters: int
@@ -34,7 +34,7 @@ class ModelSize:
 
 
 def model_size(config: ModelConfig, dtype: torch.dtype) -> ModelSize:
-    """The size of a model in a compute type, read off the model itself, built without memory."""
+    """The size of a model in a compute type; builds the model on the meta device, without memory."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -52,22 +52,22 @@ def model_size(config: ModelConfig, dtype: torch.dtype) -> ModelSize:
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Parameters of a model, a tied head counted once."""
+    """Number of parameters of a model, a tied head counted once."""
     return model_size(config, torch.bfloat16).num_parameters
 
 
 def parameters_read_per_token(config: ModelConfig) -> int:
-    """Parameters that one decode step must read: the layers and the head, but one row of the embedding."""
+    """Number of parameters that a decode step must read: the layers and the head, without the embedding table."""
     unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     return num_parameters(config) - unread
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, device: str) -> int:
-    """Most memory that a step's passing tensors take at a time: inside a layer, or when tokens are drawn.
+    """Peak memory of a step's intermediate tensors: inside a layer, or while sampling.
 
     Args:
         num_tokens: tokens in the step.
-        device: kind of device, by its platform's name.
+        device: the platform's name.
     """
     if config.pooling is not None:
         return max(layer_bytes(config, num_tokens, itemsize), num_tokens * 3 * config.hidden_size * 4)
@@ -77,28 +77,28 @@ def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, device
 
 
 def layer_bytes(config: ModelConfig, num_tokens: int, itemsize: int) -> int:
-    """Most memory that passing tensors take inside a layer, in its attention or in its feed-forward half."""
+    """Peak memory of intermediate tensors inside a layer, in its attention or in its feed-forward half."""
     hidden, gate = config.hidden_size, config.intermediate_size
     queries, key_values = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    # The residual stream and its norm, before and after the last sum; projections, normed, rotated, attended.
+    # Residual stream and its norm, before and after the last sum; Q, K, V; normed and rotated Q, K; attention output.
     attention = 4 * hidden + (queries + 2 * key_values) + 2 * (queries + key_values) + queries
-    # One more for what attention gave; gate and up side by side, and their product.
+    # One more hidden state (attention's output); gate and up, and their gated product.
     feed_forward = 5 * hidden + 3 * gate
     tables = 2 * config.head_dim
     return num_tokens * (max(attention, feed_forward) + tables) * itemsize
 
 
 def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:
-    """Logits of the largest batch; a soft cap needs as much again, twice."""
+    """Logits of the largest batch; a soft cap needs two more copies."""
     copies = 1 if config.final_logit_softcap is None else 3
     return max_num_seqs * config.vocab_size * itemsize * copies
 
 
 def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_groups: int, block_size: int) -> int:
-    """Device state of the batch, a token id for every place and the block tables, and a step's inputs.
+    """Device state of the batch (token ids, block tables) and a step's inputs.
 
     Args:
-        num_tokens: most tokens in a step.
+        num_tokens: maximum tokens in a step.
     """
     blocks = -(-max_model_len // block_size)
     per_row = 4 * (max_model_len + 1 + 4 + num_groups * blocks) + 9 * 8
@@ -107,17 +107,17 @@ def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_grou
 
 
 def sampler_bytes(config: ModelConfig, max_num_seqs: int, device: str) -> int:
-    """Buffers that the sampler keeps."""
+    """Permanent buffers of the sampler."""
     return min(max_num_seqs * config.vocab_size, _SAMPLER_ELEMENTS[device]) * _SAMPLER_KEPT_BYTES
 
 
 def graph_bytes(
     config: ModelConfig, max_num_seqs: int, num_tokens: int, itemsize: int, platform: Platform, num_exact: int = 0
 ) -> tuple[int, int]:
-    """Captured steps: how many, and their memory, of which the largest one's passing tensors serve all.
+    """Number of captured steps and their memory; they share the intermediate tensors of the largest one.
 
     Args:
-        num_tokens: most tokens in a step.
+        num_tokens: maximum tokens in a step.
         num_exact: see :func:`octavo.execution.graphs.ladder`.
     """
     shapes = ladder(max_num_seqs, num_tokens, num_exact)
@@ -127,5 +127,5 @@ def graph_bytes(
 
 
 def block_bytes(config: ModelConfig, block_size: int, num_layers: int, itemsize: int) -> int:
-    """One cache block: keys and values of ``num_layers`` layers."""
+    """Size of a cache block: keys and values of ``num_layers`` layers."""
     return 2 * num_layers * block_size * config.num_kv_heads * config.head_dim * itemsize

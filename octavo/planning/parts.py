@@ -1,4 +1,4 @@
-"""The parts of a device's memory beside the cache, each with how its figure comes about."""
+"""The parts of a device's memory other than the cache, each with the reason for its size."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ TABLES = "rotary tables"
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What the largest step may hold, and the longest sequence in it."""
+    """Limits of the largest step, and the longest sequence."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -29,7 +29,7 @@ class StepLimits:
 def memory_parts(
     config: ModelConfig, dtype: torch.dtype, limits: StepLimits, platform: Platform, *, has_graphs: bool
 ) -> tuple[MemoryPart, ...]:
-    """What a model and its largest step take."""
+    """Memory of a model and its largest step."""
     tokens, rows, length = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
     itemsize, device = dtype.itemsize, platform.name
     model = memory.model_size(config, dtype)
@@ -40,11 +40,11 @@ def memory_parts(
         MemoryPart(
             "activations",
             memory.activation_bytes(config, tokens, itemsize, device),
-            f"passing tensors of a layer in a step of {tokens} tokens",
+            f"intermediate tensors of a layer in a step of {tokens} tokens",
         ),
         *_drawing_parts(config, rows, itemsize, device),
         MemoryPart("batch state", state, f"token ids and block tables of {rows} requests of {length} tokens"),
-        MemoryPart("workspaces", platform.workspace_bytes, "what kernels and libraries keep, as measured"),
+        MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
     ]
     if platform.captures_graphs and has_graphs and config.pooling is None:
         count, num_bytes = memory.graph_bytes(config, rows, tokens, itemsize, platform, limits.num_exact_graphs)
@@ -53,11 +53,11 @@ def memory_parts(
 
 
 def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, device: str) -> list[MemoryPart]:
-    """What drawing tokens takes; encoders draw none."""
+    """Memory for sampling; encoders need none."""
     if config.encoder is not None:
         return []
     logits = memory.logits_bytes(config, rows, itemsize)
     return [
         MemoryPart("logits", logits, f"{rows} requests by a vocabulary of {config.vocab_size}"),
-        MemoryPart("sampler", memory.sampler_bytes(config, rows, device), "room to sort logits in"),
+        MemoryPart("sampler", memory.sampler_bytes(config, rows, device), "buffers to sort logits"),
     ]

@@ -1,4 +1,4 @@
-"""One-time resolution of all settings against model and device, each with its reason."""
+"""Makes the plan: resolves all settings once for the model and the device, each with a reason."""
 
 from collections.abc import Sequence
 
@@ -22,18 +22,18 @@ _BLOCK_SIZE = 16
 _LEAST_BLOCKS = 2
 _MAX_NUM_SEQS = 256
 _TOKEN_BUDGET = {"cpu": 1024, "cuda": 8192}
-# A device of this size computes so fast that only longer steps keep the host's and the launches' share of them small,
-# and has the room for their tensors and for the caches of so many requests.
+# A device of this size is so fast that only longer steps keep the share of host and launch overhead small, and it has
+# the memory for larger steps and for the caches of more requests.
 _LARGE_DEVICE = 70 << 30
 _LARGE_MAX_NUM_SEQS = 1024
 _LARGE_TOKEN_BUDGET = 16384
-# Batch sizes that interactivity spares the padding.
+# Batch sizes that get a graph of their exact size in interactivity mode.
 _EXACT_GRAPHS = 32
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 
 
 class _Planner:
-    """Resolves one setting after another, noting why."""
+    """Resolves settings one by one and records the reasons."""
 
     def __init__(self, settings: EngineConfig, config: ModelConfig, platform: Platform, memory: DeviceMemory) -> None:
         self.settings = settings
@@ -44,11 +44,11 @@ class _Planner:
         self.decisions: list[Decision] = []
 
     def decide(self, name: str, value: object, reason: str) -> None:
-        """Note a decision."""
+        """Record a decision."""
         self.decisions.append(Decision(name, str(value), reason))
 
     def dtype(self) -> str:
-        """The type to compute in."""
+        """Data type of the computation."""
         wanted = self.settings.model.dtype
         fast = self.platform.fast_dtypes()
         if wanted != "auto":
@@ -57,7 +57,7 @@ class _Planner:
             return name
         own = compute_type(self.config.dtype)
         if self.config.encoder is not None and own is torch.float32 and self.platform.name == "cpu":
-            self.decide("dtype", self.config.dtype, "the checkpoint's own type: vectors are compared to the last digit")
+            self.decide("dtype", self.config.dtype, "the checkpoint's own type: embeddings should be exact")
             return self.config.dtype
         if own in fast and own is not torch.float32:
             self.decide("dtype", self.config.dtype, "the checkpoint's own type, and fast on this device")
@@ -67,21 +67,21 @@ class _Planner:
         return name
 
     def block_size(self) -> int:
-        """Tokens a cache block."""
+        """Tokens per cache block."""
         wanted = self.settings.cache.block_size
         value = wanted or _BLOCK_SIZE
         self.decide("block_size", value, "as set" if wanted else "small blocks let more of a prompt be shared")
         return value
 
     def max_num_seqs(self) -> int:
-        """Most requests in a step."""
+        """Maximum number of requests in a step."""
         scheduler = self.settings.scheduler
         if scheduler.max_num_seqs is not None:
             self.decide("max_num_seqs", scheduler.max_num_seqs, "as set")
             return scheduler.max_num_seqs
         value = (_LARGE_MAX_NUM_SEQS if self.is_large else _MAX_NUM_SEQS) * self._default_factor
         reason = "enough to fill a device of this size" if self.is_large else "enough to fill most devices"
-        reason = f"{reason}; few cost nothing{self._doubled}"
+        reason = f"{reason}; unused rows cost nothing{self._doubled}"
         limits = {
             "max_num_batched_tokens": scheduler.max_num_batched_tokens,
             "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
@@ -101,22 +101,22 @@ class _Planner:
         return ", doubled for throughput" if self._default_factor > 1 else ""
 
     def max_num_batched_tokens(self, max_num_seqs: int) -> int:
-        """Most tokens that a step has room for."""
+        """Maximum number of tokens that the buffers of a step hold."""
         wanted = self.settings.scheduler.max_num_batched_tokens
         usual = (_LARGE_TOKEN_BUDGET if self.is_large else _TOKEN_BUDGET[self.platform.name]) * self._default_factor
         if wanted is None and self.config.encoder is not None:
             value = max(usual, max_num_seqs, self._longest()[0])
-            self.decide("max_num_batched_tokens", value, "room for a text of the greatest length, which is never cut")
+            self.decide("max_num_batched_tokens", value, "room for the longest text, which is never split")
             return value
         value = wanted or max(usual, max_num_seqs, self.settings.scheduler.max_num_scheduled_tokens or 0)
         _check_tokens("max_num_batched_tokens", value, max_num_seqs)
         kind = "large device" if self.is_large else self.platform.name
-        reason = f"long enough to keep a {kind} busy; less holds running requests up for shorter{self._doubled}"
+        reason = f"large enough to keep a {kind} busy; a smaller value delays running requests less{self._doubled}"
         self.decide("max_num_batched_tokens", value, "as set" if wanted else reason)
         return value
 
     def max_num_scheduled_tokens(self, max_num_seqs: int, max_num_batched_tokens: int) -> int:
-        """Most tokens that the scheduler puts into a step."""
+        """Maximum number of tokens scheduled per step."""
         wanted = self.settings.scheduler.max_num_scheduled_tokens
         if wanted is None:
             return max_num_batched_tokens
@@ -130,7 +130,7 @@ class _Planner:
         return wanted
 
     def num_exact_graphs(self) -> int:
-        """Batches of up to so many requests have a graph of their exact size."""
+        """Batch size up to which each size has its own graph."""
         mode = self.settings.scheduler.performance_mode
         if mode == "balanced":
             return 0
@@ -149,7 +149,7 @@ class _Planner:
         return value
 
     def steps_ahead(self) -> int:
-        """Steps prepared before the last one's tokens are known."""
+        """Number of steps prepared before the tokens of the last one are known."""
         wanted = self.settings.scheduler.async_scheduling
         if self.settings.model.logits_processors:
             if wanted:
@@ -162,7 +162,7 @@ class _Planner:
         return int(ahead)
 
     def max_model_len(self) -> tuple[int, bool]:
-        """Longest sequence, and whether it was set by hand."""
+        """Longest sequence, and whether the user set it."""
         wanted, own = self.settings.model.max_model_len, self.config.max_position_embeddings
         allowed = self.settings.model.allow_long_max_model_len and self.config.encoder is None
         if wanted is not None and wanted > own and not allowed:
@@ -183,8 +183,8 @@ class _Planner:
         """Bytes for the cache.
 
         Args:
-            held: what this process uses of the device already.
-            parts: what it will use besides.
+            held: device memory that this process uses already.
+            parts: what it will use in addition.
         """
         cache = self.settings.cache
         if cache.kv_cache_memory_bytes is not None:
@@ -198,19 +198,19 @@ class _Planner:
             value, reason = _cpu_cache_bytes(self.memory, share, sum(part.num_bytes for part in parts))
         else:
             value = left_for_cache(self.memory, share, held, parts)
-            reason = f"{share:.0%} of {size(self.memory.total)}, less what the rest takes"
+            reason = f"{share:.0%} of {size(self.memory.total)}, minus the other parts"
         self.decide("kv_cache_memory_bytes", size(value), reason)
         return value
 
 
 def _cpu_cache_bytes(memory: DeviceMemory, share: float, others: int) -> tuple[int, str]:
-    """Bytes for the cache in memory that programs share, and why."""
+    """Bytes for the cache in host memory, which other programs share, and the reason."""
     if share == CacheSettings().gpu_memory_utilization:
         value = min(_CPU_CACHE_BYTES, max(0, memory.available - others) // 2)
-        reason = f"half of what is free beside the model, at most {size(_CPU_CACHE_BYTES)}; taken as it fills"
+        reason = f"half of the memory left by the model, at most {size(_CPU_CACHE_BYTES)}; allocated as it fills"
     else:
         value = min(int(share * memory.total), memory.available) - others
-        reason = f"{share:.0%} of {size(memory.total)}, less what the rest takes"
+        reason = f"{share:.0%} of {size(memory.total)}, minus the other parts"
     if value <= 0:
         raise ConfigError(
             f"No memory is left for the cache: the model takes {size(others)} and the device has "
@@ -229,7 +229,7 @@ def _check_tokens(name: str, value: int, max_num_seqs: int) -> None:
 
 
 def adapt_settings(settings: EngineConfig, platform: Platform) -> EngineConfig:
-    """The settings as a platform wants them: its defaults where nothing is set, then its checks.
+    """The settings after a platform's defaults and checks.
 
     Raises:
         ConfigError: the platform cannot do what is set.
@@ -245,11 +245,11 @@ def make_plan(
     *,
     is_for_later: bool = False,
 ) -> Plan:
-    """Decide everything before anything is loaded.
+    """Resolve everything before anything is loaded.
 
     Args:
-        bandwidth: memory read bandwidth in bytes a second, for the speed limit; 0 leaves it out.
-        is_for_later: memory is taken later: what other processes use now does not count.
+        bandwidth: memory read bandwidth in bytes/s, for the speed limit; 0 leaves it out.
+        is_for_later: memory is allocated later, so ignore what other processes use now.
 
     Raises:
         ConfigError: settings that contradict each other, the model or the machine.
@@ -293,12 +293,12 @@ def make_plan(
     has_prefix_caching = planner.is_on(
         "enable_prefix_caching",
         settings.cache.enable_prefix_caching,
-        "a hit saves computing, and keeping blocks costs nothing",
+        "hits save computation, and keeping blocks costs nothing",
     )
     has_chunks = planner.is_on(
         "enable_chunked_prefill",
         settings.scheduler.enable_chunked_prefill,
-        "running requests go on while a long prompt is read",
+        "running requests continue while a long prompt is computed",
     )
     has_limit = bandwidth and config.pooling is None
     limit = bandwidth / (parameters_read_per_token(config) * itemsize) if has_limit else 0.0
@@ -333,9 +333,9 @@ def _plan_without_cache(
     max_len: int,
     memory: tuple[MemoryPart, ...],
 ) -> Plan:
-    """The plan of an encoder: every text is computed whole, in one step, and nothing of it is kept."""
-    planner.decide("max_model_len", max_len, "what the model was made for, unless it is set")
-    planner.decide("cache groups", 0, "tokens see those behind them, too, so nothing computed can be used again")
+    """The plan of an encoder: every text is computed in one step, without a cache."""
+    planner.decide("max_model_len", max_len, "the model's context length, unless it is set")
+    planner.decide("cache groups", 0, "tokens attend to later ones, too, so nothing computed can be reused")
     return Plan(
         dtype=dtype,
         max_model_len=max_len,
@@ -355,13 +355,13 @@ def _plan_without_cache(
 
 
 def _held_part(held: int) -> list[MemoryPart]:
-    return [MemoryPart(HELD, held, "the driver's context, kernels, and whatever else this process has")] if held else []
+    return [MemoryPart(HELD, held, "the driver's context, kernels, and other memory of this process")] if held else []
 
 
 def _note_groups(planner: _Planner, groups: tuple[CacheGroup, ...]) -> None:
     sliding = sum(group.window is not None for group in groups)
     if sliding:
-        reason = f"{len(groups) - sliding} of full attention, {sliding} with a sliding window, which give blocks back"
+        reason = f"{len(groups) - sliding} with full attention, {sliding} with a sliding window, which free blocks"
     else:
-        reason = "all layers see the whole sequence"
+        reason = "all layers attend to the whole sequence"
     planner.decide("cache groups", len(groups), reason)

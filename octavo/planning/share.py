@@ -1,4 +1,4 @@
-"""What a process may take of a device's memory, and what of it is left for the cache."""
+"""The process's share of a device's memory, and what of it is left for the cache."""
 
 from collections.abc import Sequence
 
@@ -7,20 +7,20 @@ from octavo.planning.units import size
 from octavo.platforms import DeviceMemory
 from octavo.records import MemoryPart
 
-# The driver keeps some memory to itself that is neither free nor anybody's.
+# The driver reserves some memory that is neither free nor attributed to a process.
 _DRIVER_BYTES = 1 << 30
 
 
 def left_for_cache(memory: DeviceMemory, share: float, held: int, parts: Sequence[MemoryPart]) -> int:
-    """Bytes that this process's share of a device leaves for the cache.
+    """Bytes left for the cache in this process's share of a device.
 
     Args:
-        share: of all the device's memory, that this process may use for everything.
+        share: share of the device's total memory that this process may use.
         held: bytes that this process uses already.
-        parts: what it will use besides, without the cache.
+        parts: what it will use in addition, without the cache.
 
     Raises:
-        ConfigError: others use what this process may take, or the parts take it all.
+        ConfigError: other processes use part of the share, or the parts use all of it.
     """
     allowed = int(share * memory.total)
     reachable = memory.available + held
@@ -43,10 +43,10 @@ def left_for_cache(memory: DeviceMemory, share: float, held: int, parts: Sequenc
 
 
 def check_room(memory: DeviceMemory, held: int, parts: Sequence[MemoryPart]) -> None:
-    """Check that what was asked for by size, cache included, can be had.
+    """Check that all parts, with a cache of a size that was set, fit into free memory.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: they do not.
     """
     reachable = memory.available + held
     if held + sum(part.num_bytes for part in parts) > reachable:

@@ -1,8 +1,8 @@
-"""Figures for people."""
+"""Formats sizes for messages."""
 
 
 def size(num_bytes: int) -> str:
-    """Bytes for a person: ``1.50 GiB``."""
+    """A size in binary units, such as ``1.50 GiB``."""
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB"):
         if abs(value) < 1024:

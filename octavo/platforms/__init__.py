@@ -1,4 +1,4 @@
-"""What a device can do; the place where further kinds of device plug in."""
+"""Platforms: what each kind of device can do. New kinds of devices plug in here; see ``platform.py``."""
 
 from octavo.platforms.imagined import ImaginedGpu
 from octavo.platforms.platform import (

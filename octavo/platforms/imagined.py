@@ -1,4 +1,4 @@
-"""A GPU that is not here, to plan for."""
+"""A hypothetical GPU, for ``octavo plan --device-memory``."""
 
 import torch
 
@@ -6,10 +6,10 @@ from octavo.platforms.platform import CudaPlatform, DeviceMemory
 
 
 class ImaginedGpu(CudaPlatform):
-    """An NVIDIA GPU with so much memory, used by nobody else; it can only be planned for.
+    """An NVIDIA GPU with the given memory, all of it free; for planning only.
 
     Args:
-        num_bytes: all its memory.
+        num_bytes: total memory.
     """
 
     def __init__(self, num_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The devices Octavo knows, each described by the same few facts."""
+"""The supported platforms (CPU, CUDA): their memory, fast types, defaults and bandwidth."""
 
 import os
 import time
@@ -21,47 +21,47 @@ _COMPUTE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory in bytes: all there is, and what is free now."""
+    """Memory in bytes: total, and free now."""
 
     total: int
     available: int
 
 
 class Platform(ABC):
-    """Facts about one kind of device, read once at start."""
+    """Properties of one kind of device, read once at startup."""
 
     name: str
     runs_ahead: bool
-    """Whether the device works on while the host prepares the next step."""
+    """Whether the device works asynchronously, so that the host can prepare the next step meanwhile."""
     captures_graphs: bool = False
     """Whether steps are captured once and replayed."""
     graph_bytes: int = 0
-    """Memory of the device that the driver takes for one captured step, about."""
+    """Approximate device memory that the driver uses per captured step."""
     workspace_bytes: int = 0
-    """Memory of the device that kernels and libraries keep for themselves, about."""
+    """Approximate device memory that kernels and libraries keep."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """The device tensors live on."""
+        """The torch device of tensors."""
 
     @abstractmethod
     def memory(self) -> DeviceMemory:
-        """How much memory the device has; on a CPU, within the limits of this process's control group."""
+        """The device's memory; on a CPU, within the limits of this process's control group."""
 
     def used_by_process(self) -> int:
-        """Bytes of the device's memory that this process holds, whatever for; 0 where nobody rations it."""
+        """Bytes of device memory that this process uses in total; 0 if the platform does not report it."""
         return 0
 
     def apply_config_platform_defaults(self, settings: EngineConfig) -> EngineConfig:
-        """The settings, with the platform's own defaults where nothing is set; called before anything is decided."""
+        """The settings with the platform's defaults for what is not set; called before planning."""
         return settings
 
     def check_and_update_config(self, settings: EngineConfig) -> EngineConfig:
-        """The settings, checked and changed as the platform needs them; called once its defaults are in.
+        """The settings, checked and adapted to the platform; called after its defaults are applied.
 
         Raises:
-            ConfigError: the platform cannot do what is set.
+            ConfigError: the platform does not support a setting.
         """
         return settings
 
@@ -74,17 +74,17 @@ class Platform(ABC):
         """Set up this process for computing.
 
         Args:
-            num_threads: threads to compute with on the host; None decides.
-            num_bytes: memory that weights are about to take.
+            num_threads: host threads for computation; None uses the platform's default.
+            num_bytes: memory that weights will need.
         """
 
     @abstractmethod
     def read_bandwidth(self) -> float:
-        """Estimated memory read bandwidth in bytes a second, for the speed limit that planning prints; 0 if unknown."""
+        """Estimated memory read bandwidth in bytes/s, for the speed limit in the plan; 0 if unknown."""
 
     @abstractmethod
     def describe(self) -> str:
-        """The device in words."""
+        """The device's name for messages."""
 
 
 class CpuPlatform(Platform):
@@ -139,7 +139,7 @@ class CudaPlatform(Platform):
     graph_bytes = 4 << 20
     workspace_bytes = 256 << 20
     context_bytes = 527 << 20
-    """The driver's context as it begins, measured on an H200; no call tells it."""
+    """Size of a new driver context, measured on an H200; no API reports it."""
 
     def __init__(self) -> None:
         self._free_at_start = torch.cuda.mem_get_info()[0]
@@ -156,8 +156,8 @@ class CudaPlatform(Platform):
     def used_by_process(self) -> int:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        # What grew beside torch's allocator (kernels, graphs) is told by the free memory alone. Should another process
-        # grow meanwhile, its part is taken for ours, which errs on the safe side: it is gone either way.
+        # Growth outside torch's allocator (kernels, graphs) shows only in the free memory. If another process grows
+        # meanwhile, its part counts as ours, which is on the safe side: that memory is not available either way.
         grown = self._free_at_start - torch.cuda.mem_get_info()[0]
         return self.context_bytes + max(torch.cuda.memory_reserved(), self._reserved_at_start + grown)
 
@@ -172,9 +172,9 @@ class CudaPlatform(Platform):
     def read_bandwidth(self) -> float:
         properties = torch.cuda.get_device_properties(self.device)
         try:
-            # Two transfers a clock; the clock is in kHz, the width in bits.
+            # Two transfers per clock; the clock is in kHz, the width in bits.
             return 2.0 * properties.memory_clock_rate * 1e3 * properties.memory_bus_width / 8
-        except AttributeError:  # CUDA 13 has taken the clock away from where some builds of torch look for it
+        except AttributeError:  # CUDA 13 removed the clock from the property that some builds of torch read
             return 0.0
 
     def describe(self) -> str:
@@ -185,7 +185,7 @@ def select_platform(device: str) -> Platform:
     """The platform for ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        ConfigError: CUDA was asked for and is not there.
+        ConfigError: CUDA was requested and is not available.
     """
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
@@ -196,12 +196,12 @@ def select_platform(device: str) -> Platform:
 
 
 def compute_type(name: str) -> torch.dtype | None:
-    """The torch type of a checkpoint's type name, None if it is not one to compute in."""
+    """The torch type for a checkpoint's type name, None if it is not a compute type."""
     return _COMPUTE_TYPES.get(name)
 
 
 def available_cores() -> int:
-    """Processor cores this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -219,8 +219,8 @@ def _control_group_limit() -> int | None:
 
 @cache
 def _measure_read_bandwidth() -> float:
-    """Bytes a second that summing a buffer larger than the caches reads; takes about 50 ms."""
-    # numpy asks for huge pages, without which looking up addresses would be measured instead of reading.
+    """Read bandwidth in bytes/s of summing a buffer larger than the caches; takes about 50 ms."""
+    # NumPy requests huge pages; without them, TLB misses would dominate the measurement.
     buffer = torch.from_numpy(np.ones(64 << 18, np.float32))
     best = float("inf")
     for _ in range(3):

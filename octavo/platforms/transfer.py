@@ -1,4 +1,4 @@
-"""Moving data between host and device without waiting for either."""
+"""Asynchronous copies between host and device."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Host values on a device; the copy is queued behind the device's work, the host does not wait for it."""
+    """Copy host values to a device; the copy is queued behind the device's work and the host does not wait."""
     host = torch.from_numpy(np.ascontiguousarray(values))
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
@@ -16,7 +16,7 @@ def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
 class HostCopies:
     """Copies to the host that are queued behind a device's work.
 
-    Add tensors, :meth:`seal`, and later :meth:`wait` before reading what :meth:`add` gave.
+    Call :meth:`add` for each tensor, then :meth:`seal`, and :meth:`wait` before reading the copies.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -24,14 +24,14 @@ class HostCopies:
         self._event: torch.cuda.Event | None = None
 
     def add(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The host's copy; on a CPU the tensor itself."""
+        """Queue a copy and return the host tensor; on a CPU, the tensor itself."""
         if not self._is_device:
             return tensor
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return copy.copy_(tensor, non_blocking=True)
 
     def seal(self) -> None:
-        """No more copies follow."""
+        """Mark the end of the copies."""
         if self._is_device:
             self._event = torch.cuda.Event()
             self._event.record()

@@ -9,21 +9,21 @@ from octavo.kernels import LinearOp, linear
 
 
 class LinearScheme(ABC):
-    """A way to hold a weight ``[out, in]``."""
+    """A storage format of a weight ``[out, in]``."""
 
     @abstractmethod
     def create(self, module: nn.Module, in_features: int, out_features: int, bias: bool) -> None:
-        """Give the module the parameters that a checkpoint fills."""
+        """Register the parameters that a checkpoint fills."""
 
     @abstractmethod
     def finalize(self, module: nn.Module, *, keep_weight: bool) -> LinearOp:
         """Called once the parameters are loaded.
 
         Args:
-            keep_weight: somebody else reads the parameter too (a tied embedding); leave it in place.
+            keep_weight: keep the parameter in place, since another module reads it (a tied embedding).
 
         Returns:
-            The layer's product, ``[..., in] → [..., out]``.
+            The layer's GEMM, ``[..., in] → [..., out]``.
         """
 
 
@@ -31,7 +31,7 @@ class PlainScheme(LinearScheme):
     """Weights in the compute type, as in the checkpoint.
 
     Args:
-        deterministic: whether a row's bits must not depend on the other rows.
+        deterministic: a row's bits must not depend on the other rows.
     """
 
     def __init__(self, *, deterministic: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The plain records that cross floors: requests, steps, outputs."""
+"""Plain records that layers and processes exchange: requests, steps, outputs, plans. No behaviour, no tensors."""
 
 from octavo.records.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from octavo.records.engine import (

@@ -1,4 +1,4 @@
-"""Beam search: what is asked for and what comes back, with vLLM's names."""
+"""Beam search: parameters and results, with vLLM's names."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
     """Parameters of one search.
 
     Attributes:
-        beam_width: texts that are kept side by side, and returned.
-        max_tokens: most tokens to generate.
+        beam_width: number of texts that are kept in each step, and returned.
+        max_tokens: maximum number of tokens to generate.
         ignore_eos: treat end-of-sequence tokens as any other.
-        temperature: taken for compatibility; texts are compared by the model's own log-probabilities.
+        temperature: accepted for compatibility; texts are compared by the model's own log-probabilities.
         length_penalty: a text's score is the sum of its log-probabilities divided by its number of generated tokens to
-            this power, so above 0 long texts gain; 0 compares sums.
-        include_stop_str_in_output: let the text show the end-of-sequence token.
+            this power; above 0 favours long texts, 0 compares sums.
+        include_stop_str_in_output: include the end-of-sequence token in the text.
         skip_special_tokens: leave special tokens out of the text.
-        structured_outputs, watermarking, allowed_token_ids: refused.
+        structured_outputs, watermarking, allowed_token_ids: rejected with an error.
     """
 
     beam_width: int
@@ -48,7 +48,7 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
         """Check every field.
 
         Raises:
-            InvalidRequestError: naming the first field that is out of range, or that a search cannot honour.
+            InvalidRequestError: names the first field that is out of range or not supported.
         """
         for name, value, limit in (
             ("beam_width", self.beam_width, MAX_BEAM_WIDTH),
@@ -75,12 +75,12 @@ class BeamSearchSequence:
     Attributes:
         orig_prompt: the prompt.
         tokens: prompt and generated tokens, an end-of-sequence token included.
-        logprobs: per generated token, token id → :class:`Logprob`: the token first, then the likeliest.
+        logprobs: per generated token, token id → :class:`Logprob`: the token first, then the most likely ones.
         lora_request: always None.
         cum_logprob: sum over the generated tokens.
-        text: all tokens as text, the prompt's too; None without a tokenizer.
+        text: all tokens as text, including the prompt's; None without a tokenizer.
         finish_reason: ``stop`` or ``length``.
-        stop_reason: the token that ended the text, None if none did.
+        stop_reason: the token that ended the text, if any.
     """
 
     orig_prompt: TokensPrompt

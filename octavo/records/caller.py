@@ -1,4 +1,4 @@
-"""Who is behind a request, as far as the engine's side needs to know."""
+"""The caller of a request, for fair scheduling, deadlines and logs."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -10,10 +10,10 @@ class Caller:
     """One request's origin.
 
     Attributes:
-        client: among whom requests that wait are shared out fairly: all of one name together get one share.
-        deadline: when the request is to be ended, on the clock of :func:`time.monotonic`.
-        request_id: what log lines and traces call it.
-        trace_headers: trace context that came with it.
+        client: waiting requests take turns by client; all requests with the same name get one share.
+        deadline: when to end the request, on the clock of :func:`time.monotonic`.
+        request_id: its id in log lines and traces.
+        trace_headers: its trace context.
     """
 
     client: str = ""
@@ -25,5 +25,5 @@ class Caller:
 NOBODY = Caller()
 
 CALLER: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
-"""Set at the door for everything that is done for a request. Every protocol's route would have to pass it on otherwise,
-although none has a use for it."""
+"""A context variable set when a request arrives. Otherwise every protocol's route would have to pass it on, although
+none uses it."""

@@ -1,4 +1,4 @@
-"""Records that cross between a frontend and the engine, in one process or two."""
+"""Records exchanged between a frontend and the engine, in one process or two."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,20 +17,20 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
     Attributes:
         request_id: unique among the requests in flight.
         prompt_token_ids: the prompt.
-        params: sampling parameters; ``max_tokens`` is resolved, ``n`` is ignored (a frontend forks).
-        seed: 64-bit seed of the request's random numbers; position and seed alone decide a draw.
+        params: sampling parameters; ``max_tokens`` is resolved, ``n`` is ignored (the frontend makes ``n`` requests).
+        seed: 64-bit seed of the request's random numbers; a draw depends on seed and position only.
         eos_token_ids: tokens that end the text unless ``params.ignore_eos``.
         bad_words_token_ids: tokenised ``params.bad_words``.
         output_token_ids: tokens generated before (a replay after a restart); never sent again.
         priority: lower runs first under the priority policy.
         arrival_time: seconds since the epoch.
         cache_salt: separates prefix-cache entries of different tenants.
-        leader_id: with ``n`` > 1, the first of the requests of one prompt (for itself, too): the others wait for it,
-            then share its blocks.
-        client_index: which frontend gets the output.
-        client: among whom turns are shared out fairly while requests wait; nobody in particular if empty.
-        pooling: what to answer with a vector instead of tokens; None for text.
-        prompt_embeds: vectors that the model reads in place of the prompt's tokens, which then mean nothing.
+        leader_id: with ``n`` > 1, id of the first request of the prompt (also in itself); the others wait until it has
+            computed the prompt, then share its blocks.
+        client_index: index of the frontend that gets the output.
+        client: waiting requests take turns by client; may be empty.
+        pooling: parameters of a pooling request; None for text.
+        prompt_embeds: vectors that replace the prompt's tokens, whose ids are then arbitrary.
     """
 
     request_id: str
@@ -56,8 +56,8 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     Attributes:
         token_ids: the chosen (or prompt) token first, then the top ones by probability.
         logprobs: natural logarithms, same order.
-        rank: rank of the first token, 1 is the likeliest.
-        is_listed: whether the others are not the likeliest, but those that were asked for.
+        rank: rank of the first token, 1 is the most likely.
+        is_listed: whether the others are the requested tokens instead of the most likely ones.
     """
 
     token_ids: list[int]
@@ -67,7 +67,7 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
 
 
 class RequestTimes(msgspec.Struct, omit_defaults=True):
-    """When things happened to a request in the engine: seconds on the epoch clock, 0 for not yet."""
+    """Timestamps of a request in the engine: seconds since the epoch, 0 for not yet."""
 
     queued: float = 0.0
     scheduled: float = 0.0
@@ -77,20 +77,20 @@ class RequestTimes(msgspec.Struct, omit_defaults=True):
 
 
 class EngineOutput(msgspec.Struct, omit_defaults=True):
-    """What one step brought for one request, where that is more than a token.
+    """A step's output for one request, if it is more than a token.
 
     Attributes:
         new_token_ids: tokens to append; empty with prompt logprobs only or on an error.
         finish_reason: ``stop``, ``length``, ``repetition``, ``abort`` or ``error``; None while running.
         stop_reason: the stop token that ended the text; None for an end-of-sequence token.
-        error: a sentence, with finish_reason ``error``.
-        is_refused: whether the request is at fault, not the engine.
-        logprobs: one per new token, if asked for.
-        prompt_logprobs: for prompt positions from 1 on, once, if asked for; in several outputs, the first of which
-            may say nothing else, if there are many.
+        error: the message, with finish_reason ``error``.
+        is_refused: whether the error is the request's fault, not the engine's.
+        logprobs: one per new token, if requested.
+        prompt_logprobs: for prompt positions from 1 on, sent once if requested; if there are many, they are split into
+            several outputs, which may have no other content.
         num_cached_tokens: prompt tokens served from the prefix cache; sent with the first output.
         times: sent with the first token and at the end.
-        pooled: the answer to a pooling request.
+        pooled: the result of a pooling request.
     """
 
     request_id: str
@@ -107,14 +107,14 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
 
 
 class StepOutputs(msgspec.Struct, array_like=True):
-    """What one step brought for all requests.
+    """A step's outputs for all requests.
 
-    Nearly every row of nearly every step brings a token and nothing else. Those travel as two columns, so that no
-    object is made for each; whatever has more to say travels as an :class:`EngineOutput`.
+    Nearly every row of nearly every step yields only a token. These are two parallel lists, so that no object is made
+    per token; everything else is an :class:`EngineOutput`.
 
     Attributes:
-        request_ids: requests that each got one token. Steps of the same rows share this list: its identity may stand
-            for its contents, and nobody may change it.
+        request_ids: requests that got one token each. Steps of the same rows share this list: it must not be changed,
+            and its identity may be compared instead of its contents.
         token_ids: their tokens.
         others: first tokens, ends, log-probabilities, errors.
     """
@@ -124,18 +124,18 @@ class StepOutputs(msgspec.Struct, array_like=True):
     others: list[EngineOutput] = []
 
     def __bool__(self) -> bool:
-        """Whether the step brought anything."""
+        """Whether there are any outputs."""
         return bool(self.request_ids or self.others)
 
     def __iter__(self) -> Iterator[EngineOutput]:
-        """Every request's part by itself: for those who look at one request, and for tests."""
+        """All outputs as :class:`EngineOutput` objects, one by one."""
         for request_id, token_id in zip(self.request_ids, self.token_ids, strict=True):
             yield EngineOutput(request_id, [token_id])
         yield from self.others
 
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Upper bounds of the classes in which steps are counted; there is one more class for larger steps."""
+"""Upper bounds of the histogram buckets of step sizes; there is one more bucket for larger steps."""
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True):
@@ -143,20 +143,20 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         num_running, num_waiting: requests in each state.
-        num_awaiting_grammar: of those that wait, the ones that no step can take in before their grammars are there.
+        num_awaiting_grammar: waiting requests whose grammars are not compiled yet.
         cache_usage: share of blocks in use, 0 to 1.
-        num_blocks, num_free_blocks: size of the cache and what is free of it, in blocks.
+        num_blocks, num_free_blocks: size of the cache and its free part, in blocks.
         prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
         num_preemptions: preemptions so far.
-        prompt_tokens, generation_tokens: tokens of prompts that were answered, and tokens sampled, so far.
-        cached_prompt_tokens: of those prompt tokens, the ones that the prefix cache served.
-        num_corrupted: requests that ended because the model's output was not a number.
+        prompt_tokens, generation_tokens: tokens of prompts with at least one output token, and tokens sampled, so far.
+        cached_prompt_tokens: those of these prompt tokens that the prefix cache served.
+        num_corrupted: requests that ended because the model's output was NaN.
         num_steps: steps so far.
         num_step_tokens: tokens that those steps processed.
         step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
-        is_paused: nothing runs until somebody says so.
-        sleep_level: 0 is awake; 1: weights lie in host memory, the cache is gone; 2: weights are gone, too.
-        fault: why nothing runs until an owner acts, in a sentence; empty if nothing is wrong.
+        is_paused: no step is started until the engine is resumed.
+        sleep_level: 0 is awake; 1: weights are in host memory, the cache is released; 2: weights are released, too.
+        fault: an error message if no step may start before an owner acts; else empty.
     """
 
     num_running: int = 0
@@ -181,26 +181,26 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
 
     @property
     def only_awaits_grammars(self) -> bool:
-        """Whether there are requests, and none of them that a step could take in."""
+        """Whether there are requests, and all of them wait for grammars."""
         return self.num_running == 0 and self.num_waiting == self.num_awaiting_grammar > 0
 
 
 class EngineInfo(msgspec.Struct):
-    """What a frontend needs to know of a started engine.
+    """The description of a started engine for frontends.
 
     Attributes:
-        max_model_len: longest sequence, in tokens.
+        max_model_len: maximum sequence length in tokens.
         vocab_size: number of logits; valid token ids are below it.
         num_blocks, block_size: size of the cache.
-        max_num_seqs: most requests in one step.
+        max_num_seqs: maximum number of requests in one step.
         supports_prefix_caching: whether prefix hits can happen.
-        pooling: what the model answers with vectors; None if it writes text.
+        pooling: the pooling specification; None for a generating model.
         decisions: resolved settings with their reasons, as name, value and reason.
-        device: in words.
-        decode_limit: tokens a second that reading the weights allows one request; 0 if unknown.
-        embeds_size: size of the vectors that may be given as prompts; 0 if none may.
-        cache_tokens: tokens that fit into the cache when every layer keeps all of them; 0 without a cache.
-        phases: where the time of the engine's start went.
+        device: the device's name.
+        decode_limit: tokens/s of one request at the memory bandwidth limit; 0 if unknown.
+        embeds_size: size of the vectors of prompts given as vectors; 0 if these are not enabled.
+        cache_tokens: tokens that fit into the cache if every layer keeps all of them; 0 without a cache.
+        phases: the phases of the engine's startup.
     """
 
     max_model_len: int

@@ -1,4 +1,4 @@
-"""Limits on how a text goes on, beyond its length."""
+"""Limits on generation other than length: repetitions and reasoning."""
 
 import msgspec
 
@@ -11,12 +11,12 @@ MAX_START_TAGS = 8
 
 
 class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
-    """When a text that repeats itself is ended, with vLLM's names.
+    """When to end a text that repeats itself, with vLLM's names.
 
     Attributes:
-        max_pattern_size: most tokens of what is repeated; 0 looks for nothing.
-        min_pattern_size: fewest tokens of it; 0 is 1.
-        min_count: how often it must stand in a row at the text's end, at least 2.
+        max_pattern_size: maximum number of tokens in the repeated pattern; 0 turns detection off.
+        min_pattern_size: minimum number of tokens in the pattern; 0 is 1.
+        min_count: number of consecutive repetitions at the text's end, at least 2.
     """
 
     max_pattern_size: int = 0
@@ -25,7 +25,7 @@ class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is anything to look for."""
+        """Whether detection is on."""
         return self.max_pattern_size > 0
 
     def verify(self) -> None:
@@ -48,13 +48,13 @@ class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
 
 
 class ThoughtTags(msgspec.Struct, omit_defaults=True):
-    """How a model marks its thoughts, in tokens.
+    """A model's reasoning tags, as token ids.
 
     Attributes:
-        start: tags that begin a thought.
+        start: tags that begin reasoning.
         end: the tag that ends it.
-        is_open: whether the prompt ends in a thought.
-        forced_end: what ends it when its budget is spent: ``end``, perhaps after some words; empty for ``end`` alone.
+        is_open: whether the prompt ends inside reasoning.
+        forced_end: tokens forced when the budget is spent, ending in ``end``; empty for ``end`` alone.
     """
 
     start: list[list[int]]

@@ -1,4 +1,4 @@
-"""Log-probabilities as users get them, with vLLM's names."""
+"""Log-probabilities in results, with vLLM's names."""
 
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ class Logprob:
 
     Attributes:
         logprob: natural logarithm.
-        rank: 1 is the likeliest of the vocabulary.
+        rank: rank in the vocabulary, 1 is the most likely.
         decoded_token: the token's text.
     """
 
@@ -22,11 +22,11 @@ class Logprob:
 
 @dataclass(slots=True)
 class FlatLogprobs(MutableSequence[dict[int, Logprob]]):
-    """Log-probabilities of many positions in a few flat lists, which cost the garbage collector nothing.
+    """Log-probabilities of many positions in a few flat lists, which cause no garbage-collector load.
 
-    Reads like a list of dictionaries; positions can be appended, not changed. The entries of position ``p`` are those
-    from ``start_indices[p]`` up to ``end_indices[p]`` of the other lists; a position without any reads as an empty
-    dictionary.
+    It behaves like a list of dictionaries; positions can be appended, but not changed. The entries of position ``p``
+    are those from ``start_indices[p]`` to ``end_indices[p]`` of the other lists; a position without entries is an
+    empty dictionary.
 
     Attributes:
         start_indices, end_indices: one each per position.
@@ -64,7 +64,7 @@ class FlatLogprobs(MutableSequence[dict[int, Logprob]]):
         ranks: Iterable[int | None],
         decoded_tokens: Iterable[str | None],
     ) -> None:
-        """Add the next position from its columns; ``token_ids`` says how many entries it has."""
+        """Add the next position from parallel lists; ``token_ids`` gives the number of entries."""
         self.start_indices.append(len(self.token_ids))
         for token_id, logprob, rank, text in zip(token_ids, logprobs, ranks, decoded_tokens, strict=False):
             self.token_ids.append(token_id)
@@ -106,7 +106,7 @@ class FlatLogprobs(MutableSequence[dict[int, Logprob]]):
         raise TypeError("Positions of FlatLogprobs cannot be removed.")
 
     def insert(self, index: int, value: object) -> NoReturn:
-        """Refused: positions are only appended."""
+        """Not supported: positions are only appended."""
         raise TypeError("Positions of FlatLogprobs cannot be inserted.")
 
 

@@ -1,4 +1,4 @@
-"""What a user gets back, with vLLM's names."""
+"""Results of text generation, with vLLM's names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ class RequestStateStats:
     """Times and counts of one request; times in seconds on the epoch clock.
 
     Attributes:
-        is_corrupted: kept for compatibility; a request whose logits are not numbers ends with an error.
+        is_corrupted: exists for compatibility; a request with NaN logits ends with an error.
     """
 
     num_generation_tokens: int = 0
@@ -31,15 +31,15 @@ class CompletionOutput:
     """One completion of a prompt.
 
     Attributes:
-        index: which of the ``n`` completions.
+        index: index among the ``n`` completions.
         text: generated text (whole, or the new part with ``RequestOutputKind.DELTA``).
-        token_ids: generated token ids, likewise.
-        cumulative_logprob: sum over the sampled tokens, if logprobs were asked for.
+        token_ids: generated token ids (all, or the new ones).
+        cumulative_logprob: sum over the sampled tokens, if logprobs were requested.
         logprobs: per generated token, token id → :class:`Logprob`.
         finish_reason: ``stop``, ``length``, ``repetition``, ``abort``, ``error`` or None while running.
         stop_reason: the stop string or stop token id; None for end of sequence.
-        routed_experts, lora_request, sampling_mask, spec_decode_metrics, weight_versions: always None; they are here
-            for code written for vLLM.
+        routed_experts, lora_request, sampling_mask, spec_decode_metrics, weight_versions: always None; they exist for
+            code written for vLLM.
     """
 
     index: int
@@ -56,22 +56,22 @@ class CompletionOutput:
     weight_versions: None = None
 
     def finished(self) -> bool:
-        """Whether no more tokens will come."""
+        """Whether the completion has ended."""
         return self.finish_reason is not None
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """Everything about one prompt and its completions.
+    """One prompt and its completions.
 
     Attributes:
-        prompt: the text, if the request was made with text.
+        prompt: the text, if the prompt was given as text.
         prompt_logprobs: None for the first position, then token id → :class:`Logprob`.
         num_cached_tokens: prompt tokens that came from the prefix cache.
-        error: why the request failed, a sentence.
-        is_refused: whether the request was at fault then.
+        error: why the request failed, if it did.
+        is_refused: whether the error is the request's fault.
 
-    Fields without a description are always None; they are here for code written for vLLM.
+    Fields without a description are always None; they exist for code written for vLLM.
     """
 
     request_id: str

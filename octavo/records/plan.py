@@ -1,16 +1,16 @@
-"""What was decided at start: the settings in force, each with its reason."""
+"""The plan: all settings as resolved at startup, each with its reason."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One setting as it will be used.
+    """One resolved setting.
 
     Attributes:
         name: the setting.
-        value: its value, as a person would write it.
-        reason: why, in words.
+        value: its value as text.
+        reason: why it has this value.
     """
 
     name: str
@@ -27,7 +27,7 @@ class CacheGroup:
 
     Attributes:
         layers: indices in the model.
-        window: tokens that a query sees, itself included; None is all.
+        window: number of tokens that a query attends to, itself included; None for all.
     """
 
     layers: tuple[int, ...]
@@ -36,10 +36,10 @@ class CacheGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """Memory that one purpose takes.
+    """Memory of one purpose.
 
     Attributes:
-        reason: how the figure comes about.
+        reason: how the size is derived.
     """
 
     name: str
@@ -49,23 +49,23 @@ class MemoryPart:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything the engine needs to know before it loads a model.
+    """Everything that the engine decides before it loads a model.
 
     Attributes:
         dtype: compute type by torch's name, such as ``bfloat16``.
-        max_model_len: longest sequence, in tokens.
-        block_size: tokens a cache block.
+        max_model_len: maximum sequence length in tokens.
+        block_size: tokens per cache block.
         num_blocks: blocks in the pool, block 0 (never used) included.
         groups: cache groups.
-        max_num_seqs, max_num_batched_tokens: most requests and tokens that a step has room for.
+        max_num_seqs, max_num_batched_tokens: maximum number of requests and tokens in a step.
         enable_prefix_caching, enable_chunked_prefill: as set.
         scheduling_policy: ``fcfs`` or ``priority``.
-        max_num_scheduled_tokens: most tokens that the scheduler puts into a step; None is all that there is room for.
-        num_exact_graphs: batches of up to so many decoding requests have a graph of their exact size, without padding.
-        num_steps_ahead: steps that may be under way before the oldest one's tokens are read.
+        max_num_scheduled_tokens: maximum number of tokens scheduled per step; None is ``max_num_batched_tokens``.
+        num_exact_graphs: batch size up to which each size has a graph of its own, without padding.
+        num_steps_ahead: steps that may be in flight before the oldest one's tokens are read.
         memory: parts of the device's memory.
-        cache_tokens: tokens that fit into the cache when every layer keeps all of them.
-        decode_limit: tokens a second that reading the weights allows at batch 1.
+        cache_tokens: tokens that fit into the cache if every layer keeps all of them.
+        decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
         decisions: settings with reasons.
     """
 
@@ -89,14 +89,14 @@ class Plan:
 
     @property
     def token_budget(self) -> int:
-        """Most tokens that the scheduler puts into a step."""
+        """Maximum number of tokens scheduled per step."""
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
 
     @property
     def max_blocks_per_seq(self) -> int:
-        """Entries in one block table."""
+        """Number of entries in a block table."""
         return -(-self.max_model_len // self.block_size)
 
     def memory_of(self, name: str) -> int:
-        """Bytes of the part of that name, 0 if there is none."""
+        """Bytes of the part with that name, 0 if there is none."""
         return sum(part.num_bytes for part in self.memory if part.name == name)

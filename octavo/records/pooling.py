@@ -1,4 +1,4 @@
-"""Requests that are answered with vectors: what a user asks for, what the model can do, what comes back."""
+"""Pooling: parameters of requests, the model's specification, and result data."""
 
 from typing import Any, Literal
 
@@ -17,18 +17,18 @@ MAX_DIMENSIONS = 1 << 20
 
 
 class PoolingParams(msgspec.Struct, omit_defaults=True):
-    """How to answer one pooling request, with vLLM's names and defaults; checked at construction.
+    """Parameters of one pooling request, with vLLM's names and defaults; checked at construction.
 
     Attributes:
-        use_activation: apply the model's last function (length 1 for embeddings, probabilities for classes);
-            None does as the model's files say.
-        dimensions: keep only so many leading numbers of an embedding, for models trained for that (Matryoshka,
+        use_activation: apply the final function (normalisation for embeddings, probabilities for classes); None uses
+            the model's default.
+        dimensions: number of leading dimensions of an embedding to keep, for models trained for it (Matryoshka,
             arXiv:2205.13147).
-        task: what is wanted; None takes what the call or the model suggests.
-        skip_reading_prefix_cache: compute the whole prompt although part of it is in the cache.
+        task: the pooling task; None uses the default of the call or the model.
+        skip_reading_prefix_cache: compute the whole prompt even if part of it is in the cache.
 
     Raises:
-        InvalidRequestError: naming the field that is out of range.
+        InvalidRequestError: names the field that is out of range.
     """
 
     use_activation: bool | None = None
@@ -61,11 +61,11 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
 
 
 class PooledData(msgspec.Struct, array_like=True):
-    """An array of float32 as it travels between processes.
+    """A float32 array in the form that is sent between processes.
 
     Attributes:
         shape: such as ``[dimensions]``, or ``[tokens, dimensions]``.
-        data: the numbers, row after row, in this machine's byte order.
+        data: the values in row-major order and native byte order.
     """
 
     shape: list[int]
@@ -82,15 +82,15 @@ class PooledData(msgspec.Struct, array_like=True):
 
 
 class PoolingRequest(msgspec.Struct, omit_defaults=True):
-    """The part of an engine request that makes it one for a vector; everything is resolved.
+    """The pooling part of an engine request, with all defaults resolved.
 
     Attributes:
-        task: what is wanted.
-        use_activation: apply the last function.
-        dimensions: leading numbers of an embedding to keep; None is all.
-        segment_start: first token of the second text of a pair; None without one.
-        query: ``[tokens, dimensions]`` token embeddings of a query: the answer is then one number, how well the
-            request's own token embeddings match it (MaxSim, arXiv:2004.12832).
+        task: the pooling task.
+        use_activation: apply the final function.
+        dimensions: number of leading dimensions of an embedding to keep; None for all.
+        segment_start: index of the first token of a pair's second text; None without one.
+        query: ``[tokens, dimensions]`` token embeddings of a query; the result is then the score of the request's own
+            token embeddings against it (MaxSim, arXiv:2004.12832).
     """
 
     task: PoolingTask
@@ -101,11 +101,11 @@ class PoolingRequest(msgspec.Struct, omit_defaults=True):
 
 
 class DenseSpec(msgspec.Struct, frozen=True):
-    """A linear layer between pooling and the last function.
+    """A linear layer between pooling and the final function.
 
     Attributes:
-        folder: subfolder of the model with its weights; empty where they lie among the model's own.
-        name: of the layer in its checkpoint.
+        folder: subfolder of the model with its weights; empty if they are in the model's own files.
+        name: the layer's name in its checkpoint.
         activation: ``identity`` or ``tanh``.
     """
 
@@ -118,21 +118,21 @@ class DenseSpec(msgspec.Struct, frozen=True):
 
 
 class PoolingSpec(msgspec.Struct, frozen=True):
-    """What a model answers with vectors, and how hidden states become them.
+    """The pooling tasks that a model supports, and how hidden states become vectors.
 
     Attributes:
-        tasks: what may be asked for; the first is what is meant if nothing is said.
-        pooling: which hidden states of a sequence count: of the first token, of the last, or the mean of all.
-        is_encoder: tokens see those behind them, too: no cache, and no prompt is cut into chunks.
-        hidden_size: numbers in a hidden state.
+        tasks: supported tasks; the first is the default.
+        pooling: which hidden states are used: the first token's, the last token's, or the mean of all.
+        is_encoder: attention is bidirectional, so there is no cache, and prompts are not split into chunks.
+        hidden_size: size of a hidden state.
         dense: layers applied to pooled states, in order.
-        normalize: embeddings are brought to length 1.
-        num_labels: classes; 0 for models that do not classify.
-        labels: their names, by index; may be shorter.
-        activation: from logits of classes to probabilities.
-        dimensions: lengths to which embeddings may be cut; None is any, an empty list none.
-        max_length: longest text the model is meant for, in tokens; None is as many as it has positions.
-        prompts: name → text that the model wants before inputs of that kind, as its files say.
+        normalize: embeddings are normalised to length 1.
+        num_labels: number of classes; 0 for models that do not classify.
+        labels: names of the classes, by index; may be shorter.
+        activation: turns class logits into probabilities.
+        dimensions: sizes to which embeddings may be cut; None for any, an empty list for none.
+        max_length: maximum text length in tokens; None is the number of positions.
+        prompts: name → text to put in front of inputs of that kind, from the model's files.
     """
 
     tasks: list[PoolingTask]
@@ -150,9 +150,9 @@ class PoolingSpec(msgspec.Struct, frozen=True):
 
     @property
     def output_size(self) -> int:
-        """Numbers in an embedding, or classes."""
+        """Size of an embedding, or number of classes."""
         return self.dense[-1].out_features if self.dense else self.hidden_size
 
     def needs_all_tokens(self, task: PoolingTask) -> bool:
-        """Whether an answer needs hidden states other than the last token's, so that none may come from the cache."""
+        """Whether hidden states other than the last token's are needed, so that the prefix cache cannot be used."""
         return self.pooling != "LAST" or task.startswith("token_")

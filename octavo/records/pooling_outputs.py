@@ -1,4 +1,4 @@
-"""What a user gets back from a pooling request, with vLLM's names."""
+"""Results of pooling requests, with vLLM's names."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # only a name for readers of types: torch takes a second to import, and servers do without
+if TYPE_CHECKING:  # importing torch takes a second, and the API process does not need it
     import torch
 
 
@@ -22,7 +22,7 @@ class PoolingOutput:
 
     @property
     def data(self) -> "torch.Tensor":
-        """The same as a tensor of its own."""
+        """A copy as a tensor."""
         import torch
 
         return torch.from_numpy(self.array.copy())
@@ -36,25 +36,25 @@ class EmbeddingOutput:
 
     @property
     def hidden_size(self) -> int:
-        """How many numbers it has."""
+        """Number of dimensions."""
         return len(self.embedding)
 
 
 @dataclass(slots=True)
 class ClassificationOutput:
-    """Probabilities of the classes, or logits if no activation was wanted."""
+    """Probabilities of the classes, or logits if the activation is turned off."""
 
     probs: list[float]
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.probs)
 
 
 @dataclass(slots=True)
 class ScoringOutput:
-    """How well two texts match."""
+    """The score of a pair of texts."""
 
     score: float
 
@@ -64,13 +64,13 @@ Output = TypeVar("Output", PoolingOutput, EmbeddingOutput, ClassificationOutput,
 
 @dataclass(slots=True)
 class PoolingRequestOutput(Generic[Output]):
-    """Everything about one pooling request.
+    """One pooling request and its result.
 
     Attributes:
-        outputs: the answer.
+        outputs: the result.
         num_cached_tokens: prompt tokens that came from the prefix cache.
-        error: why there is no answer, a sentence; None if there is one.
-        is_refused: whether the request is at fault, not the engine.
+        error: why there is no result; None if there is one.
+        is_refused: whether the error is the request's fault, not the engine's.
     """
 
     request_id: str
@@ -83,18 +83,18 @@ class PoolingRequestOutput(Generic[Output]):
 
 
 class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
-    """A text's embedding, with its request."""
+    """An embedding request and its result."""
 
     __slots__ = ()
 
 
 class ClassificationRequestOutput(PoolingRequestOutput[ClassificationOutput]):
-    """A text's classes, with its request."""
+    """A classification request and its result."""
 
     __slots__ = ()
 
 
 class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
-    """How well two texts match, with the request."""
+    """A score request and its result."""
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""A request on its way from a frontend's input side to its output side."""
+"""A validated request, passed from a frontend's input side to its output side."""
 
 from dataclasses import dataclass
 

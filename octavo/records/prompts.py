@@ -1,4 +1,4 @@
-"""The shapes in which a prompt may be given."""
+"""The forms in which a prompt may be given."""
 
 from typing import Any, NotRequired, TypedDict
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class PromptEmbeds(msgspec.Struct, array_like=True):
-    """Vectors for a prompt's places, as bytes.
+    """A prompt's vectors, as bytes.
 
     Attributes:
-        data: ``[num_tokens, size]``, row by row.
+        data: ``[num_tokens, size]``, row-major.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
     """
 

@@ -1,4 +1,4 @@
-"""How to sample: the parameters a user sends with one request."""
+"""Sampling parameters of a request."""
 
 import math
 from enum import IntEnum
@@ -22,7 +22,7 @@ GREEDY_TEMPERATURE = 1e-5
 
 
 class RequestOutputKind(IntEnum):
-    """What each streamed :class:`RequestOutput` holds."""
+    """What each streamed :class:`RequestOutput` contains."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -47,30 +47,30 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         temperature: 0 is greedy.
         top_p: nucleus mass, above 0 up to 1 (arXiv:1904.09751).
         top_k: number of candidates; 0 or −1 is all.
-        min_p: least probability relative to the likeliest token, 0 to 1 (arXiv:2407.01082).
-        seed: makes the request's text reproducible, whatever else is in the batch.
+        min_p: minimum probability relative to the most likely token, 0 to 1 (arXiv:2407.01082).
+        seed: makes the request's text reproducible, independent of the rest of the batch.
         stop: strings that end the text; not part of it unless ``include_stop_str_in_output``.
         stop_token_ids: tokens that end the text.
         ignore_eos: do not stop at the model's end-of-sequence tokens.
-        max_tokens: most tokens to generate; None is as many as the context holds.
+        max_tokens: maximum number of tokens to generate; None is the rest of the context.
         min_tokens: tokens before which no end or stop token may be sampled.
         logprobs: number of top log-probabilities per generated token; −1 is the whole vocabulary.
         prompt_logprobs: the same for prompt tokens.
         detokenize: whether to produce text.
         skip_special_tokens: leave special tokens out of the text.
-        spaces_between_special_tokens: kept for compatibility; fast tokenizers do not use it.
+        spaces_between_special_tokens: exists for compatibility; fast tokenizers do not use it.
         output_kind: cumulative, delta or only the final output.
         logit_bias: token id → value added to its logit, −100 to 100.
         allowed_token_ids: if given, only these can be sampled.
         bad_words: strings that must not be generated.
         extra_args: free-form values for custom logit processors.
-        skip_reading_prefix_cache: compute the whole prompt anew.
-        structured_outputs: what form the text must have.
-        thinking_token_budget: most tokens of the text's thoughts, which are then closed; −1 is no limit.
-        thought_tags: how the model marks thoughts; set by those who know its format.
-        repetition_detection: when a text that repeats itself is ended, with the finish reason ``repetition``.
-        logprob_token_ids: give log-probabilities of these tokens, besides the sampled one, instead of the likeliest.
-        flat_logprobs: give log-probabilities as :class:`~octavo.records.FlatLogprobs`, cheap for many positions.
+        skip_reading_prefix_cache: compute the whole prompt, without the prefix cache.
+        structured_outputs: a constraint on the text's form.
+        thinking_token_budget: maximum number of reasoning tokens, after which the end tag is forced; −1 is no limit.
+        thought_tags: the model's reasoning tags; set by callers that know its format.
+        repetition_detection: ends a text that repeats itself, with the finish reason ``repetition``.
+        logprob_token_ids: return log-probabilities of these tokens instead of the most likely ones.
+        flat_logprobs: return log-probabilities as :class:`~octavo.records.FlatLogprobs`, cheap for many positions.
     """
 
     n: int = 1
@@ -112,7 +112,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def from_optional(cls, **values: Any) -> "SamplingParams":
-        """Parameters from keywords among which None means the default, as protocols have them.
+        """Build parameters from keywords where None means the default, as in protocols.
 
         Args:
             values: fields by name; ``logit_bias`` is cut to −100 to 100. A field of vLLM's that Octavo lacks may be
@@ -136,7 +136,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         return cls(**given)
 
     def normalise(self) -> None:
-        """Bring equivalent spellings to one form (a lone stop string to a list, true to 1)."""
+        """Normalise equivalent forms (a single stop string to a list, true to 1)."""
         if isinstance(self.stop, str):
             self.stop = [self.stop]
         self.stop = _as_list("stop", self.stop)
@@ -163,12 +163,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_TEMPERATURE
 
     @property
     def stop_strings(self) -> list[str]:
-        """The stop strings as a list, whatever form they were given in."""
+        """The stop strings as a list."""
         return self.stop if isinstance(self.stop, list) else []
 
     def clone(self) -> "SamplingParams":
@@ -179,7 +179,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         """Check every field.
 
         Raises:
-            InvalidRequestError: naming the first field that is out of range.
+            InvalidRequestError: names the first field that is out of range.
         """
         _check_int("n", self.n, 1, MAX_N)
         _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)

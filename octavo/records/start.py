@@ -1,14 +1,14 @@
-"""Where the time of an engine's start went."""
+"""The phases of an engine's startup."""
 
 import msgspec
 
 
 class StartPhase(msgspec.Struct, omit_defaults=True):
-    """One phase of a start.
+    """One phase of startup.
 
     Attributes:
-        words: what else is worth saying about it; may be filled in while it runs.
-        num_bytes: bytes it moved, 0 if that says nothing; likewise.
+        words: additional information; may be set while the phase runs.
+        num_bytes: bytes moved, 0 if not applicable; may be set while the phase runs.
     """
 
     name: str

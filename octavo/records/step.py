@@ -1,4 +1,4 @@
-"""What the scheduler tells the runner about one step, and what comes back."""
+"""A step from the scheduler to the runner, and its result."""
 
 from dataclasses import dataclass, field
 
@@ -13,20 +13,20 @@ from octavo.records.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class NewRow:
-    """A request that enters device state: everything the runner must know about it.
+    """A request that enters device state, with everything that the runner needs.
 
     Attributes:
-        slot: the request's row in device state.
-        token_ids: all known tokens: the prompt and, after a preemption or replay, what was generated.
-        prompt_len: how many of them are prompt.
+        slot: the request's slot in device state.
+        token_ids: all known tokens: the prompt and, after a preemption or replay, generated tokens.
+        prompt_len: number of prompt tokens among them.
         params: sampling parameters.
         seed: 64-bit seed of its random numbers.
-        stop_token_ids: every token that may end the text, for ``min_tokens`` to hold back.
+        stop_token_ids: all tokens that may end the text, which ``min_tokens`` masks.
         bad_words_token_ids: token sequences that must not be completed.
-        prompt_logprobs_from: first prompt position whose log-probability is still wanted
+        prompt_logprobs_from: first prompt position whose log-probability is still to be computed
             (positions count from 0; position 0 has none).
-        pooling: what to answer with a vector instead of tokens.
-        prompt_embeds: vectors in place of the prompt's tokens.
+        pooling: parameters of a pooling request.
+        prompt_embeds: vectors that replace the prompt's tokens.
     """
 
     slot: int
@@ -47,8 +47,8 @@ class BlockUpdate:
 
     Attributes:
         group: cache group.
-        slot: the request's row.
-        start: index in the block table of the first of them.
+        slot: the request's slot.
+        start: index in the block table of the first new block.
         block_ids: the blocks.
     """
 
@@ -62,25 +62,25 @@ class BlockUpdate:
 class Step:
     """One pass of the engine over ``R`` requests and ``T`` tokens in total.
 
-    Rows that decode (one token) come first; the others follow. Steps of the same rows share the arrays ``slots``,
-    ``num_new`` and ``samples``, which nobody may change.
+    Decoding rows (one token) come first. Steps of the same rows share the arrays ``slots``, ``num_new`` and
+    ``samples``, which must not be changed.
 
     Attributes:
         step_id: counts from 1.
-        slots: ``[R]`` int32, row in device state.
+        slots: ``[R]`` int32, slots in device state.
         num_computed: ``[R]`` int32, tokens of the request in the cache before this step.
-        num_new: ``[R]`` int32, tokens to process.
-        samples: ``[R]`` bool, whether the row's last token yields a new token.
+        num_new: ``[R]`` int32, tokens scheduled in this step.
+        samples: ``[R]`` bool, whether a token is sampled after the row's last token.
         new_rows: requests that enter device state with this step.
-        freed_slots: rows given back since the last step.
+        freed_slots: slots freed since the last step.
         block_updates: additions to block tables.
-        blocks_to_wipe: blocks to fill with zeros before anything else: what they hold is not a number.
-        masked_rows: ``[M]`` int64, rows whose next token a grammar binds: masks for them follow when the tokens of all
-            earlier steps are known, and none is drawn before; None in most steps.
-        num_decodes: rows of one token.
+        blocks_to_wipe: blocks to zero before anything else, since they may contain NaN.
+        masked_rows: ``[M]`` int64, rows with a constraint on the next token. No token of the step is drawn before their
+            masks arrive, which need the tokens of all earlier steps; None in most steps.
+        num_decodes: number of rows with one token.
         num_tokens: ``T``.
-        max_query_len: most tokens of a row.
-        is_fresh: whether every row of several tokens begins its sequence, so that none has to look into the cache.
+        max_query_len: maximum number of tokens of a row.
+        is_fresh: whether every row of several tokens starts at position 0, so that none reads the cache.
     """
 
     step_id: int
@@ -110,10 +110,10 @@ class Step:
 
 @dataclass(slots=True)
 class RowLogprobs:
-    """Log-probabilities that one step brought for one row.
+    """Log-probabilities of one row in one step.
 
     Attributes:
-        sampled: of the new token, if asked for.
+        sampled: of the new token, if requested.
         prompt: of the prompt positions in this chunk, in order.
     """
 
@@ -122,18 +122,18 @@ class RowLogprobs:
 
 
 NAN_TOKEN = -1
-"""Stands for a token where the model's logits were not numbers."""
+"""Placeholder for a token that could not be drawn because of NaN logits."""
 
 
 @dataclass(slots=True)
 class StepResult:
-    """Tokens of one step.
+    """Results of one step.
 
     Attributes:
-        token_ids: one per row of the step, an array of integers or a list; meaningful where the row samples,
-            :data:`NAN_TOKEN` where the logits were not numbers.
-        logprobs: row index → log-probabilities, for rows that asked.
-        pooled: row index → the answer to a pooling request, where its last token was computed.
+        token_ids: one per row of the step, an array of integers or a list; valid for rows that sample, and
+            :data:`NAN_TOKEN` if the logits were NaN.
+        logprobs: row index → log-probabilities, for rows that requested them.
+        pooled: row index → result of a pooling request whose last token was computed.
     """
 
     token_ids: NDArray[np.integer] | list[int]

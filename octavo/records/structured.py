@@ -1,4 +1,4 @@
-"""What form an answer must have: a JSON schema, a regex, a choice, a grammar or structural tags."""
+"""Structured output: a JSON schema, a regex, a choice, a grammar or structural tags."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -10,47 +10,47 @@ from octavo.errors import InvalidRequestError
 GrammarBackend = Literal["auto", "xgrammar", "guidance"]
 
 MAX_SCHEMA_BYTES = 1 << 16
-"""Most bytes of a JSON schema or structural tag, written without spaces."""
+"""Maximum size in bytes of a JSON schema or structural tag, without spaces."""
 MAX_SCHEMA_DEPTH = 64
-"""Most lists and objects of a schema that may lie within each other."""
+"""Maximum nesting depth of a schema."""
 MAX_GRAMMAR_BYTES = 1 << 16
-"""Most bytes of an EBNF or Lark grammar."""
+"""Maximum size in bytes of an EBNF or Lark grammar."""
 MAX_REGEX_LENGTH = 1 << 13
-"""Most bytes of a regex."""
+"""Maximum size in bytes of a regex."""
 MAX_CHOICES = 4096
 MAX_CHOICES_LENGTH = 1 << 18
-"""Most bytes of all choices together."""
+"""Maximum size in bytes of all choices together."""
 MAX_START_AFTER = 64
 SERVER_FIELDS = frozenset({"start_after", "start_after_tail", "openers"})
-"""Fields that the server fills in, and no request."""
+"""Fields that are set by the server, not by requests."""
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _BACKENDS = ("auto", "xgrammar", "guidance")
 
 
 class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
-    """The form of an answer, with vLLM's names; exactly one kind is given.
+    """A constraint on an answer, with vLLM's names; exactly one kind is given.
 
-    Checked at construction for types and sizes (:meth:`verify`); whether a schema or grammar can be followed is
-    found out by :mod:`octavo.sampling.grammar`.
+    Types and sizes are checked at construction (:meth:`verify`); whether a schema or grammar is supported is checked by
+    :mod:`octavo.sampling.grammar`.
 
     Attributes:
-        json: a JSON schema, as an object or as its text.
-        regex: what the whole answer matches.
-        choice: the answers to choose from.
-        grammar: a grammar in EBNF (rules ``root ::= …``, as llama.cpp has them) or in Lark (``start: …``).
+        json: a JSON schema, as an object or as text.
+        regex: a regex that the whole answer matches.
+        choice: the allowed answers.
+        grammar: a grammar in EBNF (rules ``root ::= …``, as in llama.cpp) or in Lark (``start: …``).
         json_object: any JSON object.
-        structural_tag: text of a JSON object that says between which tags the text is bound, as xgrammar describes it:
+        structural_tag: text of a JSON object that defines tags with constrained text between them, as in xgrammar:
             ``{"type": "structural_tag", "format": …}``, or the older one with ``structures`` and ``triggers``.
-        disable_any_whitespace: JSON without spaces and line breaks but those of ``whitespace_pattern``.
+        disable_any_whitespace: JSON without spaces and line breaks except those of ``whitespace_pattern``.
         disable_additional_properties: objects have only properties that the schema names.
-        whitespace_pattern: regex of what may stand between the parts of JSON.
-        backend: what compiles it: ``xgrammar``, ``guidance``, or ``auto`` for whichever knows all of it; None is the
-            engine's own.
-        start_after: token ids that end what comes before the bound text, such as a thought.
-        start_after_tail: token ids that must come behind ``start_after`` as well, after a few others at most: the end
-            of a header that ``start_after`` begins.
-        openers: token ids of the tags of which one must begin the text if ``start_after`` is to be awaited; a text
-            that begins otherwise is bound at once, and so is every text if there are none. None awaits it in any case.
+        whitespace_pattern: regex of the white space between the parts of JSON.
+        backend: ``xgrammar``, ``guidance``, or ``auto`` for one that supports everything used; None is the engine's
+            setting.
+        start_after: token ids after which the constraint starts, such as the end tag of reasoning.
+        start_after_tail: token ids that must follow ``start_after``, after a few others at most: the end of a header
+            that ``start_after`` begins.
+        openers: token ids of tags, one of which must begin the text for ``start_after`` to be awaited; otherwise the
+            constraint applies at once, and always if the list is empty. None awaits ``start_after`` in any case.
     """
 
     json: str | dict[str, Any] | None = None
@@ -79,7 +79,7 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True):
         """Check every field.
 
         Raises:
-            InvalidRequestError: naming the first field that is wrong, or the kinds that contradict each other.
+            InvalidRequestError: names the first field that is wrong, or the kinds that contradict each other.
         """
         given = [name for name in _KINDS if self._is_given(name)]
         if len(given) != 1:
@@ -118,10 +118,10 @@ def _check_tokens(name: str, token_ids: list[int] | None) -> None:
 
 
 def check_nesting(name: str, value: Any) -> None:
-    """Check that a JSON value is not nested deeper than :data:`MAX_SCHEMA_DEPTH`; needs no deep stack itself.
+    """Check, without recursion, that a JSON value is not nested deeper than :data:`MAX_SCHEMA_DEPTH`.
 
     Raises:
-        InvalidRequestError: it is.
+        InvalidRequestError: it is nested deeper.
     """
     level = [value]
     for _ in range(MAX_SCHEMA_DEPTH + 1):

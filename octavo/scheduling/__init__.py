@@ -1,4 +1,4 @@
-"""Which requests run next, under which policy and budget. No tensors."""
+"""Decides which requests run next, under which policy and token budget. No tensors; start in ``scheduler.py``."""
 
 from octavo.scheduling.scheduler import Scheduler
 

@@ -1,4 +1,4 @@
-"""How requests come in: what can be taken at all, and who of those that wait may run."""
+"""Admission: rejects requests that can never run, queues the others, and decides which waiting ones may run."""
 
 import math
 import time
@@ -21,11 +21,11 @@ from octavo.scheduling.running import Running
 
 
 class Admission:
-    """The way from arrival to a slot.
+    """Takes requests from arrival to a slot.
 
     Args:
-        requests: all that are alive, by id.
-        stats: where prefix queries and hits are counted.
+        requests: all unfinished requests, by id.
+        stats: counts prefix queries and hits.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Admission:
         self._num_admissible = math.inf
 
     def receive(self, source: EngineRequest, constraint: Constraint | None = None) -> Request:
-        """Queue a request, and the grammar that binds its tokens if there is one.
+        """Queue a request, with the constraint on its tokens if there is one.
 
         Raises:
-            InvalidRequestError: its id is in use, its prompt does not leave room, or it can never fit the cache.
+            InvalidRequestError: its id is in use, its prompt leaves no room for a token, or it can never fit the cache.
         """
         if source.request_id in self._requests:
             raise InvalidRequestError(f"The request id {source.request_id!r} is already in use.", "request_id")
@@ -80,7 +80,7 @@ class Admission:
         return request
 
     def admit(self, budget: int) -> list[Part]:
-        """Let waiting requests run, in order, while slots, blocks and the budget of tokens last."""
+        """Admit waiting requests, in order, while slots, blocks and the token budget last."""
         parts: list[Part] = []
         held_back: list[Request] = []
         while budget > 0 and self._running.rows.free_slots:
@@ -101,23 +101,23 @@ class Admission:
         return parts
 
     def note_end(self, request: Request) -> None:
-        """Learn from a request that has ended how long others may become."""
+        """Update the expected answer length with a finished request."""
         self._outlook.note_end(len(request.token_ids) - request.num_prompt)
 
     def close(self) -> None:
-        """Let nobody in who comes from now on."""
+        """Hold back requests that arrive from now on."""
         self._num_admissible = self._num_arrived
 
     def open(self) -> None:
-        """Let everybody in again."""
+        """Admit all requests again."""
         self._num_admissible = math.inf
 
     def is_late(self, request: Request) -> bool:
-        """Whether a request came after :meth:`close`."""
+        """Whether a request arrived after :meth:`close`."""
         return request.order >= self._num_admissible
 
     def _try(self, request: Request, budget: int) -> Part | None:
-        """Let a request run as far as the budget goes; None if it does not fit yet."""
+        """Admit a request, with as many of its tokens as the budget allows; None if it does not fit yet."""
         cache, num_tokens = request.cache, len(request.token_ids)
         found, blocks = 0, [list[int]() for _ in cache.tables]
         if self._may_read_prefix(request):
@@ -129,7 +129,7 @@ class Admission:
         self._cache.adopt_prefix(cache, blocks)
         wanted = self._cache.num_blocks_wanted(cache, found + num_new)
         request.expected_len = self._outlook.expected_len(request)
-        # Blocks fill up at different times, and windows move on by whole blocks: one more for each that runs.
+        # Reserve one block per running request and group: blocks fill up, and windows move on, at different times.
         num_free = self._cache.pool.num_free - len(self._running.rows) * len(self._plan.groups)
         if wanted > num_free or not self._can_grow(request, found, num_free):
             self._cache.free(cache)
@@ -139,9 +139,9 @@ class Admission:
         return self._running.enter(request, found, num_new)
 
     def _can_grow(self, request: Request, num_found: int, num_free: int) -> bool:
-        """Whether that many blocks last until running requests give as many back, if this one runs, too.
+        """Whether the free blocks last until running requests end, if this one runs, too.
 
-        To let requests in for which there is no room in the end only means to compute some twice.
+        Admitting a request that does not fit in the end would cause a preemption, and compute tokens twice.
         """
         rows = self._running.rows
         if not len(rows) or not self._num_growing_groups:
@@ -160,11 +160,11 @@ class Admission:
             self._stats.prefix_hits += request.num_cached
 
     def _may_read_prefix(self, request: Request) -> bool:
-        """Prompt log-probabilities need the prompt computed; a user may also ask for that."""
+        """Whether the prefix cache may be used: not with prompt log-probabilities, or if the request says so."""
         return not (request.source.params.skip_reading_prefix_cache or request.wants_prompt_logprobs)
 
     def _waits_for_leader(self, request: Request) -> bool:
-        """Whether another request is about to compute the same prompt."""
+        """Whether the request's leader (see ``EngineRequest.leader_id``) has not computed their common prompt yet."""
         leader_id = request.source.leader_id
         if leader_id is None or leader_id == request.request_id:
             return False
@@ -172,7 +172,7 @@ class Admission:
         return leader is not None and self._running.num_computed(leader) < leader.num_prompt
 
     def _new_cache(self, source: EngineRequest) -> RequestCache:
-        """Without prefix caching, only completions of one prompt find each other's blocks."""
+        """An empty cache share. Without prefix caching, only completions of one prompt share blocks."""
         extra = [source.cache_salt] if source.cache_salt else []
         if source.prompt_embeds is not None:
             extra.append(f"embeds {source.prompt_embeds.dtype} {sha256(source.prompt_embeds.data).hexdigest()}")
@@ -183,12 +183,12 @@ class Admission:
         return self._cache.new_request(PrefixHasher(self._plan.block_size, extra))
 
     def _max_len(self, source: EngineRequest) -> int:
-        """Tokens at which a request ends.
+        """The number of tokens at which a request ends at the latest.
 
         Raises:
-            InvalidRequestError: it has no room for a token.
+            InvalidRequestError: its prompt leaves no room for a token.
         """
-        # A vector takes no room behind the prompt.
+        # A pooling request generates no token, so its prompt may fill the context.
         is_pooling = source.pooling is not None
         longest = self._plan.max_model_len + is_pooling
         num_prompt = len(source.prompt_token_ids)

@@ -1,4 +1,4 @@
-"""The rows of a step, while it is put together and while it is under way."""
+"""The rows of a step, while it is being built and while it is in flight."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from octavo.scheduling.rows import Counts, Mask, Part, Rows, Slots
 
 @dataclass(slots=True)
 class Changes:
-    """What the next step is to say besides its rows; see :class:`~octavo.records.Step`."""
+    """Changes that the next step carries besides its rows; see :class:`~octavo.records.Step`."""
 
     new_rows: list[NewRow] = field(default_factory=list)
     freed_slots: list[int] = field(default_factory=list)
@@ -23,14 +23,14 @@ class Changes:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Who is in a step, in which row; steps that decode the same rows share one.
+    """The requests of a step by row; steps that decode the same rows share one batch.
 
     Attributes:
-        source, order: ``[R]``, the slots of the part that the batch was made of, and its rows in the batch's order.
+        source, order: ``[R]``, slots of the part that the batch was made of, and its rows in the batch's order.
         slots: ``[R]``.
-        step_slots, num_new, samples: as the step says them.
-        tenures: ``[R]`` who had the slots.
-        requests, request_ids: the same in objects.
+        step_slots, num_new, samples: as in the step.
+        tenures: ``[R]``, generation of each slot when the step was made; see :class:`Rows`.
+        requests, request_ids: the requests of the rows.
     """
 
     source: Slots
@@ -45,9 +45,9 @@ class Batch:
 
     @classmethod
     def of(cls, part: Part, rows: Rows) -> "Batch":
-        """The batch of rows that were just advanced: those that decode first, the longest of them foremost.
+        """The batch of rows that were just advanced: decoding rows first, longest first among them.
 
-        Attention begins with what takes longest. While the same rows decode, their order stays.
+        Attention thus starts with the longest work. The order stays as long as the same rows decode.
         """
         source = part.slots
         order = np.argsort(np.where(part.num_new > 1, UNLIMITED, -part.num_computed), kind="stable")

@@ -1,9 +1,9 @@
-"""How far the cache will fill up if one more request runs.
+"""Predicts the peak cache usage if one more request is admitted.
 
-Requests grow by a token a step and give everything back when they end, so what counts is the fullest moment to come:
-when one ends, those that are to write as much or more have grown by what it wrote, and the others have gone
-(arXiv:2507.10150 admits by the same moment). Ends are not known; a request is taken to write as much as requests wrote
-of late, or up to its limit if that comes first.
+Requests grow by one token per step and free everything when they end, so usage peaks right before some request ends. At
+that moment, requests with at least as many tokens to go have grown by as many tokens, and the others have ended
+(arXiv:2507.10150 admits by the same peak). Ends are not known: a request is expected to generate the recent mean
+number of tokens, or up to its limit if that is less.
 """
 
 import numpy as np
@@ -13,30 +13,30 @@ from octavo.scheduling.rows import Rows
 
 _FIRST_GUESS = 128.0
 _MEMORY = 64
-"""Ends over which the mean length of answers is taken, roughly."""
+"""Approximate number of finished requests over which the mean answer length is taken."""
 
 
 class Outlook:
-    """What running requests will come to hold."""
+    """Expected lengths of requests, and the peak cache usage that follows from them."""
 
     def __init__(self) -> None:
         self._mean_answer = _FIRST_GUESS
 
     def note_end(self, num_generated: int) -> None:
-        """Learn from a request that wrote so many tokens."""
+        """Update the mean with a finished request's number of generated tokens."""
         self._mean_answer += (num_generated - self._mean_answer) / _MEMORY
 
     def expected_len(self, request: Request) -> int:
-        """Tokens at which a request will probably end."""
+        """The expected number of tokens, prompt included, at which a request ends."""
         expected = max(request.num_prompt + int(self._mean_answer), len(request.token_ids) + 1)
         return min(expected, request.max_len)
 
     def fits(self, rows: Rows, num_held: int, num_tokens: int, expected_len: int, room: int) -> bool:
-        """Whether so many more tokens in the cache are enough until its fullest moment, if one more request runs.
+        """Whether ``room`` more tokens in the cache suffice at peak usage, if one more request runs.
 
         Args:
-            num_held, num_tokens: tokens of the new request: those in the cache already, and all so far.
-            expected_len: tokens at which it will probably end.
+            num_held, num_tokens: the new request's tokens in the cache already, and all its tokens so far.
+            expected_len: expected number of tokens at which it ends.
         """
         order = rows.order
         lengths = rows.num_tokens[order]
@@ -48,6 +48,7 @@ class Outlook:
         rest = np.append(ends, expected_len) - lengths
         last_first = np.argsort(-rest)
         lengths, rest = lengths[last_first], rest[last_first]
-        # When the k-th of these ends, k are there, each longer by its rest.
+        # In descending order of remaining tokens: when the k-th request ends, k are left, each longer by its remaining
+        # tokens.
         fullest = np.cumsum(lengths, dtype=np.int64) + np.arange(1, len(rest) + 1) * rest
         return int(fullest.max()) <= room

@@ -1,4 +1,4 @@
-"""Requests that wait, in the order in which they are to run."""
+"""The queue of waiting requests: fair between clients, and by priority or arrival within a client."""
 
 import heapq
 
@@ -8,7 +8,7 @@ Rank = tuple[int, int]
 Place = tuple[int, float, int]
 
 _GENERATED_WEIGHT = 2.0
-"""What a generated token costs in tokens of a prompt (as in arXiv:2401.00588)."""
+"""Cost of a generated token relative to a prompt token (as in arXiv:2401.00588)."""
 _MAX_CLIENTS = 4096
 
 
@@ -16,13 +16,13 @@ Line = list[tuple[Rank, Request]]
 
 
 class WaitingQueue:
-    """A line a client, and fair turns between the lines; aborted requests are left in and skipped when they surface.
+    """One line (a heap) per client; the client that was served the fewest tokens is next.
 
-    It is the client's turn that has been served the fewest tokens: those of prompts are charged when a request is let
-    in, generated ones when it ends. A client that comes back after a pause starts where the others are, so that
-    nobody saves up turns (start-time fair queueing; the same idea with tokens: Sheng et al., arXiv:2401.00588).
-    Requests of one client go by rank. The queue is the right place for this: it is the one that all frontends
-    share, and the one that knows tokens. Where nobody names clients, there is one line.
+    Prompt tokens are charged when a request is admitted, generated ones when it ends. A client that returns after a
+    pause starts level with the others, so nobody saves up turns (start-time fair queueing; with tokens as cost: Sheng
+    et al., arXiv:2401.00588). Requests of one client are ordered by rank. Aborted requests stay in their line and are
+    skipped when they reach its head. Fairness is decided here because all frontends share this queue, and because it
+    knows tokens. If requests name no clients, there is one line.
 
     Args:
         by_priority: order by priority first (lower runs first), then by turn and arrival.
@@ -31,7 +31,7 @@ class WaitingQueue:
     def __init__(self, *, by_priority: bool) -> None:
         self._by_priority = by_priority
         self._lines: dict[str, Line] = {}
-        # Every line has an entry here that is at or before its true place, and maybe others.
+        # A heap of places. Every line has at least one entry at or before its true place; stale entries may remain.
         self._places: list[tuple[Place, str]] = []
         self._served: dict[str, float] = {}
         self._now_served = 0.0
@@ -42,11 +42,11 @@ class WaitingQueue:
         return self._num_waiting
 
     def rank(self, request: Request) -> Rank:
-        """Sort key; a preempted request keeps its place in the order of arrival."""
+        """Sort key within a line; a preempted request keeps its order of arrival."""
         return (request.source.priority if self._by_priority else 0, request.order)
 
     def push(self, request: Request) -> None:
-        """Add a request whose status is waiting."""
+        """Add a request with the status ``WAITING``."""
         client = request.source.client
         line = self._lines.get(client)
         if line is None:
@@ -58,7 +58,7 @@ class WaitingQueue:
             self._enter_place(client, request)
 
     def pop(self) -> Request | None:
-        """Take the first request out, None if nothing waits."""
+        """Remove and return the first request; None if nothing waits."""
         while self._places:
             place, client = heapq.heappop(self._places)
             head = self._head(client)
@@ -78,14 +78,14 @@ class WaitingQueue:
         return None
 
     def charge(self, client: str, num_prompt: int, num_generated: int = 0) -> None:
-        """Note that a client was served tokens."""
+        """Add tokens to what a client was served."""
         served = max(self._served.pop(client, 0.0), self._now_served)
         self._served[client] = served + num_prompt + _GENERATED_WEIGHT * num_generated
         if len(self._served) > _MAX_CLIENTS:
             self._forget_clients()
 
     def discard(self, request: Request) -> None:
-        """Note that a waiting request is finished; its entry goes when it surfaces, or with the next clean-up."""
+        """Note that a waiting request has ended; its entry goes when it reaches the head or by the next clean-up."""
         assert request.status is not Status.WAITING
         self._num_waiting -= 1
         self._num_finished += 1
@@ -97,7 +97,7 @@ class WaitingQueue:
             self._enter_all_places()
 
     def _head(self, client: str) -> Request | None:
-        """The first of a client's requests; a line of which nothing is left is taken down."""
+        """The first of a client's requests, None if there is none; deletes the line if it is empty."""
         line = self._lines.get(client)
         if line is None:
             return None
@@ -124,7 +124,7 @@ class WaitingQueue:
         heapq.heapify(self._places)
 
     def _forget_clients(self) -> None:
-        """Drop what says nothing: clients behind the others. Of the rest, those served longest ago are forgiven."""
+        """Drop clients that are not ahead (they would start level anyway), and the oldest half of those that are."""
         ahead = [client for client, tokens in self._served.items() if tokens > self._now_served]
         kept = {*ahead[-_MAX_CLIENTS // 2 :], *self._lines}
         self._served = {client: tokens for client, tokens in self._served.items() if client in kept}

@@ -1,4 +1,4 @@
-"""Texts that go round in circles."""
+"""Detects answers that end in a repeated pattern (``repetition_detection``)."""
 
 from collections.abc import Iterable
 
@@ -8,12 +8,12 @@ from octavo.records import RepetitionDetectionParams
 
 
 class RepetitionDetector:
-    """Follows one text and tells when its end is some pattern again and again.
+    """Follows one answer, and detects when it ends in several repetitions of a pattern.
 
-    For every size of pattern it counts for how many tokens each has equalled the one that many places before it.
+    For every pattern size ``s``, it counts how many tokens in a row have equalled the token ``s`` places before.
 
     Args:
-        earlier: tokens that were generated already (a replay).
+        earlier: tokens that were generated before (when a request is replayed).
     """
 
     def __init__(self, params: RepetitionDetectionParams, earlier: Iterable[int] = ()) -> None:
@@ -25,7 +25,7 @@ class RepetitionDetector:
             self.push(token_id)
 
     def push(self, token_id: int) -> bool:
-        """Take in the next token; whether the text now ends in repetitions."""
+        """Add the next token; returns whether the answer now ends in repetitions."""
         self._num_equal = (self._num_equal + 1) * (self._latest[self._sizes - 1] == token_id)
         self._latest[1:] = self._latest[:-1]
         self._latest[0] = token_id

@@ -1,4 +1,4 @@
-"""A request inside the engine."""
+"""The state of a request inside the engine."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +13,7 @@ from octavo.scheduling.repetition import RepetitionDetector
 
 
 class Status(Enum):
-    """Where a request stands."""
+    """Life cycle of a request."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -22,23 +22,23 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """State of one sequence, except for what changes with every token: while it runs, that stands in its row.
+    """State of one sequence. While it runs, the values that change with every token are in :class:`Rows` instead.
 
     Attributes:
-        source: the request as it came.
-        order: its place in the order of arrival.
+        source: the request as received.
+        order: sequence number of its arrival.
         cache: its share of the cache.
-        token_ids: ``[N]`` int32, prompt and generated tokens as of the last time that it waited.
-        stop_token_ids, eos_token_ids: tokens that end the text.
-        max_len: tokens at which it ends at the latest.
-        expected_len: tokens at which it will probably end, as thought when it was last let in.
+        token_ids: ``[N]`` int32, prompt and generated tokens, as of the last time that it waited.
+        stop_token_ids, eos_token_ids: tokens that end the answer.
+        max_len: number of tokens at which it ends at the latest.
+        expected_len: expected number of tokens at which it ends, estimated at its last admission.
         status: waiting, running or finished.
-        num_steps_under_way: while it waits after a preemption, steps under way that it was part of.
-        num_cached: prompt tokens that the prefix cache served at the first admission; −1 before it.
+        num_steps_under_way: while it waits after a preemption, the number of steps in flight that include it.
+        num_cached: prompt tokens served from the prefix cache at the first admission; −1 before it.
         num_logprobs_done: prompt positions whose log-probabilities have arrived.
-        prompt_logprobs: those, until they are sent.
-        constraint: the grammar that binds its tokens, if one does.
-        repetition: ends its text if that repeats itself, if asked to.
+        prompt_logprobs: these, until they are sent.
+        constraint: the constraint on its tokens (grammar or reasoning limit), if any.
+        repetition: detects repetitions, if the request asks for it.
     """
 
     source: EngineRequest
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def slot(self) -> int:
-        """Row in device state while running, else −1."""
+        """Slot in device state while running, else −1."""
         return self.cache.slot
 
     @property
@@ -75,12 +75,12 @@ class Request:
 
     @property
     def min_len(self) -> int:
-        """Tokens from which on an end or stop token ends the text."""
+        """Number of tokens from which on an end or stop token ends the answer."""
         return self.num_prompt + self.source.params.min_tokens
 
     @property
     def may_run_dry(self) -> bool:
-        """Whether its own limits may leave no token to draw, which looks like logits that are not numbers."""
+        """Whether its own parameters may mask all tokens; the sampler then reports a NaN row, as for a broken model."""
         params = self.source.params
         return self.constraint is not None or params.allowed_token_ids is not None or bool(params.bad_words)
 
@@ -90,9 +90,7 @@ class Request:
         return self.source.params.prompt_logprobs is not None and self.num_logprobs_done < self.num_prompt
 
     def finish_reason_after(self, token_id: int, num_tokens: int) -> tuple[str | None, int | None]:
-        """Whether the last of ``num_tokens`` tokens ends the text: finish reason, and stop token unless that is an end
-        of sequence.
-        """
+        """The finish reason if the last of ``num_tokens`` tokens ends the answer, and the stop token (None for EOS)."""
         if num_tokens >= self.min_len:
             if token_id in self.eos_token_ids:
                 return "stop", None

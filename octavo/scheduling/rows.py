@@ -1,8 +1,8 @@
-"""What changes with every token, of all running requests, in columns.
+"""State of running requests that changes with every token, as NumPy arrays indexed by slot.
 
-A step changes hundreds of requests in the same small way: one more token computed, one more known. Kept as attributes
-of objects that would be thousands of Python operations a step; kept as arrays indexed by slot it is a dozen. Python
-looks only at rows to which something happens: a block is full, a token may be the last.
+A step changes hundreds of requests in the same way: one more token computed, one more known. As attributes of objects
+this would be thousands of Python operations per step; as arrays it is a dozen. Python code looks only at rows that
+need it: a block is full, or a token may be the last.
 """
 
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ Counts = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 MAX_STOP_IDS = 8
-"""Stop tokens of a request that are looked for in columns; requests with more are looked at one by one."""
+"""Maximum number of stop tokens per request that are compared in arrays; requests with more are checked one by one."""
 _NO_TOKEN = -2
 assert _NO_TOKEN != NAN_TOKEN
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """Rows of a step, ``R`` of them.
+    """Some or all rows of a step.
 
     Attributes:
         slots: ``[R]``.
-        num_computed: ``[R]`` tokens in the cache before the step.
-        num_new: ``[R]`` tokens to process.
-        samples: ``[R]`` whether the row's last token yields a new one.
+        num_computed: ``[R]``, tokens in the cache before the step.
+        num_new: ``[R]``, tokens scheduled in the step.
+        samples: ``[R]``, whether a token is sampled after the row's last token.
     """
 
     slots: Slots
@@ -61,21 +61,21 @@ class Rows:
     """Running requests, by slot.
 
     Attributes:
-        order: ``[R]`` slots of running requests in the order of their admission; another array whenever that changes.
+        order: ``[R]``, slots of running requests in the order of their admission; replaced, not mutated, on changes.
         requests, request_ids: ``[S]`` objects.
-        tenures: ``[S]`` int64, who has the slot: a number that no other stay of a request in a slot has; 0 is nobody.
+        tenures: ``[S]`` int64, slot generation: a unique number for each stay of a request; 0 if the slot is free.
         token_ids: ``[S, L + 1]`` int32, prompt and generated tokens. Pages that no request reaches cost no memory.
-        num_known: ``[S]`` tokens in ``token_ids``.
-        num_tokens: ``[S]`` tokens, those included that steps under way will bring.
-        num_computed: ``[S]`` tokens in the cache, those of steps under way included.
-        max_computed: ``[S]`` tokens that are ever computed: all but the last one that the request may have.
-        expected_len: ``[S]`` tokens at which the request will probably end.
-        blocks_last: ``[S]`` computed tokens up to which the request neither takes a block nor gives one back.
-        last_token: ``[S]`` when the last token came, in seconds since the epoch.
-        needs_care: ``[S]`` whether a new token is more than a token: it is the first, has log-probabilities, or
-            moves a grammar or a look-out for repetitions on.
-        is_bound: ``[S]`` whether a grammar binds the request's tokens.
-        num_bound: how many requests that is.
+        num_known: ``[S]``, tokens in ``token_ids``.
+        num_tokens: ``[S]``, tokens including those that steps in flight will sample.
+        num_computed: ``[S]``, tokens in the cache, including those of steps in flight.
+        max_computed: ``[S]``, maximum number of tokens ever computed: all but the last token that the request may have.
+        expected_len: ``[S]``, expected number of tokens at which the request ends.
+        blocks_last: ``[S]``, next block boundary: up to this many computed tokens the block table does not change.
+        last_token: ``[S]``, when the last token arrived, in seconds since the epoch.
+        needs_care: ``[S]``, whether the host must check each new token: it is the first, has log-probabilities, or
+            advances a constraint or a repetition detector.
+        is_bound: ``[S]``, whether the request has a constraint on its tokens.
+        num_bound: number of requests with a constraint.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
@@ -106,7 +106,7 @@ class Rows:
 
     @property
     def free_slots(self) -> list[int]:
-        """Slots that no request has; the last is the next one given out."""
+        """Free slots; the last one is assigned next."""
         return self._free_slots
 
     def running(self) -> list[Request]:
@@ -114,7 +114,7 @@ class Rows:
         return self.requests[self.order].tolist()
 
     def enter(self, request: Request, num_computed: int) -> int:
-        """Give a request a slot, with so many of its tokens in the cache already; returns the slot."""
+        """Assign a slot to a request with ``num_computed`` tokens in the cache already; returns the slot."""
         slot = self._free_slots.pop()
         num_known = len(request.token_ids)
         self._num_tenures += 1
@@ -137,7 +137,7 @@ class Rows:
         return slot
 
     def leave(self, request: Request) -> int:
-        """Take a request out of its slot, with all that is known of it; returns the slot."""
+        """Copy a request's state back from its slot and free the slot; returns the slot."""
         slot = request.slot
         request.token_ids = self.token_ids[slot, : self.num_known[slot]].copy()
         request.times.last_token = float(self.last_token[slot])
@@ -151,15 +151,15 @@ class Rows:
         return slot
 
     def num_wanted(self) -> Counts:
-        """``[R]`` tokens of each running request that could be computed next, in ``order``.
+        """``[R]``, number of tokens of each running request that could be computed next, in ``order``.
 
-        None of a request whose last token is under way.
+        0 for a request whose last token is in flight.
         """
         order = self.order
         return np.minimum(self.num_tokens[order], self.max_computed[order]) - self.num_computed[order]
 
     def advance(self, slots: Slots, num_new: Counts) -> Part:
-        """Count tokens as computed: rows become part of a step."""
+        """Count tokens as computed, and return the rows as part of a step."""
         before, num_tokens = self.num_computed[slots], self.num_tokens[slots]
         after = before + num_new
         samples = after == num_tokens
@@ -168,7 +168,7 @@ class Rows:
         return Part(slots, before, num_new, samples)
 
     def append(self, slots: Slots, token_ids: Counts, now: float) -> Mask:
-        """Take in the tokens of a step; returns which rows need to be looked at, one by one."""
+        """Append the tokens of a step; returns a mask of the rows that the host must check one by one."""
         positions = self.num_known[slots]
         self.token_ids[slots, positions] = token_ids
         num_known = positions + np.int32(1)
@@ -181,7 +181,7 @@ class Rows:
         return may_stop | (num_known >= self._max_len[slots]) | self.needs_care[slots] | (token_ids == NAN_TOKEN)
 
     def note_first_token(self, request: Request) -> None:
-        """From now on a token is just a token, unless the request asked for more or has too many stop tokens."""
+        """Stop checking each token of the request, unless its parameters or its number of stop tokens require it."""
         has_many_stops = len(request.stop_token_ids | request.eos_token_ids) > MAX_STOP_IDS
         has_more = request.source.params.logprobs is not None or request.constraint is not None
         has_more |= request.repetition is not None

@@ -1,4 +1,4 @@
-"""Running requests and the blocks that they hold: who goes on, who has to give way."""
+"""Running requests and their blocks: schedules their next tokens, grows block tables, preempts."""
 
 import numpy as np
 
@@ -15,8 +15,8 @@ class Running:
 
     Attributes:
         rows: their state.
-        changes: what the next step has to say of it.
-        wipes_blocks: whether blocks are wiped before they are used again.
+        changes: the changes for the next step.
+        wipes_blocks: whether blocks are zeroed before reuse.
     """
 
     def __init__(self, plan: Plan, cache: CacheManager, waiting: WaitingQueue) -> None:
@@ -33,11 +33,11 @@ class Running:
         return changes
 
     def go_on(self, budget: int) -> tuple[Part, list[Request]]:
-        """Let running requests compute up to ``budget`` tokens, in order.
+        """Schedule up to ``budget`` tokens of running requests, in order.
 
         Returns:
-            Their part in the step, whose ``slots`` are ``rows.order`` itself if every request decodes one token; and
-            the requests that were preempted for it, whose blocks and slots are free.
+            Their part of the step, whose ``slots`` is the array ``rows.order`` itself if every request decodes one
+            token; and the preempted requests, whose blocks and slots are free.
         """
         slots, num_new = self.rows.order, self.rows.num_wanted()
         if len(slots) > budget or np.count_nonzero(num_new != 1):
@@ -54,9 +54,9 @@ class Running:
         return part, preempted
 
     def enter(self, request: Request, num_found: int, num_new: int) -> Part:
-        """Give a request a slot, and blocks for its next tokens after those whose blocks were found in the cache.
+        """Give a request a slot, and blocks for ``num_new`` tokens after the ``num_found`` that the cache holds.
 
-        The caller has made sure that there is room.
+        The caller has checked that there is room.
         """
         slot = self.rows.enter(request, num_found)
         for group, table in enumerate(request.cache.tables):
@@ -71,30 +71,31 @@ class Running:
         return part
 
     def leave(self, request: Request, *, is_trusted: bool = True) -> None:
-        """Take a request's slot and blocks back; others may find what it leaves in them if that ``is_trusted``."""
+        """Free a request's slot and blocks; if ``is_trusted``, its full blocks stay in the prefix cache."""
         if is_trusted:
             self._publish(request.slot)
         self.changes.freed_slots.append(self.rows.leave(request))
         self._cache.free(request.cache)
 
     def num_computed(self, request: Request) -> int:
-        """Tokens of the request in the cache, those of steps under way included; none if it does not run."""
+        """Tokens of the request in the cache, including those of steps in flight; 0 if it does not run."""
         return 0 if request.slot < 0 else int(self.rows.num_computed[request.slot])
 
     def _publish(self, slot: int) -> None:
-        """Let others find the full blocks whose tokens are known; steps run in order, so they are full when read.
+        """Enter the full blocks whose tokens are known into the prefix index.
 
-        That is done for the chunks of a prompt, which others may be about to share, and before blocks go back to the
-        pool. What a request generates interests nobody before it ends.
+        Blocks of steps in flight are included: steps run in order, so a block is filled before a later step reads it.
+        Called for chunks of a prompt, which other requests may be about to share, and before blocks are freed;
+        generated tokens are not published before the request ends.
         """
         rows = self.rows
         num_tokens = min(int(rows.num_computed[slot]), int(rows.num_known[slot]))
         self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], num_tokens)
 
     def _grow(self, slots: Slots, num_tokens: Counts) -> bool:
-        """Make room for so many tokens in all of the rows, or in none if there is not enough."""
+        """Allocate blocks for ``num_tokens`` tokens in all rows; False, without allocating, if too few are free."""
         if self._cache.has_windows:
-            # What goes back to the pool now may still be found.
+            # Growing frees blocks behind the window; publish them first, so that they can still be found.
             for slot in slots.tolist():
                 self._publish(slot)
         caches = [request.cache for request in self.rows.requests[slots]]
@@ -108,7 +109,7 @@ class Running:
         return True
 
     def _go_on_one_by_one(self, budget: int, preempted: list[Request]) -> tuple[Slots, Counts]:
-        """The same in want of blocks: whoever comes first gets them, if need be from others."""
+        """:meth:`go_on` if blocks are short: earlier requests get blocks first, if necessary by preempting others."""
         order = self.rows.order.tolist()
         wanted = dict(zip(order, self.rows.num_wanted().tolist(), strict=True))
         chosen: dict[int, int] = {}
@@ -126,7 +127,7 @@ class Running:
                     preempted.append(victim)
                     self._preempt(victim)
                     continue
-                # Alone, a request always fits; what it waits for are results of steps under way.
+                # A single request always fits, so here it can only be waiting for results of steps in flight.
                 num_new = 0
             if num_new > 0:
                 chosen[slot] = num_new
@@ -138,9 +139,9 @@ class Running:
         return self._grow(np.array([slot]), self.rows.num_computed[slot : slot + 1] + np.int32(num_new))
 
     def _choose_victim(self) -> Request | None:
-        """The running request to preempt: lowest priority first, then least work lost; never the first in order of all.
+        """The running request to preempt: lowest priority first, then least work lost; never the first in order.
 
-        Sparing the first in order keeps at least one request going to its end, so none starves.
+        Since the first in order is never preempted, at least one request runs to its end, so none starves.
         """
         running = self.rows.running()
         first = min(running, key=self._waiting.rank)
@@ -163,7 +164,7 @@ class Running:
 
 
 def _within(budget: int, slots: Slots, num_new: Counts) -> tuple[Slots, Counts]:
-    """The first rows that fit the budget, the last of them as far as it does; those with nothing to do are left out."""
+    """The first rows with tokens to compute that fit the budget; the last one may be cut."""
     rows = num_new.nonzero()[0]
     slots, num_new = slots[rows], num_new[rows]
     total = np.cumsum(num_new)

@@ -1,12 +1,12 @@
-"""Which tokens run next: continuous batching with chunked prefill under a token budget.
+"""The scheduler: continuous batching with chunked prefill under a token budget.
 
-There is no prefill phase and no decode phase. Every request has tokens and has some of them computed;
-a step lets requests catch up, running ones first, within the budget. When blocks run out, the request
-that loses least is preempted: its blocks go back, and it is computed again later.
+Requests come in; :meth:`Scheduler.schedule` makes steps, :meth:`Scheduler.update` turns their results into outputs.
+There is no prefill phase and no decode phase. Every request has tokens, some of them computed; a step lets requests
+catch up, running ones first, within the budget. When blocks run out, the request that loses least is preempted: its
+blocks are freed, and it is computed again later.
 
-Where to read on: :mod:`~octavo.scheduling.rows` keeps what changes with every token, in columns;
-:mod:`~octavo.scheduling.running` lets running requests go on and preempts; :mod:`~octavo.scheduling.admission` lets
-waiting ones in.
+Read on: :mod:`~octavo.scheduling.rows` holds the state that changes with every token; :mod:`~octavo.scheduling.running`
+schedules running requests and preempts; :mod:`~octavo.scheduling.admission` admits waiting ones.
 """
 
 import time
@@ -49,13 +49,13 @@ BROKEN_GRAMMAR_ERROR = "The text left its grammar; the request was ended, others
 
 
 class Scheduler:
-    """Owns all requests of an engine; knows no tensors.
+    """Owns all requests of an engine; uses no tensors.
 
-    :meth:`schedule` may be called again before the results of earlier steps are in (as far as the plan's
-    ``num_steps_ahead`` goes); :meth:`update` takes results in the order of their steps.
+    :meth:`schedule` may be called again before the results of earlier steps arrive (up to the plan's
+    ``num_steps_ahead``); :meth:`update` takes results in the order of their steps.
 
     Attributes:
-        requests: all that are alive, by id.
+        requests: all unfinished requests, by id.
         waiting: those that wait.
     """
 
@@ -73,10 +73,10 @@ class Scheduler:
         self._last_batch: Batch | None = None
 
     def add(self, source: EngineRequest, constraint: Constraint | None = None) -> None:
-        """Queue a request, and the grammar that binds its tokens if there is one.
+        """Queue a request, with the constraint on its tokens if there is one.
 
         Raises:
-            InvalidRequestError: its id is in use, its prompt does not leave room, or it can never fit the cache.
+            InvalidRequestError: its id is in use, its prompt leaves no room for a token, or it can never fit the cache.
         """
         self.requests[source.request_id] = self._admission.receive(source, constraint)
 
@@ -84,7 +84,7 @@ class Scheduler:
         """End requests; unknown ids are ignored.
 
         Returns:
-            An output with finish reason ``abort`` for each that was alive.
+            An output with finish reason ``abort`` for each that was unfinished.
         """
         unique = dict.fromkeys(request_ids)
         found = [self.requests[request_id] for request_id in unique if request_id in self.requests]
@@ -93,23 +93,23 @@ class Scheduler:
         return [EngineOutput(request.request_id, finish_reason="abort", times=request.times) for request in found]
 
     def close(self) -> None:
-        """Run only the requests that are here, until :meth:`open`; others wait."""
+        """Hold back requests that arrive from now on, until :meth:`open`."""
         self._admission.close()
 
     def open(self) -> None:
-        """Run all requests again."""
+        """Admit all requests again."""
         self._admission.open()
 
     @property
     def is_done_before_close(self) -> bool:
-        """Whether only requests are left that came after :meth:`close`."""
+        """Whether all requests that arrived before :meth:`close` have ended."""
         return all(self._admission.is_late(request) for request in self.requests.values())
 
     def preempt_all(self, *, device_is_new: bool) -> None:
-        """Let every request wait, and forget cached prefixes; no step may be under way.
+        """Preempt all running requests and clear the prefix cache; no step may be in flight.
 
         Args:
-            device_is_new: whoever runs steps knows nothing of the requests so far.
+            device_is_new: the runner was replaced and has no state of the requests.
         """
         assert not self._under_way, "results of steps would find no request"
         for request in self.running:
@@ -123,7 +123,7 @@ class Scheduler:
         assert is_cleared, "nobody holds blocks"
 
     def forget_steps(self) -> None:
-        """Let every request wait, as :meth:`preempt_all` does; results of steps under way will not come."""
+        """Drop the steps in flight, whose results will not arrive, then :meth:`preempt_all`."""
         self._under_way.clear()
         for request in self.requests.values():
             request.num_steps_under_way = 0
@@ -136,20 +136,20 @@ class Scheduler:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether any request is alive."""
+        """Whether any request is unfinished."""
         return bool(self.requests)
 
     @property
     def num_in_flight(self) -> int:
-        """Steps whose results are not in."""
+        """Number of steps whose results have not arrived."""
         return len(self._under_way)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes; refused (False) while a request holds blocks."""
+        """Clear the prefix cache; returns False, and does nothing, while a request holds blocks."""
         return self.cache.pool.clear_index()
 
     def schedule(self) -> Step | None:
-        """Choose what runs next; None if nothing can run before results come in."""
+        """Make the next step; None if nothing can run before results arrive."""
         budget = self.plan.token_budget
         part, preempted = self._running.go_on(budget)
         for request in preempted:
@@ -160,10 +160,10 @@ class Scheduler:
         return self._make_step(part) if len(part.slots) else None
 
     def masks(self, step: Step, width: int) -> NDArray[np.int32]:
-        """Which tokens the rows ``masked_rows`` of the newest step may have, once the results of all others are in.
+        """Masks of allowed tokens for ``masked_rows`` of the newest step; the results of all others must have arrived.
 
         Returns:
-            ``[M, width]``, a bit a token, the lowest first.
+            ``[M, width]``, one bit per token, lowest bit first.
         """
         assert step.masked_rows is not None and len(self._under_way) == 1, "tokens that masks follow from are missing"
         masks = np.full((len(step.masked_rows), width), -1, np.int32)
@@ -178,12 +178,12 @@ class Scheduler:
         return masks
 
     def update(self, result: StepResult) -> StepOutputs:
-        """Take in the results of the oldest step under way."""
+        """Process the results of the oldest step in flight."""
         batch = self._under_way.popleft()
         token_ids = np.asarray(result.token_ids, np.int32)
-        # Which blocks such values have reached is not known: windows and preemptions may have passed them on. So from
-        # the first one on, every block is wiped before it is used again, at no cost to engines that never see one.
-        # Requests whose own limits may have left no token prove nothing.
+        # It is not known which blocks contain NaN: sliding windows and preemptions may have freed some. So after the
+        # first NaN, every block is zeroed before reuse, at no cost to engines that never see one. A NaN row does not
+        # count if the request's own parameters may have masked all tokens.
         for row in ((token_ids == NAN_TOKEN) & batch.samples).nonzero()[0].tolist():
             self._running.wipes_blocks |= not batch.requests[row].may_run_dry
         self._take_prompt_logprobs(batch, result)
@@ -197,7 +197,7 @@ class Scheduler:
     def _make_step(self, part: Part) -> Step:
         self.stats.num_steps += 1
         batch = self._last_batch
-        # The same array of slots as last time means the same rows, each with one token.
+        # The same array object means the same rows as last time, with one token each.
         if batch is None or part.slots is not batch.source:
             self._last_batch = batch = Batch.of(part, self._rows)
         self._under_way.append(batch)
@@ -223,7 +223,7 @@ class Scheduler:
         return step
 
     def _wait_again(self, request: Request) -> None:
-        """Put a preempted request back among the waiting."""
+        """Put a preempted request back into the queue."""
         request.status = Status.WAITING
         request.num_steps_under_way = sum(request in batch.requests for batch in self._under_way)
         request.times.num_preemptions += 1
@@ -233,7 +233,7 @@ class Scheduler:
     def _take_tokens(
         self, batch: Batch, token_ids: NDArray[np.int32], is_taken: Mask, result: StepResult
     ) -> StepOutputs:
-        """Append tokens to the requests that still have the slots they had when the step was made."""
+        """Append tokens to requests that still occupy the slots that they had when the step was made."""
         now = time.time()
         slots, request_ids = batch.slots, batch.request_ids
         rows = is_taken.nonzero()[0]
@@ -256,7 +256,7 @@ class Scheduler:
     def _take_late_tokens(
         self, batch: Batch, token_ids: NDArray[np.int32], has_left: Mask, result: StepResult
     ) -> list[EngineOutput]:
-        """Append tokens to requests that were preempted after the step was made; those of ended ones are dropped."""
+        """Append tokens to requests that were preempted after the step was made; drop tokens of ended requests."""
         now = time.time()
         outputs = []
         for row in has_left.nonzero()[0].tolist():
@@ -289,7 +289,7 @@ class Scheduler:
     def _take_token(
         self, request: Request, token_id: int, num_tokens: int, logprobs: RowLogprobs | None, now: float
     ) -> EngineOutput:
-        """What is to be said of a token that may be the first or the last, or has log-probabilities."""
+        """The output for a token that may be the first or the last, or has log-probabilities."""
         if token_id == NAN_TOKEN:
             self.stats.num_corrupted += not request.may_run_dry
             return self._fail(request, NO_TOKEN_ERROR if request.may_run_dry else NAN_ERROR)
@@ -331,7 +331,7 @@ class Scheduler:
                 request.num_logprobs_done += len(logprobs.prompt)
 
     def _fail(self, request: Request, error: str) -> EngineOutput:
-        """End one request with an error; what it computed is not shared."""
+        """End one request with an error; its blocks are removed from the prefix cache."""
         self.cache.distrust(request.cache)
         self._finish(request, is_trusted=False)
         return EngineOutput(request.request_id, finish_reason="error", error=error, times=request.times)
@@ -341,7 +341,7 @@ class Scheduler:
         if request.status is Status.RUNNING:
             self._running.leave(request, is_trusted=is_trusted)
         request.status = Status.FINISHED
-        # Its rows are others from now on; an idle engine must not keep the request, and all it came with, alive.
+        # The rows have changed; and an idle engine must not keep a reference to the request and its inputs.
         self._last_batch = None
         if was_waiting:
             self.waiting.discard(request)
@@ -357,6 +357,6 @@ class Scheduler:
         stats.cache_usage = self.cache.pool.usage
 
     def current_stats(self) -> EngineStats:
-        """Figures as of now."""
+        """Current statistics."""
         self._refresh_stats()
         return self.stats

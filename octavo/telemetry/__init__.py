@@ -1,1 +1,1 @@
-"""Metrics and logging."""
+"""Metrics, logging, traces and progress bars."""

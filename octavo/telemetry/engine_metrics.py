@@ -1,4 +1,4 @@
-"""The part of ``/metrics`` that an engine's own figures fill."""
+"""The metrics that come from the engine's statistics."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ SOURCES = ("local_compute", "local_cache_hit")
 
 
 class EngineMetrics:
-    """Gauges that follow an engine, and counters that go on when it is restarted."""
+    """Gauges of an engine, and counters that continue across its restarts."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str, engine: str, prefix: str) -> None:
         self._prefix = prefix
@@ -23,28 +23,28 @@ class EngineMetrics:
         self._label_values = (model_name, engine)
         self._last = EngineStats()
         self._num_running = self._gauge("num_requests_running", "Requests in the running batch.")
-        self._num_waiting = self._gauge("num_requests_waiting", "Requests that wait to be scheduled.")
+        self._num_waiting = self._gauge("num_requests_waiting", "Requests waiting to be scheduled.")
         self._waiting_by_reason = self._gauges(
             "num_requests_waiting_by_reason",
-            "Those, by why: for room (capacity), or for a grammar or the end of a pause (deferred).",
+            "Waiting requests by reason: for room (capacity), or for a grammar or the end of a pause (deferred).",
             "reason",
             WAITING_REASONS,
         )
         self._cache_usage = self._gauge("kv_cache_usage_perc", "Share of cache blocks in use, 0 to 1.")
         self._sleep_state = self._gauges(
-            "engine_sleep_state", "1 for the state that the engine is in.", "sleep_state", SLEEP_STATES
+            "engine_sleep_state", "1 for the engine's current state.", "sleep_state", SLEEP_STATES
         )
         self._prefix_queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self._prefix_hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._num_preemptions = self._counter("num_preemptions", "Preemptions.")
-        self._num_corrupted = self._counter("corrupted_requests", "Requests whose output was not a number.")
+        self._num_corrupted = self._counter("corrupted_requests", "Requests ended by NaN in the model's output.")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of answered requests.")
         self._prompt_tokens_by_source = self._counters(
-            "prompt_tokens_by_source", "Prompt tokens by where their keys and values came from.", SOURCES
+            "prompt_tokens_by_source", "Prompt tokens by the source of their keys and values.", SOURCES
         )
-        self._cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens that a cache served.")
+        self._cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens served from a cache.")
         self._cached_tokens_by_source = self._counters(
-            "prompt_tokens_cached_by_source", "Prompt tokens that a cache served, by which.", SOURCES[1:]
+            "prompt_tokens_cached_by_source", "Prompt tokens served from a cache, by cache.", SOURCES[1:]
         )
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._step_sizes = StepSizes(f"{prefix}iteration_tokens_total", self._label_values)
@@ -57,7 +57,7 @@ class EngineMetrics:
         return {"kv_cache_usage_perc": self._last.cache_usage, "num_requests_waiting": float(self._last.num_waiting)}
 
     def record(self, stats: EngineStats) -> None:
-        """Take over an engine's figures; its counters may start from zero again after a restart."""
+        """Record an engine's statistics; its counters may start from zero again after a restart."""
         last = self._last if stats.num_steps >= self._last.num_steps else EngineStats()
         self._last = stats
         self._num_running.set(stats.num_running)
@@ -103,7 +103,7 @@ class EngineMetrics:
 
 
 class StepSizes(Collector):
-    """The histogram ``iteration_tokens_total``, which the engine counts itself: frontends do not see every step."""
+    """The histogram ``iteration_tokens_total``, counted by the engine, since frontends do not see every step."""
 
     def __init__(self, name: str, label_values: tuple[str, str]) -> None:
         self._name = name
@@ -112,7 +112,7 @@ class StepSizes(Collector):
         self._num_tokens = 0
 
     def record(self, stats: EngineStats, last: EngineStats) -> None:
-        """Add what came between two of the engine's figures."""
+        """Add the difference between two of the engine's statistics."""
         if stats.num_step_tokens == last.num_step_tokens:
             return
         self._num_tokens += max(0, stats.num_step_tokens - last.num_step_tokens)
@@ -121,7 +121,7 @@ class StepSizes(Collector):
             self._counts[index] += max(0, count - earlier)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The histogram as of now."""
+        """The current histogram."""
         family = HistogramMetricFamily(self._name, "Tokens per step.", labels=LABELS)
         buckets, total = [], 0
         for bound, count in zip((*map(float, STEP_SIZES), "+Inf"), self._counts, strict=True):

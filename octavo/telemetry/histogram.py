@@ -1,4 +1,4 @@
-"""A histogram that costs next to nothing to count into."""
+"""A Prometheus histogram that is cheap enough to be updated once per token."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from prometheus_client.utils import floatToGoString
 
 
 class FastHistogram(Collector):
-    """Counts in a plain list, for values that come once a token; Prometheus' own takes a lock and a search for each.
+    """Counts in a plain list; Prometheus' own class takes a lock and a linear search per value.
 
-    All values must be counted by one thread. Whoever reads meanwhile may miss the latest.
+    All values must be observed by one thread; concurrent readers may miss the latest.
 
     Args:
-        buckets: upper bounds, growing; what is above all of them is counted, too.
+        buckets: upper bounds, ascending; an infinite one is added.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class FastHistogram(Collector):
         self._sum += value
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
-        """The name alone, so that a registry refuses a second metric of this name."""
+        """The name only, so that a registry rejects a second metric of this name."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=list(self._labels))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What was counted so far, as Prometheus wants it: each bucket with all those below."""
+        """The current histogram with cumulative buckets, as Prometheus expects it."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=list(self._labels))
         buckets: list[tuple[str, float]] = []
         total = 0

@@ -1,4 +1,4 @@
-"""One log format for Octavo and the libraries that speak through it."""
+"""Log formats (text, JSON), access-log filters, and the periodic line of statistics."""
 
 import asyncio
 import json
@@ -38,12 +38,12 @@ _FIELDS = "octavo_fields"
 
 
 def with_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """``extra`` for a log call whose line in JSON has these fields beside the usual ones; text does not show them."""
+    """``extra`` for a log call that adds these fields to the JSON line; the text format does not show them."""
     return {_FIELDS: fields}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the id of the request that the line is about, if it is about one."""
+    """One JSON object per line, with the request id if the line is about a request."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
@@ -63,17 +63,18 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str = "info", log_format: str = "text") -> None:
-    """Log to standard error, one line an event; may be called again to change anything.
+    """Log to standard error, one line per event; may be called again with other arguments.
 
-    Octavo's loggers and uvicorn's access log speak from ``level`` on, everybody else from warnings on. With the
-    variable ``VLLM_CONFIGURE_LOGGING`` at 0 nothing is changed. A file that ``VLLM_LOGGING_CONFIG_PATH`` names, with a
-    dictionary for :func:`logging.config.dictConfig` as JSON, is obeyed instead. ``OCTAVO_`` does for ``VLLM_``.
+    Octavo's loggers and uvicorn's access log use ``level``, all others warnings. If the variable
+    ``VLLM_CONFIGURE_LOGGING`` is 0, nothing is changed. If ``VLLM_LOGGING_CONFIG_PATH`` names a JSON file with a
+    dictionary for :func:`logging.config.dictConfig`, that is used instead. The prefix ``OCTAVO_`` works as well as
+    ``VLLM_``.
 
     Args:
         log_format: ``text`` or ``json``.
 
     Raises:
-        ConfigError: the file cannot be read, or says what cannot be.
+        ConfigError: the file cannot be read or is not a valid configuration.
     """
     if _variable("CONFIGURE_LOGGING").lower() in ("0", "false"):
         return
@@ -94,7 +95,7 @@ def configure_logging(level: str = "info", log_format: str = "text") -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(level.upper())
-    # Octavo tells itself when it starts and stops.
+    # Octavo logs start and stop itself.
     server = logging.getLogger("uvicorn.error")
     server.setLevel(max(server.level, logging.WARNING))
 
@@ -112,21 +113,21 @@ def _configure_from_file(path: str) -> None:
 
 
 class _QuietPaths(logging.Filter):
-    """Passes over lines about requests for some paths, in the log that uvicorn writes."""
+    """Drops uvicorn's access-log lines for some paths."""
 
     def __init__(self, paths: Collection[str]) -> None:
         super().__init__()
         self._paths = frozenset(paths)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is to be written."""
+        """Whether to write the line."""
         if not isinstance(record.args, tuple) or len(record.args) != 5:
             return True
         return str(record.args[2]).partition("?")[0] not in self._paths
 
 
 def silence_access_log(paths: Collection[str]) -> None:
-    """Write no line for requests of these paths; may be called again with others."""
+    """Write no access-log line for these paths; replaces those of an earlier call."""
     logger = logging.getLogger("uvicorn.access")
     for old in [each for each in logger.filters if isinstance(each, _QuietPaths)]:
         logger.removeFilter(old)
@@ -135,7 +136,7 @@ def silence_access_log(paths: Collection[str]) -> None:
 
 
 class StatsLine:
-    """Turns successive :class:`EngineStats` into a line of rates, or into nothing when the engine idles."""
+    """Formats successive :class:`EngineStats` as a line of rates."""
 
     def __init__(self, now: float) -> None:
         self._last = EngineStats()
@@ -145,8 +146,8 @@ class StatsLine:
         """The line for the time since the previous call, None if nothing ran.
 
         Args:
-            stats: the latest figures.
-            now: seconds on any steady clock, the same as at construction.
+            stats: the latest statistics.
+            now: seconds on the monotonic clock that was used at construction.
         """
         if stats.num_steps < self._last.num_steps:
             self._last = EngineStats()  # a restarted engine counts from zero

@@ -1,7 +1,7 @@
-"""Prometheus metrics, under vLLM's names with the prefix ``octavo:``, or ``vllm:`` if the owner wants it.
+"""Prometheus metrics under vLLM's names, with the prefix ``octavo:`` or ``vllm:`` (``--metrics-prefix``).
 
-Each API process has a registry of its own. Histograms and ``request_success`` speak of the requests that
-process served; gauges, token counters and the sizes of steps come from the engine and are the same in every process.
+Each API process has its own registry. Histograms and ``request_success`` cover the requests that the process served;
+gauges, token counters and step sizes come from the engine and are the same in every process.
 """
 
 import time
@@ -38,17 +38,17 @@ LABELS = ("model_name", "engine")
 
 
 class Metrics:
-    """Everything that ``/metrics`` shows; methods are cheap enough to be called per token.
+    """All metrics of ``/metrics``; methods are cheap enough to be called per token.
 
     Args:
-        model_name: a label.
-        max_model_len: the largest number of tokens that histograms tell apart.
-        engine: a label; place among the frontends of the engine.
-        prefix: how names begin.
+        model_name: value of the label.
+        max_model_len: largest bucket of token histograms.
+        engine: value of the label; index of this frontend.
+        prefix: prefix of the names.
 
     Attributes:
-        sleep: falling asleep and waking up.
-        weight_update: replacing weights.
+        sleep: durations of sleep and wake-up.
+        weight_update: durations of weight updates.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Metrics:
 
         rejections = Counter(
             f"{prefix}admission_rejections",
-            "Requests turned away because too much waits already.",
+            "Requests rejected because too many requests or tokens are waiting.",
             ("model_name", "reason"),
             registry=self.registry,
         )
@@ -98,24 +98,22 @@ class Metrics:
             "request_max_num_generation_tokens", "Tokens of a request's longest completion.", token_buckets
         )
         self._prefill_computed_tokens = self._histogram(
-            "request_prefill_kv_computed_tokens", "Prompt tokens that the cache did not have.", token_buckets
+            "request_prefill_kv_computed_tokens", "Prompt tokens not found in the cache.", token_buckets
         )
         self._request_preemptions = self._histogram(
             "request_num_preemptions", "Preemptions of a request.", NUM_PREEMPTIONS_BUCKETS
         )
-        self._params_max_tokens = self._histogram(
-            "request_params_max_tokens", "The max_tokens a request came with.", token_buckets
-        )
-        self._params_n = self._histogram("request_params_n", "The n a request came with.", NUM_COMPLETIONS_BUCKETS)
-        self.sleep = self._operation("sleep_mode", "Falling asleep and waking up")
+        self._params_max_tokens = self._histogram("request_params_max_tokens", "A request's max_tokens.", token_buckets)
+        self._params_n = self._histogram("request_params_n", "A request's n.", NUM_COMPLETIONS_BUCKETS)
+        self.sleep = self._operation("sleep_mode", "Sleep and wake-up operations")
         self.weight_update = self._operation("rl_weight_update", "Weight updates")
 
     def set_cache_info(self, info: EngineInfo, settings: Mapping[str, object] | None = None) -> None:
-        """Publish the cache's size as labels of ``cache_config_info``; call once, when the engine is up.
+        """Publish the cache's size as labels of ``cache_config_info``; call once, when the engine is ready.
 
         Args:
-            info: the cache as it is.
-            settings: what was asked for, by the settings' names.
+            info: the engine's description.
+            settings: cache settings, by name.
         """
         num_tokens = info.num_blocks * info.block_size
         values = {
@@ -133,27 +131,27 @@ class Metrics:
 
     @property
     def load(self) -> dict[str, float]:
-        """What balancers go by: the share of the cache in use and the number of requests that wait."""
+        """Load figures for load balancers: the share of the cache in use and the number of waiting requests."""
         return self._engine.load
 
     def record_stats(self, stats: EngineStats) -> None:
-        """Take over an engine's figures; its counters may start from zero again after a restart."""
+        """Record an engine's statistics; its counters may start from zero again after a restart."""
         self._engine.record(stats)
 
     def record_rejection(self, reason: str) -> None:
-        """A request was turned away: ``queue_full`` or ``token_limit``."""
+        """Count a rejected request: ``queue_full`` or ``token_limit``."""
         self._rejections[reason].inc()
 
     def record_request(self, num_generation_tokens: int) -> None:
-        """A request is over, all its completions included; the longest had so many tokens."""
+        """Record a request whose completions have all ended, with the longest one's number of tokens."""
         self._max_generation_tokens.observe(num_generation_tokens)
 
     def record_first_token(self, latency: float) -> None:
-        """A sequence's first token came ``latency`` seconds after its request arrived."""
+        """Record a sequence's first token, ``latency`` seconds after its request arrived."""
         self._time_to_first_token.observe(latency)
 
     def record_next_token(self, gap: float) -> None:
-        """An output came ``gap`` seconds after the sequence's previous one."""
+        """Record an output, ``gap`` seconds after the sequence's previous one."""
         self._inter_token_latency.observe(gap)
 
     def record_finished(
@@ -167,7 +165,7 @@ class Metrics:
         max_tokens: int | None,
         finished_time: float,
     ) -> None:
-        """Account for a finished sequence; times it never reached (0) are left out.
+        """Record a finished sequence; times that it never reached (0) are left out.
 
         Args:
             stats: its times, in seconds since the epoch, and counts.
@@ -213,7 +211,7 @@ class Metrics:
                 registry=registry,
                 buckets=OPERATION_BUCKETS,
             ),
-            Gauge(f"{self._prefix}{name}_operations_in_flight", f"{words} under way.", registry=registry),
+            Gauge(f"{self._prefix}{name}_operations_in_flight", f"{words} in flight.", registry=registry),
         )
 
     def _latency(self, name: str, documentation: str) -> FastHistogram:
@@ -221,14 +219,14 @@ class Metrics:
 
 
 class Operation:
-    """Something rare and long: how many are under way, and how long each took."""
+    """Metrics of a rare, long operation: number in flight, and durations."""
 
     def __init__(self, duration: Histogram, in_flight: Gauge) -> None:
         self._duration, self._in_flight = duration, in_flight
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count and time what runs inside, whether or not it succeeds."""
+        """Count and time the body, whether or not it succeeds."""
         start = time.monotonic()
         self._in_flight.inc()
         try:
@@ -239,7 +237,7 @@ class Operation:
 
 
 def one_two_five_up_to(limit: int) -> list[int]:
-    """1, 2, 5, 10, 20, 50 … as far as ``limit``; at least one of them."""
+    """1, 2, 5, 10, 20, 50 … up to ``limit``; at least one value."""
     buckets = [1]
     power = 1
     while power <= limit:

@@ -1,4 +1,4 @@
-"""Where the time of a start goes: a line in the log for each phase."""
+"""Times the phases of startup, and logs a line for each."""
 
 import logging
 import time
@@ -10,14 +10,14 @@ from octavo.telemetry.logs import with_fields
 
 
 class PhaseTimer:
-    """Times phases that follow each other, and logs each as it ends.
+    """Times consecutive phases, and logs each as it ends.
 
     Args:
-        level: of the log lines. Lines in JSON also have the phase's parts as fields.
-        clock: seconds on any steady clock.
+        level: level of the log lines. JSON lines also have the phase's values as fields.
+        clock: a monotonic clock, in seconds.
 
     Attributes:
-        phases: those that are over, in order.
+        phases: finished phases, in order.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[StartPhase]:
-        """Time what runs inside; a phase that fails is not noted."""
+        """Time the body; a phase that fails is not recorded."""
         phase = StartPhase(name)
         start = self._clock()
         yield phase
@@ -39,11 +39,11 @@ class PhaseTimer:
         self._note(phase)
 
     def add(self, name: str, seconds: float, words: str = "") -> None:
-        """Note a phase that somebody else timed, such as the imports before there was a timer."""
+        """Record a phase that was timed elsewhere, such as the imports before this timer existed."""
         self._note(StartPhase(name, seconds, words))
 
     def ready(self, words: str = "") -> float:
-        """Log the end of the start; returns the seconds since this timer was made."""
+        """Log the end of startup; returns the seconds since this timer was created."""
         total = StartPhase("ready", self._clock() - self._start, words)
         self._log(total)
         return total.seconds
@@ -60,7 +60,7 @@ class PhaseTimer:
 
 
 def process_age() -> float:
-    """Seconds since this process began: at a program's entry, what the interpreter and the imports took."""
+    """Seconds since this process started; at a program's entry point, the time of interpreter and imports."""
     import psutil
 
     return max(0.0, time.time() - psutil.Process().create_time())

@@ -1,10 +1,10 @@
-"""Progress bars for what takes long at start."""
+"""Progress bars for the long phases of startup."""
 
 import sys
 
 from tqdm import tqdm
 
-# A bar that appears at once and vanishes at once would only flicker.
+# Show no bar for phases shorter than this: it would only flicker.
 _DELAY = 1.0
 
 
@@ -12,8 +12,8 @@ def start_bar(total: int, description: str, unit: str, *, is_wanted: bool) -> tq
     """A bar on standard error that appears after a second, and only on a terminal.
 
     Args:
-        total: how many units there are.
-        is_wanted: what the setting ``use_tqdm_on_load`` says.
+        total: number of units.
+        is_wanted: the setting ``use_tqdm_on_load``.
     """
     return tqdm(
         total=total,

@@ -1,4 +1,4 @@
-"""Metrics as objects, with vLLM's names and classes: what ``LLM.get_metrics`` gives."""
+"""Metrics as objects with vLLM's names and classes, for ``LLM.get_metrics``."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Counter(Metric):
 
 @dataclass(slots=True)
 class Vector(Metric):
-    """Counters in order; kept for code that asks whether a metric is one."""
+    """An ordered list of counters; exists for ``isinstance`` checks in code written for vLLM."""
 
     values: list[int]
 
@@ -53,7 +53,7 @@ class Histogram(Metric):
 
 
 def read_metrics(registry: CollectorRegistry, prefix: str = "vllm:") -> list[Metric]:
-    """Octavo's metrics as of now, their names beginning with ``prefix``."""
+    """Octavo's current metrics; their names begin with ``prefix``."""
     found: list[Metric] = []
     for family in registry.collect():
         if family.name.startswith(PREFIX):

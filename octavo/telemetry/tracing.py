@@ -20,13 +20,13 @@ _SHUTDOWN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """What a span says of a request.
+    """The content of a request's span.
 
     Attributes:
         stats: of the sequence that ended last.
         num_generation_tokens: of all sequences.
-        finish_reason: why the last one ended.
-        headers: trace context that came with the request.
+        finish_reason: of the sequence that ended last.
+        headers: the request's trace context.
         end_time: in seconds since the epoch.
     """
 
@@ -43,12 +43,12 @@ class RequestTrace:
 
 
 class Tracer:
-    """Makes a span of every request that ends. Spans leave from a thread of their own, so nobody waits for them.
+    """Exports a span for every finished request, on a thread of its own, so that requests never wait for it.
 
     Args:
         endpoint: the collector's URL. The protocol is gRPC, or HTTP if the URL has a path, as in
             ``http://collector:4318/v1/traces``; ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`` overrides that.
-        exporter: where spans go instead.
+        exporter: replaces the exporter for ``endpoint``.
 
     Raises:
         ConfigError: the packages are not installed, or the protocol is unknown.
@@ -77,7 +77,7 @@ class Tracer:
         self._kind = SpanKind.SERVER
 
     def record(self, trace: RequestTrace) -> None:
-        """A request is over."""
+        """Export the span of a finished request."""
         context = self._propagator.extract(dict(trace.headers))
         start = trace.stats.arrival_time
         span = self._tracer.start_span("llm_request", context, self._kind, _attributes(trace), start_time=_ns(start))
@@ -88,12 +88,12 @@ class Tracer:
         span.end(_ns(trace.end_time))
 
     def shutdown(self) -> None:
-        """Send what is left, if that does not take long."""
+        """Send the remaining spans, within a short time limit."""
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(_SHUTDOWN_SECONDS)
         if sending.is_alive():
-            self._exporter.shutdown()  # else it would try again and again
+            self._exporter.shutdown()  # otherwise it would keep retrying
             sending.join(_SHUTDOWN_SECONDS)
 
 
@@ -113,7 +113,7 @@ def _exporter(endpoint: str) -> "SpanExporter":
 
 
 def _attributes(trace: RequestTrace) -> dict[str, str | int | float]:
-    """Under the names that vLLM's traces have; times the request never reached are left out."""
+    """Span attributes, with the names of vLLM's traces; times that the request never reached are left out."""
     stats = trace.stats
     found: dict[str, str | int | float | None] = {
         "gen_ai.request.id": trace.request_id,

@@ -1,4 +1,4 @@
-"""Chat templates: a conversation to one text, with Jinja in a sandbox, within limits of time and size.
+"""Renders chat templates: a conversation becomes one text, with Jinja in a sandbox and limits on time and size.
 
 The environment is the one templates are written for (Hugging Face's ``apply_chat_template``): blocks are trimmed,
 ``raise_exception``, ``strftime_now`` and ``tojson`` exist, ``{% break %}`` and ``{% generation %}`` are known.
@@ -33,9 +33,9 @@ class CompiledTemplate:
     """A template ready to render.
 
     Attributes:
-        takes_content_parts: it loops over a message's ``content``, so it understands lists of parts.
-        takes_content_text: it takes a message's ``content`` as a string, always or after a look at its type.
-        takes_tools: it looks at ``tools``; else a model never learns of them.
+        takes_content_parts: it loops over a message's ``content``, so it accepts lists of parts.
+        takes_content_text: it accepts a message's ``content`` as a string, always or after checking its type.
+        takes_tools: it uses ``tools``; otherwise the model never sees them.
     """
 
     template: jinja2.Template
@@ -58,9 +58,9 @@ def render_chat(
     Args:
         template: the template's text.
         messages: each with ``role`` and ``content``.
-        values: what else the template can see, such as ``tools`` and ``bos_token``.
+        values: further variables of the template, such as ``tools`` and ``bos_token``.
         add_generation_prompt: end with the header of the assistant's turn.
-        continue_final_message: cut the text right behind the last message's content.
+        continue_final_message: cut the text right after the last message's content.
         max_seconds: time after which rendering is given up.
 
     Raises:
@@ -89,7 +89,7 @@ def render_chat(
 
 @lru_cache(CACHED_TEMPLATES)
 def compile_template(template: str) -> CompiledTemplate:
-    """Parse ``template`` and put the clock into its loops; the last few results are kept.
+    """Parse ``template`` and add time checks to its loops; the last few results are cached.
 
     Raises:
         ChatTemplateError: it is too long or not valid Jinja.
@@ -177,7 +177,7 @@ def _environment() -> _LimitedEnvironment:
 
 
 def _insert_checks(tree: nodes.Template) -> None:
-    """Let every loop pass and macro call look at the clock, and ``~`` measure what it joins."""
+    """Add a time check to every loop iteration and macro call, and a length check to ``~``."""
     for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
         assert isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock))
         clock = nodes.Filter(nodes.Const(None), _TICK, [], [], None, None)
@@ -215,7 +215,7 @@ def _is_content(node: nodes.Node | None, aliases: set[str]) -> bool:
 
 
 def _with_open_end(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with a mark behind the last one's text."""
+    """The messages with a marker after the last one's text."""
     if not messages:
         raise ChatTemplateError("continue_final_message needs a message to continue.", "messages")
     *others, last = messages
@@ -239,7 +239,7 @@ def _cut_at_open_end(text: str, last: Mapping[str, Any]) -> str:
             f"The chat template leaves out the last message (role {last.get('role')!r}), so it cannot be continued.",
             "continue_final_message",
         )
-    # A template that trims contents has cut the mark's own trailing space: then the message's must go as well.
+    # A template that trims contents has removed the marker's trailing space: then remove the message's as well.
     is_trimmed = not text.startswith(_OPEN_END, end)
     return text[:end].rstrip() if is_trimmed else text[:end]
 

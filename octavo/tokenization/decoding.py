@@ -30,13 +30,13 @@ def byte_alphabet() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class DecodingScheme:
-    """What has to be known to turn tokens into text without the tokenizer's own decoder.
+    """How to turn tokens into text without the tokenizer's own decoder.
 
     Attributes:
         is_byte_level: tokens spell bytes in :func:`byte_alphabet`.
         has_byte_tokens: tokens ``<0xNN>`` stand for one byte each.
-        replacements: substrings of tokens and what they stand for, such as ``▁`` and a space.
-        num_stripped: spaces taken from the front of a text that has nothing before it.
+        replacements: substrings of tokens and their meaning, such as ``▁`` for a space.
+        num_stripped: number of leading spaces stripped at the beginning of a text.
         errors: codec error handler for bytes that are not UTF-8.
     """
 

@@ -1,4 +1,4 @@
-"""The GGUF container: metadata and the table of tensors, read without trusting a byte of it.
+"""Reads the header of GGUF files: metadata and the table of tensors. The file is untrusted, so everything is checked.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -16,8 +16,8 @@ from typing import Any, overload
 
 from octavo.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
 
-# The largest headers in use (262,144 tokens, half a million merges) have 20 MB. What a header may claim is bounded by
-# these before it is believed, so that a damaged file costs little memory and time.
+# Limits on the counts and lengths that a header may claim, so that a damaged file costs little memory and time. The
+# largest headers in use (262,144 tokens, half a million merges) have 20 MB.
 _MAX_HEADER = 128 << 20
 _MAX_ARRAY = 1 << 23
 _MAX_KEYS = 1 << 16
@@ -46,13 +46,13 @@ slow to import."""
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """Where one tensor lies.
+    """A tensor's place in a file.
 
     Attributes:
-        shape: as numpy and torch count, the slowest dimension first.
+        shape: in NumPy's order, the slowest dimension first.
         type_id: ggml's number of the type.
-        type_name: its name, such as ``Q4_1``.
-        offset: of its first byte in the file.
+        type_name: the type's name, such as ``Q4_1``.
+        offset: offset of its first byte in the file.
         num_bytes: its size.
     """
 
@@ -75,7 +75,7 @@ class GGUFFile:
     Attributes:
         path: the file.
         metadata: key → value; arrays are lists, those of strings :class:`Strings`.
-        tensors: name → place.
+        tensors: name → place in the file.
     """
 
     def __init__(self, path: Path, metadata: dict[str, Any], tensors: dict[str, GGUFTensor]) -> None:
@@ -89,7 +89,7 @@ class GGUFFile:
 
         Raises:
             ModelNotFoundError: there is no such file.
-            UnsupportedModelError: it is no GGUF file, or of a version or tensor type that is not known.
+            UnsupportedModelError: it is not a GGUF file, or has an unknown version or tensor type.
             WeightsError: it is truncated or its header contradicts itself.
         """
         try:
@@ -145,7 +145,7 @@ class Strings(Sequence[str]):
 
 
 class _Reader:
-    """Walks through a header once, from front to back."""
+    """Parses a header sequentially."""
 
     def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
         self._path = path
@@ -204,7 +204,7 @@ class _Reader:
         return self._data[start : self._at]
 
     def _name(self) -> str:
-        """A key or a tensor's name; what no writer would write must not get into messages either."""
+        """Read a key or a tensor's name; implausible ones are rejected, so that they do not get into messages."""
         raw = self._bytes()
         if len(raw) > _MAX_NAME:
             raise self._corrupted(f"a name in its header has {len(raw)} bytes")
@@ -224,7 +224,7 @@ class _Reader:
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind == _STRING:
-            # A value need not be UTF-8: tokens of some vocabularies are not.
+            # Values need not be UTF-8: tokens of some vocabularies are not.
             return self._bytes().decode("utf-8", "replace")
         if kind == _ARRAY:
             return self._array(depth)
@@ -252,7 +252,7 @@ class _Reader:
         return list(values)
 
     def _strings(self, count: int) -> "Strings":
-        """The body of an array of strings: most of a header, so only its end is looked for."""
+        """Skip the body of an array of strings, which is most of a header; it is decoded when somebody reads it."""
         data, at, limit, length_at = self._data, self._at, self._limit, _U64.unpack_from
         start = at
         for _ in range(count):

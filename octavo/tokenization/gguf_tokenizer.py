@@ -1,6 +1,6 @@
-"""Build a tokenizer from the metadata of a GGUF file.
+"""Builds a tokenizer from the metadata of a GGUF file.
 
-A GGUF file carries a vocabulary, not a tokenizer: how text is normalised and split beforehand is a name
+A GGUF file contains a vocabulary, not a tokenizer: normalisation and pre-tokenisation are given by a name
 (``tokenizer.ggml.pre``) that every reader has to know. The names and their meaning are llama.cpp's.
 """
 
@@ -44,13 +44,13 @@ class _TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Splitting:
-    """How byte-level BPE prepares text.
+    """The pre-tokenisation of byte-level BPE.
 
     Attributes:
-        pattern: what a word is; None is GPT-2's own pattern.
-        splits_digits: every digit stands alone.
-        composes: characters are composed first (NFC).
-        ignores_merges: a word that is a token is taken whole.
+        pattern: regex of a word; None is GPT-2's.
+        splits_digits: every digit is a word.
+        composes: normalise to NFC first.
+        ignores_merges: a word that is in the vocabulary is one token, whatever the merges.
         adds_bos: texts begin with the bos token, unless the file says otherwise.
     """
 
@@ -89,7 +89,7 @@ _SPLITTINGS: dict[str, _Splitting] = {
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that the metadata of a GGUF file describes.
+    """Build the tokenizer described by a GGUF file's metadata.
 
     Args:
         metadata: the file's keys and values.
@@ -190,10 +190,10 @@ def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Back
 
 
 def _merges_from_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """Every way to put a token together from two others, those that make the best-scored token first.
+    """All pairs of tokens that concatenate to a token, ordered by that token's score, best first.
 
-    SentencePiece merges whatever neighbours make the token of the highest score; a list of merges in that order makes
-    rank-based BPE do the same. Only normal tokens come about by merging.
+    SentencePiece merges the neighbours that form the token with the highest score; rank-based BPE does the same with
+    merges in this order. Only normal tokens are formed by merging.
     """
     normal = [vocabulary.tokens[token_id] for token_id in vocabulary.ids(_TokenType.NORMAL)]
     scores = (
@@ -211,7 +211,7 @@ def _merges_from_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
 
 
 def _add_whole_tokens(backend: Backend, vocabulary: _Vocabulary) -> None:
-    """Let tokens that never come about by merging be found in the text itself, the longest first."""
+    """Match tokens that merging never forms directly in the text, longest first."""
     control = vocabulary.ids(_TokenType.CONTROL)
     backend.add_special_tokens([AddedToken(vocabulary.tokens[i], normalized=False, special=True) for i in control])
     defined = vocabulary.ids(_TokenType.USER_DEFINED)
@@ -231,7 +231,7 @@ def _add_begin_and_end(
 
 
 def set_begin_and_end(backend: Backend, bos: str | None, eos: str | None) -> None:
-    """Let texts encoded with special tokens begin with ``bos`` and end with ``eos``, where given."""
+    """Add ``bos`` and ``eos``, if given, around texts that are encoded with special tokens."""
     around = {token: backend.token_to_id(token) for token in (bos, eos) if token is not None}
     template = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
     if around:
@@ -251,7 +251,7 @@ def _list_of(kind: type[_T], metadata: Mapping[str, Any], name: str) -> list[_T]
     """An array of the metadata, empty if there is none.
 
     Raises:
-        UnsupportedModelError: it is no array, or holds something else than ``kind``.
+        UnsupportedModelError: it is not an array of ``kind``.
     """
     values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:

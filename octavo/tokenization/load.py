@@ -1,7 +1,7 @@
-"""Find out where a model's tokenizer is described, and build it.
+"""Loads a model's tokenizer.
 
-A Hugging Face folder describes it in ``tokenizer.json`` (splitting and merging) and ``tokenizer_config.json`` (roles
-of tokens, chat template), with older or optional files beside them; a GGUF file in its metadata.
+A Hugging Face folder describes it in ``tokenizer.json`` (splitting and merging) and ``tokenizer_config.json`` (special
+tokens, chat template), with older or optional files; a GGUF file in its metadata.
 """
 
 import json
@@ -15,7 +15,7 @@ from octavo.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
 from octavo.tokenization.gguf_tokenizer import set_begin_and_end, tokenizer_from_gguf
 from octavo.tokenization.tokenizer import SPECIAL_TOKEN_NAMES, SpecialTokens, Tokenizer
 
-# These classes put bos and eos around a text as their configuration says, whatever tokenizer.json says.
+# These classes add bos and eos as their configuration says, regardless of tokenizer.json.
 _CONFIGURED_BEGIN_AND_END = ("Llama", "CodeLlama", "Gemma", "Cohere")
 _OLDER_FILES = ("tokenizer.model", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
@@ -28,8 +28,8 @@ def load_tokenizer(path: Path, *, chat_template: str | None = None) -> Tokenizer
         chat_template: replaces the model's own: the template, or the path of a file with it.
 
     Raises:
-        ModelNotFoundError: nothing lies there.
-        UnsupportedModelError: there is no tokenizer, or one that cannot be used.
+        ModelNotFoundError: the path does not exist.
+        UnsupportedModelError: there is no tokenizer, or an unsupported one.
         ConfigError: ``chat_template`` is neither a template nor a file.
     """
     if path.is_dir():
@@ -44,7 +44,7 @@ def load_tokenizer(path: Path, *, chat_template: str | None = None) -> Tokenizer
 
 
 def read_chat_template(template_or_path: str) -> str:
-    """The template itself, read from a file if ``template_or_path`` names one.
+    """The template's text, read from a file if ``template_or_path`` names one.
 
     Raises:
         ConfigError: it is neither.
@@ -87,7 +87,7 @@ def _backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _converted_backend(folder: Path) -> tokenizers.Tokenizer:
-    """Let transformers build a fast tokenizer from older files."""
+    """Build a fast tokenizer from older files with transformers."""
     if not any((folder / name).is_file() for name in _OLDER_FILES):
         raise UnsupportedModelError(f"{folder} has no tokenizer: no tokenizer.json nor {', '.join(_OLDER_FILES)}.")
     from transformers import AutoTokenizer
@@ -155,7 +155,7 @@ def _configure_begin_and_end(
 
 
 def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Name → template. A ``chat_template.jinja`` wins over the other places a template can stand in."""
+    """Name → template. A ``chat_template.jinja`` takes precedence over other places."""
     templates: dict[str, str] = {}
     for source in (config, _read_json(folder / "chat_template.json")):
         match source.get("chat_template"):

@@ -1,8 +1,8 @@
-"""What keeps a chat template within its time and memory, whoever wrote it.
+"""Limits the time and memory of chat templates, which may be malicious.
 
-Jinja's sandbox keeps a template away from Python's internals, but not from looping for hours or from building a
-string of a terabyte. Here every loop pass, call, filter and operator looks at the clock, and whatever could make a
-value grow is measured before it is computed.
+Jinja's sandbox protects Python's internals, but does not prevent a template from looping for hours or building a
+string of a terabyte. Here every loop iteration, call, filter and operator checks the clock, and the size of every
+value that could grow is checked before it is computed.
 """
 
 import re
@@ -24,7 +24,7 @@ MAX_COUNT = 100_000
 _WIDE_PERCENT_FORMAT = re.compile(r"%[^A-Za-z%]*(\*|\d{6,})")
 _WIDE_BRACE_FORMAT = re.compile(r"\{[^{}]*:[^{}]*(\{|\d{6,})")
 
-# Filters that hand on the elements of their value or count them; the others turn the whole value into text.
+# Filters that iterate over or count their value's elements; all others convert the whole value to text.
 _STRUCTURAL_FILTERS = frozenset(
     {
         "abs",
@@ -62,7 +62,7 @@ _STRUCTURAL_FILTERS = frozenset(
 
 @dataclass(slots=True)
 class _Budget:
-    """What one rendering may still use: time until ``deadline``, ``num_characters`` of new text in total."""
+    """The remaining budget of a rendering: time until ``deadline``, ``num_characters`` of new text in total."""
 
     deadline: float
     num_characters: int
@@ -72,12 +72,12 @@ _budget: ContextVar[_Budget] = ContextVar("chat_template_budget")
 
 
 class TemplateLimitError(SecurityError):
-    """A template ran past its limits; the message says which."""
+    """A template exceeded a limit, which the message names."""
 
 
 @contextmanager
 def budget(seconds: float) -> Iterator[None]:
-    """Let the functions here raise once ``seconds`` have passed or too much text was made."""
+    """A context in which the functions here raise after ``seconds``, or once too much text was created."""
     token = _budget.set(_Budget(time.monotonic() + seconds, MAX_TOTAL_LENGTH))
     try:
         yield
@@ -86,14 +86,14 @@ def budget(seconds: float) -> Iterator[None]:
 
 
 def tick(value: Any = None) -> Any:
-    """Return ``value``, or raise if the time is up."""
+    """Return ``value``; raise if the time is up."""
     if time.monotonic() > _budget.get().deadline:
         raise TemplateLimitError("it took too long")
     return value
 
 
 def check_length(length: int) -> None:
-    """Refuse to build a text or list of ``length`` elements if that is too long, by itself or with all before it."""
+    """Raise if a text or list of ``length`` elements is too long, by itself or together with all before it."""
     budget = _budget.get()
     if length > MAX_TEXT_LENGTH or length > budget.num_characters:
         raise TemplateLimitError("it made a text or list that is too long")
@@ -101,7 +101,7 @@ def check_length(length: int) -> None:
 
 
 def check_printable(value: Any) -> Any:
-    """Return ``value``, which is about to be turned into text, unless that text would be too long."""
+    """Return ``value``, which is about to be converted to text; raise if the text would be too long."""
     tick()
     if isinstance(value, (list, tuple, dict, set)):
         check_length(_measure(value, 0))
@@ -111,7 +111,7 @@ def check_printable(value: Any) -> Any:
 
 
 def checked_concat(parts: Iterable[str]) -> str:
-    """Join ``parts``, unless the result would be too long."""
+    """Join ``parts``; raise if the result would be too long."""
     kept: list[str] = []
     length = 0
     for part in parts:
@@ -124,12 +124,12 @@ def checked_concat(parts: Iterable[str]) -> str:
 
 
 def concat_values(values: Iterable[Any]) -> str:
-    """Join ``values`` as text: what the template operator ``~`` does."""
+    """Join ``values`` as text: the template operator ``~``."""
     return checked_concat(str(check_printable(value)) for value in values)
 
 
 def check_binary_operation(operator: str, left: Any, right: Any) -> None:
-    """Refuse ``left operator right`` if its result would be too large."""
+    """Raise if the result of ``left operator right`` would be too large."""
     tick()
     if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
         check_length(len(left) + len(right))
@@ -144,13 +144,13 @@ def check_binary_operation(operator: str, left: Any, right: Any) -> None:
 
 
 def check_format(text: str) -> None:
-    """Refuse a format, of either of Python's kinds, with a width that is large or taken from a value."""
+    """Raise for a format string (either of Python's kinds) with a large width, or one taken from a value."""
     if _WIDE_PERCENT_FORMAT.search(text) or _WIDE_BRACE_FORMAT.search(text):
         raise TemplateLimitError("it used a format of unlimited width")
 
 
 def guarded_method(method: Callable[..., Any]) -> Callable[..., Any]:
-    """``method`` of a template's value; for methods of strings, one that checks how long the result would be."""
+    """``method`` of a template's value; string methods are wrapped to check the length of the result."""
     owner = getattr(method, "__self__", None)
     if not isinstance(owner, str):
         return method
@@ -166,7 +166,7 @@ def guarded_method(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Filter ``function`` with the clock and its arguments checked before it runs."""
+    """Wrap the filter ``function`` to check the clock and its arguments before it runs."""
     num_leading = 1 if hasattr(function, "jinja_pass_arg") else 0
     estimate = _ESTIMATES.get(name)
     makes_text = name not in _STRUCTURAL_FILTERS
@@ -215,7 +215,7 @@ def _measured(values: Iterator[Any]) -> Iterator[Any]:
 
 
 def _measure(value: Any, total: int) -> int:
-    """A lower bound of the length of ``str(value)`` added to ``total``; raises as soon as it is too long."""
+    """``total`` plus a lower bound of the length of ``str(value)``; raises as soon as it is too long."""
     if isinstance(value, str):
         total += len(value)
     elif isinstance(value, Mapping):

@@ -20,11 +20,11 @@ SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The tokens that have a role, as text.
+    """Special tokens, as text.
 
     Attributes:
         named: role (``bos_token``, ``eos_token``…) → token; chat templates see them under these names.
-        others: further tokens that are left out of texts.
+        others: further tokens that ``skip_special_tokens`` leaves out of texts.
     """
 
     named: Mapping[str, str] = field(default_factory=dict)
@@ -32,11 +32,11 @@ class SpecialTokens:
 
 
 class Tokenizer:
-    """One model's tokenizer; every method may be called from any thread.
+    """One model's tokenizer; thread-safe.
 
     Args:
-        backend: what splits and merges.
-        special_tokens: tokens with a role; those that are in the vocabulary count as special from now on.
+        backend: the ``tokenizers`` object that splits and merges.
+        special_tokens: tokens with a role; those in the vocabulary become special.
         chat_templates: name → template; the one called ``default`` is used unless another is asked for.
     """
 
@@ -67,10 +67,10 @@ class Tokenizer:
         return self.vocab_size
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``. Other threads run meanwhile.
+        """Token ids of ``text``; releases the GIL.
 
         Raises:
-            InvalidRequestError: the text holds lone surrogates, which are not Unicode text.
+            InvalidRequestError: the text contains lone surrogates, which are not valid Unicode.
         """
         if len(text) >= PARALLEL_ENCODE_LENGTH:
             return self.encode_batch([text], add_special_tokens)[0]
@@ -88,10 +88,10 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of ``ids``; ids outside of the vocabulary are passed over.
+        """The text of ``ids``; ids outside the vocabulary are skipped.
 
-        Bytes that are not UTF-8 become U+FFFD. This is the tokenizer's own decoding but for one case: when
-        SentencePiece byte tokens spell valid characters right before or after invalid bytes, the characters stay.
+        Invalid UTF-8 becomes U+FFFD. This equals the tokenizer's own decoding with one exception: if SentencePiece byte
+        tokens spell valid characters right before or after invalid bytes, the characters are kept.
         """
         if self.scheme is None:
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
@@ -103,19 +103,19 @@ class Tokenizer:
         return strip_front(text, self.scheme.num_stripped)
 
     def byte_table(self, skip_special_tokens: bool) -> Mapping[int, bytes]:
-        """Token id → the bytes of its text (none for special tokens, if they are to be skipped); total over int."""
+        """Token id → the bytes of its text (empty for skipped special tokens); defined for every int."""
         return self._bytes_without_special if skip_special_tokens else self._bytes_with_special
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token's text, special tokens included; empty for an id outside of the vocabulary."""
+        """The bytes of one token's text, special tokens included; empty for an id outside the vocabulary."""
         return self._bytes_with_special[token_id]
 
     def token_text(self, token_id: int) -> str:
-        """How one token reads by itself: its leading space is kept, bytes that are not UTF-8 become U+FFFD."""
+        """One token's text: its leading space is kept, invalid UTF-8 becomes U+FFFD."""
         return str(self._bytes_with_special[token_id], "utf-8", "replace")
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
-        """Tokens as the vocabulary spells them; None for an id outside of it."""
+        """Tokens as spelled in the vocabulary; None for an id outside it."""
         return [self.backend.id_to_token(token_id) if token_id >= 0 else None for token_id in ids]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int | None]:
@@ -128,17 +128,17 @@ class Tokenizer:
 
     @cached_property
     def max_token_length(self) -> int:
-        """Length of the longest token, in characters: what ``n`` tokens can hold at most is ``n`` times this."""
+        """Length of the longest token in characters; ``n`` tokens have at most ``n`` times as many."""
         return max(map(len, self.get_vocab()), default=1)
 
     @cached_property
     def frame(self) -> Frame:
-        """What stands around a text that is encoded with special tokens."""
+        """The special tokens around a text."""
         return Frame.of(self.backend, 1)
 
     @cached_property
     def pair_frame(self) -> Frame:
-        """The same for two texts that are encoded together."""
+        """The special tokens around a pair of texts."""
         return Frame.of(self.backend, 2)
 
     def _special(self, name: str) -> str | None:
@@ -150,7 +150,7 @@ class Tokenizer:
 
     @property
     def bos_token(self) -> str | None:
-        """The token that begins a text, if there is one."""
+        """The beginning-of-sequence token, if there is one."""
         return self._special("bos_token")
 
     @property
@@ -160,7 +160,7 @@ class Tokenizer:
 
     @property
     def eos_token(self) -> str | None:
-        """The token that ends a text, if there is one."""
+        """The end-of-sequence token, if there is one."""
         return self._special("eos_token")
 
     @property
@@ -170,7 +170,7 @@ class Tokenizer:
 
     @property
     def pad_token(self) -> str | None:
-        """The token that fills up batches, if there is one."""
+        """The padding token, if there is one."""
         return self._special("pad_token")
 
     @property
@@ -180,7 +180,7 @@ class Tokenizer:
 
     @property
     def unk_token(self) -> str | None:
-        """The token for what cannot be spelled, if there is one."""
+        """The unknown token, if there is one."""
         return self._special("unk_token")
 
     @property
@@ -190,7 +190,7 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """The chat template that is used unless another is asked for."""
+        """The default chat template."""
         return self.chat_templates.get("default")
 
     def select_chat_template(self, wanted: str | None = None, *, with_tools: bool = False) -> str:
@@ -222,7 +222,7 @@ class Tokenizer:
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
-        """Write a conversation as one prompt: token ids, or the text if ``tokenize`` is false.
+        """Render a conversation as one prompt: token ids, or the text if ``tokenize`` is false.
 
         Args:
             messages: each with ``role`` and ``content``.
@@ -249,7 +249,7 @@ class Tokenizer:
 
 
 class _TokenBytes(dict[int, bytes]):
-    """Token id → bytes, filled as tokens are met: a whole vocabulary would take a good part of a second."""
+    """Token id → bytes, filled on demand: a whole vocabulary takes a good part of a second."""
 
     def __init__(self, backend: tokenizers.Tokenizer, scheme: DecodingScheme | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A vocabulary as bytes, for what works on tokens without text: grammars.
+"""A vocabulary as bytes, for grammars.
 
 The engine process has no tokenizer; :func:`load_vocabulary` reads one from the model's files when it is first needed.
 """
@@ -12,11 +12,11 @@ from octavo.tokenization.load import load_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What every token id spells.
+    """The bytes of every token id.
 
     Attributes:
-        token_bytes: by id, as many as the model has logits; empty for ids that the tokenizer does not know.
-        special_ids: tokens that are no text, such as those that end it or divide turns; their bytes are their names.
+        token_bytes: by id, one per logit of the model; empty for ids that the tokenizer does not know.
+        special_ids: tokens that are not text, such as end tokens and turn separators; their bytes are their names.
         eos_ids: tokens that end a text.
         encode: token ids of a text, without special tokens.
     """
@@ -38,7 +38,7 @@ class Vocabulary:
 
 
 def load_vocabulary(path: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> Vocabulary:
-    """The vocabulary of a Hugging Face folder or a GGUF file.
+    """Load the vocabulary of a Hugging Face folder or a GGUF file.
 
     Args:
         path: the folder or the file.
@@ -46,7 +46,7 @@ def load_vocabulary(path: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> Vo
         eos_ids: tokens that end a text.
 
     Raises:
-        OctavoError: there is no tokenizer, or one that cannot be used.
+        OctavoError: there is no tokenizer, or an unsupported one.
     """
     tokenizer = load_tokenizer(path)
     spelled = tokenizer.byte_table(skip_special_tokens=False)

@@ -32,10 +32,10 @@ def test_overlapping_kernels_are_counted_once() -> None:
     by_name = {kernel.name: kernel for kernel in summary.kernels}
     assert set(by_name) == {"a_norm", "linear 4×2×1", "inside_another"}
     product = by_name["linear 4×2×1"]
-    assert (product.count, product.group) == (2, "products")
+    assert (product.count, product.group) == (2, "GEMM")
     assert product.total == pytest.approx(25e-6)
     assert product.own == pytest.approx(20e-6)
-    assert summary.groups() == pytest.approx({"products": 20e-6, "norms": 10e-6, "other": 0.0})
+    assert summary.groups() == pytest.approx({"GEMM": 20e-6, "norms": 10e-6, "other": 0.0})
 
 
 def test_operators_are_counted_without_what_they_call() -> None:
@@ -56,7 +56,7 @@ def test_operators_are_counted_without_what_they_call() -> None:
     ("name", "group"),
     [
         ("_decode_kernel", "attention"),
-        ("nvjet_tst_128x64_64x6_2x1_v_bz_TNN", "products"),
+        ("nvjet_tst_128x64_64x6_2x1_v_bz_TNN", "GEMM"),
         ("_add_rms_norm_kernel", "norms"),
         ("_qk_rope_store_kernel", "rotation"),
         ("_prepare_inputs_kernel", "inputs"),

@@ -39,9 +39,9 @@ PROFILE = {
     "plain_seconds": 0.008,
     "wall_seconds": 0.01,
     "busy_seconds": 0.008,
-    "groups": [{"name": "products", "seconds": 0.006}, {"name": "attention", "seconds": 0.002}],
+    "groups": [{"name": "GEMM", "seconds": 0.006}, {"name": "attention", "seconds": 0.002}],
     "kernels": [
-        {"name": "linear", "group": "products", "count": 4, "total_seconds": 0.006, "own_seconds": 0.006},
+        {"name": "linear", "group": "GEMM", "count": 4, "total_seconds": 0.006, "own_seconds": 0.006},
         {"name": "attend", "group": "attention", "count": 2, "total_seconds": 0.003, "own_seconds": 0.002},
     ],
 }
@@ -70,7 +70,7 @@ def test_ratios_are_above_one_where_ours_is_better() -> None:
 def test_a_profile_as_tables() -> None:
     text = render(PROFILE, is_markdown=False)
     rows = [line.split() for line in text.splitlines()]
-    assert ["products", "3,000", "60%"] in rows
+    assert ["GEMM", "3,000", "60%"] in rows
     assert ["gaps", "1,000", "20%"] in rows
     assert ["attend", "1.00", "1,500", "1,500", "20%"] in rows
 

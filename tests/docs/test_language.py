@@ -10,14 +10,16 @@ DOCS = ROOT / "docs"
 CONTRIBUTORS = {"adding-a-model.md", "architecture.md", "contributing.md", "design.md", "performance.md", "status.md"}
 LISTS = {"configuration.md", "differences.md", "index.md"}
 GUIDES = sorted(path for path in DOCS.glob("*.md") if path.name not in CONTRIBUTORS | LISTS)
+PROSE = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 ODD = re.compile(
-    r"\b(calls of tools|in words|tokens a second|the house|floors|cellar|faces|thoughts|refused in)\b",
+    r"\b(calls of tools|in words|(?:tokens|requests|bytes) a second|house|floors|cellar|faces|thoughts|refuse[sd]?"
+    r"|products?)\b",
     re.IGNORECASE,
 )
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
-def test_guides_use_the_terms_of_the_field(page: Path) -> None:
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_pages_use_the_terms_of_the_field(page: Path) -> None:
     prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert ODD.findall(prose) == []
 

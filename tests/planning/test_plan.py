@@ -68,7 +68,7 @@ class TestDefaults:
     def test_what_the_model_was_made_for(self) -> None:
         plan = plan_for()
         assert plan.max_model_len == 512
-        assert reason(plan, "max_model_len") == "512: what the model was made for"
+        assert reason(plan, "max_model_len") == "512: the model's context length"
 
     def test_every_setting_as_given(self) -> None:
         plan = plan_for(
@@ -267,7 +267,7 @@ class TestRefusals:
 def test_a_length_not_set_shrinks_to_the_cache_and_says_so() -> None:
     plan = plan_for(num_gpu_blocks_override=10)
     assert plan.max_model_len == 144
-    assert reason(plan, "max_model_len") == "144: what the cache holds; the model was made for 512"
+    assert reason(plan, "max_model_len") == "144: the longest that fits the cache; the model's context length is 512"
 
 
 @settings(max_examples=150)

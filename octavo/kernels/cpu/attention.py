@@ -1,10 +1,10 @@
 """Paged attention on the CPU.
 
-Blocks are gathered into one run per head; grouped query heads are packed as if they were several queries of
+Blocks are gathered into one contiguous run per head; the query heads of a group become several queries of
 their key head. Requests with one new token run together, in groups of similar length, through PyTorch's fused
-attention. Longer chunks run one request at a time as batched matrix products, a tile of queries at a time, so that
-no tile computes scores that the causal mask hides: for 512 tokens on 2 cores of a Zen 4 half the time of PyTorch's
-fused attention. Scores and softmax are float32, whatever the model's type: rounding large scores to bfloat16 changes
+attention. Longer chunks run one request at a time as batched GEMMs over tiles of queries, so that
+no tile computes scores that the causal mask hides: 512 tokens on 2 Zen 4 cores take half the time of PyTorch's
+fused attention. Scores and softmax are float32 whatever the model's type: rounding large scores to bfloat16 changes
 answers.
 """
 
@@ -18,7 +18,7 @@ from octavo.kernels.attention import AttentionInputs, AttentionSpec, ComposedAtt
 
 _MAX_TILE = 128
 _MAX_SCORES = 1 << 24
-"""Scores of all heads that exist at a time: 64 MiB."""
+"""Maximum number of scores, over all heads, that are in memory at a time: 64 MiB."""
 
 
 @dataclass(slots=True)
@@ -59,8 +59,8 @@ class CpuAttentionPlan:
 
     Attributes:
         num_tokens: T.
-        store_rows: ``[T · Hkv]`` int64, where each new key goes in a cache seen as ``[blocks · Hkv · block_size, D]``.
-        masks: those made so far, by the shape of the tile.
+        store_rows: ``[T · Hkv]`` int64, row of each new key in the cache viewed as ``[blocks · Hkv · block_size, D]``.
+        masks: cached tile masks, by the shape of the tile.
     """
 
     num_tokens: int
@@ -89,7 +89,7 @@ class CpuAttentionPlan:
 
 
 class CpuAttention(ComposedAttention):
-    """Gathers a request's blocks and multiplies."""
+    """Gathers a request's blocks, then computes attention over them."""
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> CpuAttentionPlan:
         inputs = replace(inputs, block_tables=inputs.block_tables[inputs.slots])
@@ -149,7 +149,7 @@ def _first_block(inputs: AttentionInputs, row: int) -> int:
 def _plan_decodes(
     inputs: AttentionInputs, rows: list[int], starts: list[int], dtype: torch.dtype
 ) -> list[_DecodeGroup]:
-    """Group rows whose gathered lengths lie within a factor of two, so that padding at most doubles the work."""
+    """Group rows whose gathered lengths are within a factor of two, so that padding at most doubles the work."""
     by_magnitude: dict[int, list[int]] = {}
     for row in rows:
         num_blocks = -(-inputs.seq_lens[row] // inputs.block_size) - _first_block(inputs, row)
@@ -170,8 +170,8 @@ def _plan_decode_group(
     first = torch.tensor(firsts)
     index = first[:, None] + torch.arange(width)
     lengths = torch.tensor([inputs.seq_lens[row] for row in rows])
-    # Rows shorter than the group's widest gather block 0, which nobody writes. What stands in their tables may hold
-    # another request's values, and masking does not help against one that is not a number: 0 · NaN is NaN.
+    # Past their end, shorter rows gather block 0, which is never written. The entries in their tables may point to
+    # another request's blocks, and a mask does not protect against NaN there: 0 · NaN is NaN.
     is_past_end = index * size >= lengths[:, None]
     index.clamp_(max=inputs.block_tables.shape[1] - 1)
     blocks = inputs.block_tables[torch.tensor(rows)[:, None], index].masked_fill_(is_past_end, 0)
@@ -227,7 +227,7 @@ def _attend_decodes(q: torch.Tensor, kv_cache: torch.Tensor, group: _DecodeGroup
 def _attend_decodes_capped(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: _DecodeGroup, spec: AttentionSpec
 ) -> torch.Tensor:
-    """The same with capped scores, which PyTorch's fused attention does not know."""
+    """The same with capped scores, which PyTorch's fused attention does not support."""
     scores = _scores(q.reshape(len(keys), -1, spec.head_dim), keys, spec)
     if group.mask is not None:
         scores.view(group.num_rows, 1, spec.num_heads, -1).add_(group.mask)

@@ -13,9 +13,9 @@ from octavo.kernels import basic
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm; see :func:`octavo.kernels.basic.rms_norm`.
 
-    A row followed by its negative has mean 0, and its variance is the row's mean square: PyTorch's fused layer norm
-    of that is the norm wanted, where its own RMS norm is a dozen operations on a CPU (42 µs a call in a decode step
-    of SmolLM2, this takes a third).
+    A row concatenated with its negative has mean 0, and its variance is the row's mean square, so PyTorch's fused layer
+    norm of it is the RMS norm of the row. PyTorch's own RMS norm is a dozen operations on a CPU (42 µs per call in a
+    decode step of SmolLM2; this takes a third).
     """
     size = x.shape[-1]
     wide = x if weight.dtype == x.dtype else x.to(weight.dtype)
@@ -34,7 +34,7 @@ def add_rms_norm(
 
 @basic.mask_logits.register("cpu")
 def _mask_logits(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -> None:
-    # Eight bounds for each byte of a mask come from a table, and a minimum is vectorised, which choosing is not.
+    # A table turns each byte of a mask into eight upper bounds: torch.minimum is vectorised, masked_fill is not.
     bounds = F.embedding(masks.view(torch.uint8).int(), _bounds_of_bytes(logits.dtype)).flatten(1)
     for row, bound in zip(rows.tolist(), bounds[:, : logits.shape[1]], strict=True):
         torch.minimum(logits[row], bound, out=logits[row])

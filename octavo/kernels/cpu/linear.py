@@ -1,27 +1,27 @@
-"""Matrix products on the CPU with weights packed once, for oneDNN's blocked kernels."""
+"""GEMMs on the CPU with weights packed once, for oneDNN's blocked kernels."""
 
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
-# oneDNN sums up to so many products in one go; longer sums are split, for a single row in another way than for several.
+# Up to this K, oneDNN accumulates in one pass. Longer sums are split, for a single row in another way than for several.
 _LONGEST_WHOLE_SUM = 1024
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
 def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Apply | None:
-    """Bring a weight into oneDNN's own layout.
+    """Reorder a weight into oneDNN's blocked layout.
 
-    Packing saves the reordering that a plain product repeats on every call: measured at batch 1 on
-    Zen 4, a 49,152 × 576 bfloat16 product takes 0.9 ms packed and 4.2 ms plain.
+    A plain GEMM repeats this reordering on every call: at batch 1 on Zen 4, a 49,152 × 576 bfloat16 GEMM takes
+    0.9 ms packed and 4.2 ms plain.
 
     Args:
         weight: ``[out, in]`` bfloat16 or float16.
 
     Returns:
-        The function ``[T, in] → [T, out]``, or None where packing is not supported and a plain product serves.
+        The function ``[T, in] → [T, out]``, or None if packing is not supported; use a plain GEMM then.
     """
     if not _can_pack(weight.dtype):
         return None
@@ -32,13 +32,12 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Apply | None
         output: torch.Tensor = linear(x, packed, bias, "none", [], "")
         return output
 
-    # With this a row's product has the same bits whatever else is in the batch, and so a request's text does not depend
-    # on its neighbours.
+    # With at least two rows, the bits of a row's result do not depend on the batch, and so a request's text does not.
     return _with_least_rows(apply, 2) if weight.shape[1] > _LONGEST_WHOLE_SUM else apply
 
 
 def _with_least_rows(apply: Apply, least: int) -> Apply:
-    """Compute at least so many rows: fewer take another path, which adds up in another order."""
+    """Pad to at least ``least`` rows: fewer take another path in oneDNN, which sums in another order."""
 
     def padded(x: torch.Tensor) -> torch.Tensor:
         num_rows = len(x)
@@ -48,10 +47,10 @@ def _with_least_rows(apply: Apply, least: int) -> Apply:
 
 
 def padded_rows(num_rows: int) -> int:
-    """The number of rows to compute so that few different ones occur.
+    """The number of rows to pad to, so that few distinct sizes occur.
 
-    oneDNN compiles a kernel for every new number of rows and keeps it: measured, 1.2 ms and about 1 MB for each
-    product. A ladder keeps that to some dozens, for at most a third more rows where weights, not rows, cost the time.
+    oneDNN compiles and caches a kernel for every new number of rows: measured, 1.2 ms and about 1 MB per GEMM. Rounding
+    up limits this to a few dozen sizes, for at most a third more rows while the GEMM is bound by reading weights.
     """
     if num_rows <= 8:
         return num_rows + num_rows % 2 if num_rows > 4 else num_rows

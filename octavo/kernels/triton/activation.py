@@ -20,7 +20,7 @@ def gelu_tanh_and_mul(x: torch.Tensor) -> torch.Tensor:
 
 
 class Tile(NamedTuple):
-    """What one program works on: a run of one row's outputs, and the warps that share it."""
+    """A program's work: ``num_columns`` outputs of one row, shared by ``num_warps`` warps."""
 
     num_columns: int
     num_warps: int
@@ -36,7 +36,7 @@ def choose_tile(num_rows: int, size: int, num_multiprocessors: int) -> Tile:
 
 @triton.jit
 def gated(gate, up, IS_GELU: tl.constexpr):
-    """``silu(gate) · up``, or with the tanh approximation of GELU, the activation rounded before the product."""
+    """``act(gate) · up`` with SiLU or tanh-GELU; the activation is rounded to the input type before multiplying."""
     wide = gate.to(tl.float32)
     argument = wide
     if IS_GELU:
@@ -56,6 +56,7 @@ def _gate_kernel(
     IS_GELU: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program computes ``BLOCK`` outputs of one row; grid (rows · blocks of columns)."""
     num_blocks: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     row = (tl.program_id(0) // num_blocks).to(tl.int64)
     columns = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
@@ -78,7 +79,7 @@ def _gate(x: torch.Tensor, is_gelu: bool) -> torch.Tensor:
 
 
 def launch(x: torch.Tensor, y: torch.Tensor, is_gelu: bool, tile: Tile | None = None) -> None:
-    """Gate ``x`` of ``[T, 2N]`` into contiguous ``y``, by the tile given or the one that suits."""
+    """Gate ``x`` of ``[T, 2N]`` into contiguous ``y``; ``tile`` defaults to :func:`choose_tile`'s."""
     num_rows, size = x.shape[0], x.shape[1] // 2
     if num_rows == 0:
         return

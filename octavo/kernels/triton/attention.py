@@ -1,4 +1,8 @@
-"""Paged attention on a GPU: one launch a layer for rows that decode; chunks are stored by one and read by another."""
+"""Paged attention on a GPU: chooses the kernels of a layer from the step's shape.
+
+Decoding rows take one launch (:mod:`decode_attention`: norms, rotation, cache store and attention). Chunks take two:
+:mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends.
+"""
 
 from typing import Any
 
@@ -23,11 +27,11 @@ _DETERMINISTIC_CUT = Cut(8, 512)
 
 
 class TritonAttention(AttentionBackend):
-    """Reads lengths on the device, so that one captured launch serves any mix of them.
+    """Attention whose kernels read lengths on the device, so that one captured launch serves any mix of them.
 
     Args:
-        max_rows, max_model_len: most rows of a step, tokens of the longest sequence.
-        deterministic: whether a row's own length alone cuts its sums, so that its bits do not depend on the batch.
+        max_rows, max_model_len: maximum number of rows in a step and of tokens in a sequence.
+        deterministic: split a row's sums by its own length only, so that its bits do not depend on the batch.
     """
 
     def __init__(self, device: torch.device, max_rows: int, max_model_len: int, *, deterministic: bool) -> None:
@@ -69,7 +73,7 @@ class TritonAttention(AttentionBackend):
     def _decoding(
         self, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
     ) -> dict[str, Any]:
-        """What rows that decode are told besides what they bring."""
+        """Keyword arguments of :func:`decode_attention` other than the rows' own tensors."""
         rows, shape = plan.rows, plan.shape
         assert rows is not None and shape is not None
         workspace = self._workspace(spec)
@@ -87,7 +91,7 @@ class TritonAttention(AttentionBackend):
             "softcap": spec.softcap,
             "sinks": None,
             "cut": self._cut(shape.num_rows, spec, workspace),
-            # A row may have found blocks that a chunk of the same step has just stored.
+            # With chunks in the step, a row's prefix may include blocks that the preceding launch is still storing.
             "reads_early": not shape.has_chunks,
             "tile": self._tile(shape.num_rows, spec, kv_cache.dtype),
         }
@@ -122,7 +126,7 @@ class TritonAttention(AttentionBackend):
 
     def _cut(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> Cut:
         if self._deterministic:
-            # A row's bits depend on its chunks, not on which programs see to them.
+            # A row's bits depend on how it is split into chunks, not on how programs share the chunks.
             num_programs = 2 * self._num_sms // (num_rows * spec.num_kv_heads)
             return _DETERMINISTIC_CUT._replace(num_programs=min(max(num_programs, 1), _DETERMINISTIC_CUT.max_chunks))
         places = len(workspace.logsums)
@@ -133,7 +137,7 @@ class TritonAttention(AttentionBackend):
         return choose_tile(spec.head_dim, dtype, num_programs)
 
     def _workspace(self, spec: AttentionSpec) -> DecodeWorkspace:
-        """Room for as many chunks as fill the device; rows beyond that have one each."""
+        """The workspace for enough chunks to fill the device, and for at least one per row."""
         key = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         if key not in self._workspaces:
             wanted = max(MAX_CHUNKS, 4 * self._num_sms // spec.num_kv_heads)

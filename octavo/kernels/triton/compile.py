@@ -1,4 +1,4 @@
-"""Compiling many kernels at once, before the first of them runs."""
+"""Compiles many kernels in parallel, before the first of them runs."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +17,9 @@ _NUM_THREADS = 12
 
 @contextmanager
 def compile_together(device: torch.device) -> Iterator[None]:
-    """Launches inside are not carried out: their kernels are compiled, in parallel, and loaded when this is left.
+    """Compile the kernels launched inside in parallel instead of running them; on exit all are loaded.
 
-    Most of a compilation runs without Python's lock. Kernels found in Triton's cache on disk are only loaded.
+    Most of a compilation runs without the GIL. Kernels found in Triton's cache on disk are only loaded.
     """
     if IS_INTERPRETED:
         yield
@@ -45,7 +45,7 @@ class _Ahead(triton.AsyncCompileMode):
         try:
             super().__exit__(*error)
         finally:
-            # Where a kernel does not compile, Triton would refuse the next attempt, too.
+            # If a kernel fails to compile, Triton leaves its mode active and rejects the next attempt, too.
             active_mode.set(None)
 
     def submit(self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], None]) -> Any:
@@ -56,6 +56,6 @@ class _Ahead(triton.AsyncCompileMode):
             return kernel
 
         future = super().submit(key, compile_and_load, finalize_fn)
-        # Until the kernel is there, launches find what stands for it, instead of working out anew what to compile.
+        # Register the future, so that later launches of this kernel find it and do not submit it again.
         finalize_fn(future)
         return future

@@ -1,8 +1,8 @@
-"""Attention of one new token a row over its paged keys and values.
+"""Decode attention: one new token per row over its paged keys and values.
 
-How many chunks a row is cut into follows from its length, read on the device (Flash-Decoding); the last program of a
-row and head to finish merges them in their order, so that the result does not depend on which one that is. A row's
-bits depend on its length, the tile and the cut: see :func:`choose_cut`.
+A row is split into chunks by its length, which is read on the device (Flash-Decoding). The last program of a row and
+head to finish merges the chunks in order, so the result does not depend on which program that is. A row's bits depend
+on its length, the tile and the cut; see :func:`choose_cut`. The kernel itself is in :mod:`decode_chunks`.
 """
 
 from dataclasses import dataclass
@@ -15,42 +15,42 @@ from octavo.kernels.triton.decode_chunks import COPIES, paged_decode_kernel
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 
 MAX_CHUNKS = 64
-"""Most chunks that a row is worth cutting into."""
+"""Maximum number of chunks of a row; more do not pay."""
 
 MIN_CHUNK = 512
-"""Fewest tokens worth a chunk of their own: what another program saves, its share in the merge costs again."""
+"""Minimum number of tokens of a chunk: below it, the cost of the merge exceeds the gain of another program."""
 
 MIN_CHUNK_OF_FEW = 64
-"""The same where rows are so few that three of four multiprocessors are idle, and heads are of 128 or more."""
+"""The same if rows are so few that three of four multiprocessors would be idle, and ``head_dim`` is at least 128."""
 
 MIN_CHUNK_OF_MANY = 1024
-"""The same where rows fill the device, and only a row much longer than the others needs more than one program."""
+"""The same if rows fill the device, and only a row much longer than the others needs more than one program."""
 
 MAX_LONG_CHUNKS = 3
-"""Most chunks of such a row."""
+"""Maximum number of chunks of such a long row."""
 
 LONG_ROWS = 8
-"""One row of so many may be cut then: the longest ones. Programs with nothing to do cost a little, too."""
+"""Then one row in this many may be split, the longest ones; not more, since idle programs have a cost, too."""
 
 FEW_WAVES = 8
-"""Programs a multiprocessor up to which such rows are cut: of more, which come one after the other, the longest first
+"""Programs per multiprocessor up to which long rows are split. Beyond it, running the longest rows first is enough to
 keep the device busy to the end."""
 
 MANY_PROGRAMS = 320
-"""Rows times key/value heads beyond which small programs balance better than large ones are quick."""
+"""Rows times key/value heads beyond which small programs are faster, since they balance better."""
 
 MERGED_AT_ONCE = 8
-"""Chunks that a merge reads at once."""
+"""Chunks that a merge loads at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeWorkspace:
-    """Where programs leave partial results for the one that merges them; launches on one stream share it.
+    """Partial results of chunks, for the program that merges them; launches on one stream share it.
 
     Attributes:
-        splits: chunks of a row that there is place for at the most rows.
-        logsums: ``[places, H, copies]`` float32: logarithm (base 2) of each head's sum of weights in a chunk.
-        partials: ``[places, H, D]`` float32: weighted means of values.
+        splits: chunks per row that fit if all ``max_rows`` rows decode.
+        logsums: ``[places, H, copies]`` float32, log2 of each head's sum of weights in a chunk.
+        partials: ``[places, H, D]`` float32, weighted means of values.
         arrivals: ``[max rows, H]`` int32, programs that have finished a row and key/value head; zero between launches.
     """
 
@@ -74,7 +74,7 @@ class DecodeWorkspace:
 
 
 class Tile(NamedTuple):
-    """How a program walks its chunk: tokens at a time, its warps, the pipeline's depth."""
+    """A program's loop over its chunk: tokens per iteration, warps, pipeline depth."""
 
     num_tokens: int
     num_warps: int
@@ -82,12 +82,12 @@ class Tile(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How rows are cut.
+    """How rows are split into chunks.
 
     Attributes:
-        max_chunks, min_tokens: most chunks of a row, fewest tokens of a chunk; on these a row's bits depend.
-        num_programs: programs that share out a row's chunks; None is one each.
-        num_long: if not 0, only so many rows are cut, the first ones, into chunks no shorter than rows are in the mean;
+        max_chunks, min_tokens: maximum chunks per row, minimum tokens per chunk; a row's bits depend on these.
+        num_programs: programs that share a row's chunks; None is one program per chunk.
+        num_long: if not 0, only the first ``num_long`` rows are split, into chunks of at least the rows' mean length;
             bits then depend on the other rows.
     """
 
@@ -98,10 +98,10 @@ class Cut(NamedTuple):
 
 
 def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
-    """A tile for a head size and cache type: quick for few programs, thrifty where many share a multiprocessor.
+    """The tile for a head size and cache type: large for few programs, small if many share a multiprocessor.
 
     Args:
-        num_programs: rows times key/value heads; the same for all launches if no bit of a row may depend on the others.
+        num_programs: rows times key/value heads; pass a constant if a row's bits must not depend on the others.
     """
     if dtype == torch.float32:
         return Tile(16, 8, 3)
@@ -116,13 +116,13 @@ def choose_cut(
     num_multiprocessors: int,
     max_places: int | None = None,
 ) -> Cut:
-    """A cut of rows of at most ``max_len`` tokens that fills the device, whatever the number of rows.
+    """A cut of rows of at most ``max_len`` tokens that fills the device for any number of rows.
 
     Args:
-        max_places: chunks that the workspace has place for, over all rows.
+        max_places: number of chunks, over all rows, that the workspace has room for.
     """
     num_programs = num_rows * num_kv_heads
-    # More than fit the device at once would wait for a place, also those that have nothing to do.
+    # No more programs than run at once: further ones would queue, even those that have nothing to do.
     max_chunks = min(num_multiprocessors // num_programs, MAX_CHUNKS)
     min_tokens, num_long = MIN_CHUNK, 0
     if max_chunks >= 4:
@@ -164,27 +164,27 @@ def decode_attention(
 ) -> None:
     """Norm and rotate a row's query and key heads, store its key and value at its last position, and attend.
 
-    Equal to :func:`octavo.kernels.basic.qk_rope_store`, then attention of one query a row over the tokens in the cache,
-    the query's own included.
+    Equal to :func:`octavo.kernels.basic.qk_rope_store` followed by attention of one query per row over the tokens in
+    the cache, its own included.
 
     Args:
-        qkv: ``[≥ R, (H + 2·Hkv)·D]``, a row contiguous: each row's queries, key and value. It is only read.
+        qkv: ``[≥ R, (H + 2·Hkv)·D]``, rows contiguous: each row's queries, keys and values. It is only read.
         cos, sin: ``[≥ R, 1, Rot]``; see :func:`octavo.kernels.basic.apply_rope`.
         q_norm, k_norm: ``[D]``, weights of the norms of each query and each key head; None for no norm.
         kv_cache: ``[2, blocks, Hkv, block_size, D]``, a block of a head contiguous.
         block_tables: ``[S, M]`` int32, by slot; entries outside a row's length and window are not used.
         slots: ``[R]`` integers, each row's slot.
         seq_lens: ``[R]`` int32, tokens of each row, the new one included.
-        counts: int32 on the device; ``counts[1]`` is how many rows, the first ones, decode; others are not touched.
-            ``counts[3]`` is their mean length, for a cut of the longest, which should come first.
+        counts: int32 on the device: the first ``counts[1]`` rows decode, others are skipped. ``counts[3]`` is their
+            mean length, read if ``cut.num_long`` is set; the longest rows should come first then.
         out: ``[≥ R, H, D]``, the last two dimensions contiguous.
         num_rows: ``R`` of the launch.
-        window: tokens that a query sees, itself included; None is all.
+        window: number of tokens that a query attends to, itself included; None for all.
         softcap: scores become ``c · tanh(scores / c)``; None for no cap.
-        sinks: ``[H]``, a logit of each head that takes its share of the softmax and has no value.
+        sinks: ``[H]``, attention sinks: an extra logit per head in the softmax, without a value.
         cut: see :func:`choose_cut`.
-        reads_early: whether keys and values are read while the launch before this one still runs: it must write none of
-            theirs.
+        reads_early: whether to read keys and values while the preceding launch still runs; only valid if that launch
+            does not write them.
     """
     _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
     num_heads = out.shape[1]
@@ -193,7 +193,7 @@ def decode_attention(
     assert kv_cache.stride()[-2:] == (head_dim, 1)
     tile = tile or choose_tile(head_dim, kv_cache.dtype, num_rows * num_kv_heads)
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
-    # Each warp holds sums of its own where registers have room for them.
+    # Each warp accumulates separately ("walkers") if the accumulators fit into registers.
     has_walkers = kv_cache.dtype != torch.float32 and group <= 16
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)

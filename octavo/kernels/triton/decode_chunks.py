@@ -1,8 +1,8 @@
 """The kernel of decode attention: a program attends to a chunk of a row's context; the last one merges the chunks.
 
-A program's warps walk its chunk side by side, each with a softmax of its own (FlashAttention, arXiv:2205.14135), so
-that nothing but the arrival of a tile holds them together. The first tiles are on their way from memory before the
-program waits for the kernel that computes the queries.
+Each warp ("walker") takes a slice of every tile and keeps a softmax of its own (FlashAttention, arXiv:2205.14135), so
+warps synchronise only on the arrival of tiles. The first tiles are requested from memory before the program waits for
+the kernel that computes the queries.
 """
 
 import triton
@@ -11,10 +11,10 @@ import triton.language as tl
 from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
 
 _LOWEST = tl.constexpr(-1e30)
-"""A peak below all scores, whose difference to itself is a number."""
+"""The initial maximum: below all scores, but finite, so that its difference to itself is 0 and not NaN."""
 
 COPIES = tl.constexpr(4)
-"""How often a chunk's weight is kept: as many values as a thread reads at once."""
+"""Number of copies of a chunk's log-sum: as many values as a thread loads at once."""
 
 
 @triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "num_long", "reads_early", "window"])
@@ -64,20 +64,21 @@ def paged_decode_kernel(
     HAS_SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
+    """Attend to chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
 
-    Each chunk has a program of its own, or if it ``LOOPS`` a program takes several, one after the other. If only long
-    rows are cut, the programs of their further chunks come before those of the rows: longest first.
+    A program takes one chunk, or with ``LOOPS`` several in turn. If only long rows are split (``num_long``), the
+    programs for their additional chunks come before those of the rows, so that long work starts first.
 
     Args:
-        qkv: rows of queries, keys and values that are not yet normed, rotated and stored.
-        cos, sin, q_norm, k_norm, eps: what becomes of them.
+        qkv: rows of queries, keys and values before norm, rotation and store.
+        cos, sin, q_norm, k_norm, eps: rotation and norms; see ``decode_attention``.
         kv_cache: ``[2, blocks, Hkv, BLOCK_SIZE, HEAD_DIM]``.
         logsums, partials, arrivals: see ``DecodeWorkspace``.
-        max_chunks, min_tiles: most chunks of a row, fewest tiles of ``TOKENS`` tokens that are worth one of their own.
-        num_long: if not 0, so many of the first rows are cut, into chunks of about the rows' mean length or more.
-        reads_early: if 0, nothing is read from the cache before earlier kernels are done.
-        WALKERS: how many parts of a tile have a softmax of their own: one a warp, or one in all.
+        max_chunks, min_tiles: maximum chunks per row, minimum tiles of ``TOKENS`` tokens per chunk.
+        num_long: if not 0, only the first ``num_long`` rows are split, into chunks of about the rows' mean length or
+            more.
+        reads_early: if 0, wait for earlier kernels before reading the cache.
+        WALKERS: slices of a tile with separate softmax state: one per warp, or 1.
     """
     BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP), 16)
     head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -97,7 +98,7 @@ def paged_decode_kernel(
     slot = tl.load(slots + row).to(tl.int64)
     seq_len = tl.load(seq_lens + row)
     if row >= num_decoding:
-        # A launch of which no program waits would end before the one that it follows.
+        # Wait even without work: a launch in which no program waits could end before its predecessor.
         if PDL:
             tl.extra.cuda.gdc_wait()
         return
@@ -189,22 +190,21 @@ def _attend_chunk(
     HAS_SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One chunk of one row and key/value head, and the merge if it is the last one; pointers are the row's and head's.
+    """Attend to one chunk of one row and key/value head, to which pointers are offset; the last to finish merges.
 
     Args:
-        queries, new_score, new_value: what became of the new token, see ``take_token``; None for a program's first
-            chunk, which sees to that.
+        queries, new_score, new_value: results of ``take_token``; None for a program's first chunk, which calls it.
         stores_token: whether this program stores the new token's key and value.
 
     Returns:
-        The three.
+        ``queries``, ``new_score``, ``new_value``.
     """
     IS_FIRST: tl.constexpr = queries is None
     start_tile = first_tile + chunk * chunk_tiles
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
     is_owner = chunk == num_chunks - 1
     dims = tl.arange(0, BLOCK_D)
-    # A walker's tokens of a tile, and where its blocks, or parts of one, begin among them.
+    # A walker's tokens in a tile, and the starts of the cache blocks (or parts of one) among them.
     SPAN: tl.constexpr = TOKENS // WALKERS
     STEP: tl.constexpr = SPAN if BLOCK_SIZE % SPAN == 0 else 1
     tokens = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN)[None, :]
@@ -228,7 +228,7 @@ def _attend_chunk(
             HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
         )  # fmt: skip
         if IS_FIRST:  # noqa: SIM102
-            # Here, because the pipeline puts the first tiles' loads before the loop, and so before the wait.
+            # Inside the loop, since the pipeline hoists the first tiles' loads above it, and so above the wait.
             if tile == start_tile:
                 queries, new_score, new_value = take_token(
                     row_qkv, head, row_cos, row_sin, q_norm, k_norm, eps, place, part_stride, stores_token,
@@ -241,7 +241,7 @@ def _attend_chunk(
         peak, total, acc = _first_half(peak[:, :, None]), _first_half(total[:, :, None]), _first_half(acc)
         peak, total = tl.reshape(peak, (WALKERS, HEADS)), tl.reshape(total, (WALKERS, HEADS))
     chunk_peak = tl.max(peak, 0)[None, :]
-    # No program reads the new token from the cache: it takes part from registers, as the first walker's.
+    # The new token is not read from the cache: the last chunk adds it from registers, as part of the first walker.
     last_score = tl.broadcast_to(new_score, (1, HEADS // new_score.shape[2], new_score.shape[2]))
     last_score = tl.where(is_owner, tl.reshape(last_score, (1, HEADS)), float("-inf"))
     chunk_peak = tl.maximum(chunk_peak, last_score)
@@ -267,7 +267,7 @@ def _attend_chunk(
         places = chunk * NUM_HEADS + heads[:, None]
         tl.store(logsums + places * COPIES + tl.arange(0, COPIES)[None, :], logsum, heads[:, None] < GROUP)
         tl.store(partials + places * HEAD_DIM + dims[None, :], values, mask)
-        # Every thread's results must be out before one thread says so.
+        # All threads' stores come before the arrival.
         tl.debug_barrier()
         if tl.atomic_add(arrivals, 1, sem="acq_rel") == num_chunks - 1:
             tl.store(arrivals, 0)
@@ -293,10 +293,10 @@ def _load_tile(
     TOKENS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
 ):
-    """Keys and values of a tile, which of its tokens are seen, and the next tile's blocks."""
+    """Load a tile's keys and values, the mask of its visible tokens, and the next tile's block numbers."""
     positions = tile * TOKENS + steps
     places = blocks.to(tl.int64) * block_stride + positions % BLOCK_SIZE * HEAD_DIM
-    # A tile ahead, so that no load of keys waits for its address.
+    # One tile ahead, so that no load of keys waits for its address.
     positions += TOKENS
     blocks = tl.load(table + positions // BLOCK_SIZE, positions < end, other=0)
     seen = tile * TOKENS + tokens
@@ -321,7 +321,7 @@ def _attend_tile(
     softcap: tl.tensor,
     HAS_SOFTCAP: tl.constexpr,
 ):
-    """Each walker's peak (base 2), sum of weights and weighted sum of values, with another tile's."""
+    """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile."""
     scores = scale_scores(_multiply(queries, tl.permute(k, (0, 2, 1)), None), scale, softcap, HAS_SOFTCAP)
     scores = tl.where(is_seen[:, None, :], scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 2))
@@ -333,7 +333,7 @@ def _attend_tile(
 
 @triton.jit
 def _multiply(a: tl.tensor, b: tl.tensor, acc: tl.tensor):
-    """A product for each walker, one a warp; for one walker alone, a product that all warps share."""
+    """A matmul per walker, one per warp; with a single walker, one matmul that all warps share."""
     precision: tl.constexpr = "ieee" if a.dtype == tl.float32 else "tf32"
     if a.shape[0] == 1:
         a, b = tl.reshape(a, (a.shape[1], a.shape[2])), tl.reshape(b, (b.shape[1], b.shape[2]))
@@ -355,7 +355,7 @@ def _first_half(x: tl.tensor):
 
 @triton.jit
 def _add_up(x: tl.tensor):
-    """The sum over the first dimension, of the walkers, by halves: a reduction across warps costs many more steps."""
+    """The sum over the walkers (dimension 0), by halves: ``tl.sum`` across warps takes many more steps."""
     if x.shape[0] == 1:
         total = tl.reshape(x, (x.shape[1], x.shape[2]))
     else:
@@ -378,10 +378,10 @@ def _merge_chunks(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Write the output from what the chunks' programs left, in their order; ``BLOCK_C`` chunks are read at once."""
+    """Merge the partial results of all chunks, in order, and write the output; loads ``BLOCK_C`` chunks at a time."""
     HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
     heads, dims = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK_D)[None, :]
-    # Each thread reads the weights of its own values, so that none needs what another has.
+    # Each thread loads the log-sums for its own values, so that no data is exchanged between threads.
     shared = heads * COPIES + dims % COPIES
     is_value = (heads < GROUP) & (dims < HEAD_DIM)
     peak = tl.full((HEADS, BLOCK_D), _LOWEST, tl.float32)
@@ -391,7 +391,7 @@ def _merge_chunks(
         for i in tl.static_range(BLOCK_C):
             place = (start + i) * NUM_HEADS
             mask = is_value & (start + i < num_chunks)
-            # Not from the first-level cache, which may hold what an earlier launch left there.
+            # Bypass L1, which may hold stale lines of an earlier launch.
             logsum = tl.load(logsums + place * COPIES + shared, mask, other=_LOWEST, cache_modifier=".cg")
             values = tl.load(partials + (place + heads) * HEAD_DIM + dims, mask, other=0.0, cache_modifier=".cg")
             new_peak = tl.maximum(peak, logsum)

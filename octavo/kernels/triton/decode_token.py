@@ -1,4 +1,4 @@
-"""What decode kernels do with a new token's queries, key and value before it is attended to."""
+"""Device functions of decode attention for the new token: norm, rotation, cache store, and scaled scores."""
 
 import triton
 import triton.language as tl
@@ -11,9 +11,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def scale_scores(scores: tl.tensor, scale: tl.tensor, softcap: tl.tensor, HAS_SOFTCAP: tl.constexpr):
-    """Scaled and capped scores in base 2, whose exponential is what the hardware has."""
+    """Scaled and capped scores in base 2: the hardware computes exp2."""
     if HAS_SOFTCAP:
-        # tanh(x) = 1 − 2 / (1 + exp(2x)), right at both infinities.
+        # tanh(x) = 1 − 2 / (1 + exp(2x)), correct at both infinities.
         squared = tl.exp2(scores * (scale / softcap * (2 * LOG2E)))
         scores = (softcap * LOG2E) * (1 - 2 / (1 + squared))
     else:
@@ -45,14 +45,14 @@ def take_token(
     HAS_SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Wait for a row's product; norm and rotate its queries of a group and its key, and store key and value.
+    """Wait for the QKV GEMM, norm and rotate the queries of one group and its key, and store key and value.
 
     Args:
-        qkv: the row's heads: those of queries, keys and values.
-        head: which key/value head.
+        qkv: the row's heads: queries, keys, values.
+        head: index of the key/value head.
         cos, sin: the row's rotation.
-        place: where the key goes; the value goes ``part_stride`` further.
-        stores_token: whether this program is the one of the row and head that stores them.
+        place: the key's address in the cache; the value's is ``part_stride`` further.
+        stores_token: whether this program stores them; exactly one per row and head does.
 
     Returns:
         Queries ``[WALKERS, BLOCK_G, BLOCK_D]``, their scores with the key ``[1, BLOCK_G]`` (scaled, base 2), and the
@@ -61,7 +61,7 @@ def take_token(
     HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
     heads, dims = tl.arange(0, HEADS)[None, None, :, None], tl.arange(0, BLOCK_D)[None, None, None, :]
     in_head, in_rotary = dims < HEAD_DIM, dims < ROTARY_DIM
-    # What all heads share is loaded for each anew, in the layout that they have: a change of layout costs a barrier.
+    # Shared values are loaded once per head, in the heads' layout: a change of layout would cost a barrier.
     shared = tl.zeros((1, 1, HEADS, BLOCK_D), tl.int32) + dims
     q_weight = None
     q_partner_weight = None
@@ -95,7 +95,7 @@ def take_token(
 
 @triton.jit
 def _repeat(queries: tl.tensor, WALKERS: tl.constexpr, BLOCK_G: tl.constexpr):
-    """Heads ``[1, 1, N, D]`` for each walker, again and again until they are ``BLOCK_G``."""
+    """Heads ``[1, 1, N, D]`` repeated to ``[WALKERS, BLOCK_G, D]``."""
     num_heads: tl.constexpr = queries.shape[2]
     size: tl.constexpr = queries.shape[3]
     queries = tl.broadcast_to(queries, (WALKERS, BLOCK_G // num_heads, num_heads, size))
@@ -104,7 +104,7 @@ def _repeat(queries: tl.tensor, WALKERS: tl.constexpr, BLOCK_G: tl.constexpr):
 
 @triton.jit
 def _load_pairs(heads: tl.tensor, dims: tl.tensor, mask: tl.tensor, ROTARY_DIM: tl.constexpr):
-    """Each dimension of some heads, and the one it is rotated with."""
+    """The values of some heads at ``dims``, and at the dimensions that these are rotated with."""
     half: tl.constexpr = ROTARY_DIM // 2
     partners = tl.where(dims < half, dims + half, tl.where(dims < ROTARY_DIM, dims - half, dims))
     return tl.load(heads + dims, mask, other=0.0), tl.load(heads + partners, mask, other=0.0)
@@ -123,7 +123,7 @@ def _norm_and_rotate(
     ROTARY_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """What comes before attention for heads ``[1, 1, N, BLOCK_D]``, rounded in each step as by the separate kernels."""
+    """Norm and rotate heads ``[1, 1, N, BLOCK_D]``, rounding after each step as the separate kernels do."""
     if weight is not None:
         wide = x.to(tl.float32)
         inverse = tl.rsqrt(tl.sum(wide * wide, axis=3, keep_dims=True) / HEAD_DIM + eps)

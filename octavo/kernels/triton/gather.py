@@ -28,6 +28,7 @@ def take_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def _take_rows_kernel(table, index, out, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """A program copies ``BLOCK`` columns of one row; grid (rows, blocks of columns)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width

@@ -1,4 +1,4 @@
-"""The two ends of a step on the device: from the batch state to what the model reads, and back."""
+"""The two ends of a step on the device: batch state to model inputs, and sampled tokens back to batch state."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ import triton.language as tl
 from octavo.kernels.triton.launch import dependent_launch
 
 _TILE = 128
-"""Rows, and tokens, that a program works on."""
+"""Rows, and tokens, per program."""
 
 
 def prepare_inputs(
@@ -28,12 +28,12 @@ def prepare_inputs(
     num_tokens: int,
     block_size: int,
 ) -> None:
-    """Write what a step's other kernels read, from device state alone, so that one graph serves all steps of a size.
+    """Write the inputs of a step's other kernels from device state only, so that one graph serves all steps of a size.
 
     Entries past the step's real rows and tokens, up to the host's bounds, are padding.
 
     Args:
-        header: ``[≥3]`` int32: the step's rows, how many of them decode (the first ones, a token each), its tokens.
+        header: ``[≥3]`` int32: number of rows, of decoding rows (which come first, one token each), of tokens.
         row_slots, row_num_new: ``[≥R]`` int32, the rows of the step: slot and number of tokens to process.
         num_computed: ``[S]`` int32, by slot: tokens in the cache before the step.
         state_token_ids: ``[S, L]`` int32.
@@ -44,7 +44,7 @@ def prepare_inputs(
         seq_lens: out, ``[≥R]`` int32, tokens of each row including the step's; padding 0.
         last_tokens: out, ``[≥R]`` int64, index among the T of each row's last token; padding 0.
         num_rows, num_tokens: upper bounds R and T of the step's rows and tokens.
-        block_size: tokens a block.
+        block_size: tokens per block.
     """
     num_groups, num_slots, max_blocks = block_tables.shape
     assert block_tables.is_contiguous() and state_token_ids.is_contiguous() and slot_mapping.stride(-1) == 1
@@ -88,15 +88,15 @@ def append_tokens(
     *,
     num_rows: int,
 ) -> None:
-    """Count a step's tokens as computed and add the sampled ones, where the next step reads them.
+    """Count a step's tokens as computed and append the sampled ones to the batch state, which the next step reads.
 
     Args:
         header, row_slots, row_num_new: as in :func:`prepare_inputs`.
         samples: ``[≥R]`` int32 or bool: whether a row has sampled a token.
-        sampled: ``[≥R]`` int64, the tokens; −1 stands for a failure.
+        sampled: ``[≥R]`` int64, the tokens; −1 marks a failure.
         num_computed: ``[S]`` int32, by slot, advanced.
-        state_token_ids: ``[S, L]`` int32; nothing is written past L. A failure is kept as 0, a valid index.
-        out_tokens: out, ``[≥R]`` int32, for the host: the token of each real row that samples, 0 of one that does not.
+        state_token_ids: ``[S, L]`` int32; nothing is written past L. A failure is stored as 0, a valid index.
+        out_tokens: out, ``[≥R]`` int32, for the host: the token of each real row that samples, else 0.
         num_rows: upper bound R of the step's rows.
     """
     assert state_token_ids.is_contiguous()
@@ -119,7 +119,7 @@ def append_tokens(
 
 @triton.jit
 def _locate_chunks(tokens, row_num_new, query_starts, last_tokens, num_decoding, num_real_rows, CHUNK: tl.constexpr):
-    """Row and place in its row of each token that does not decode. The first program stores where these rows lie."""
+    """Row of each token of a chunk, and its offset in that row. Program 0 also stores the boundaries of these rows."""
     is_first = tl.program_id(0) == 0
     row_of_token = tl.zeros_like(tokens) + num_decoding
     start_of_row = tl.zeros_like(tokens) + num_decoding
@@ -164,11 +164,12 @@ def _prepare_inputs_kernel(
     CHUNK: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program handles ``TILE`` rows and the ``TILE`` tokens with the same indices; grid (tiles)."""
     index = tl.program_id(0) * TILE + tl.arange(0, TILE)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    # All at once, so that a decode step waits for memory three times: this, the row's length, what it leads to.
+    # Issue these loads together, so that a decode step has three dependent loads: these, the row's length, its token.
     num_real_rows = tl.load(header)
     num_decoding = tl.load(header + 1)
     num_real_tokens = tl.load(header + 2)
@@ -178,7 +179,7 @@ def _prepare_inputs_kernel(
     is_row, is_token = index < num_real_rows, index < num_real_tokens
     row_computed = tl.load(num_computed + row_slot, is_row, other=0)
     tl.store(seq_lens + index, tl.where(is_row, row_computed + row_new, 0), index < num_rows)
-    # Rows that decode, and padding; the others follow.
+    # Decoding rows and padding; _locate_chunks handles the rows of chunks.
     is_decoding = index < num_decoding
     is_simple = (index < num_rows) & (is_decoding | ~is_row)
     tl.store(query_starts + 1 + index, tl.where(is_decoding, index + 1, num_real_tokens), is_simple)
@@ -217,6 +218,7 @@ def _append_tokens_kernel(
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program handles ``TILE`` rows; grid (tiles)."""
     rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
     in_bounds = rows < num_rows
     if PDL:
@@ -229,7 +231,7 @@ def _append_tokens_kernel(
     token = tl.load(sampled + rows, in_bounds, other=0).to(tl.int32)
     length = tl.load(num_computed + slot, is_row, other=0) + num_new
     tl.store(num_computed + slot, length, is_row)
-    # A token that stands for a failure is never read back by its request, but it must be a valid index.
+    # The failure marker is never read back by its request, but the stored token must be a valid index.
     place = state_token_ids + slot * max_len + length
     tl.store(place, tl.maximum(token, 0), is_sampling & (length < max_len))
     tl.store(out_tokens + rows, tl.where(is_sampling, token, 0), is_row)

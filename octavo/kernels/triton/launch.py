@@ -1,13 +1,13 @@
-"""How Triton kernels are launched here.
+"""The launch protocol of all Triton kernels: programmatic dependent launch (PDL).
 
-Kernels use programmatic dependent launch where the device has it (compute capability 9): a kernel may start while
-the one before it still runs. So every kernel takes a constexpr ``PDL`` and, if it is set, calls
-``tl.extra.cuda.gdc_wait()`` before it touches anything that the kernel before it may have written, or writes what that
-one may still read; and right behind that ``tl.extra.cuda.gdc_launch_dependents()``, to let its successor start.
+On devices that have it (compute capability 9), a kernel may start while its predecessor still runs. So every kernel
+takes a constexpr ``PDL``. If it is set, the kernel calls ``tl.extra.cuda.gdc_wait()`` before it reads anything that the
+predecessor may write and before it writes anything that the predecessor may read. Right after that it calls
+``tl.extra.cuda.gdc_launch_dependents()``, which lets its successor start.
 
-As no program lets a successor start before it has waited itself, a kernel that runs knows that all launches but the
-last before it are complete. So before the wait it may read weights, and whatever was written two or more launches ago.
-A program with nothing to do may leave without a wait as long as another one of its launch waits.
+Invariant: no program lets a successor start before it has waited itself. So while a kernel runs, all launches except
+its direct predecessor are complete, and before the wait it may read weights and whatever was written two or more
+launches ago. A program with nothing to do may return without waiting if another program of its launch waits.
 """
 
 import functools
@@ -21,12 +21,12 @@ IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter, on CPU tensors (``TRITON_INTERPRET=1`` at import)."""
 
 MIN_DOT_SIZE = 16
-"""Least extent of a tile that Triton's matrix products take."""
+"""Smallest tile extent that ``tl.dot`` accepts."""
 
 
 @triton.jit
 def wait_in_loop():
-    """What ``gdc_wait`` and ``gdc_launch_dependents`` do, for loops: Triton 3.9 pipelines none that has those in it."""
+    """``gdc_wait`` and ``gdc_launch_dependents`` for loops: Triton 3.9 does not pipeline a loop that calls those."""
     tl.inline_asm_elementwise(
         "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0", "=r", [], tl.int32, is_pure=False, pack=1
     )
@@ -42,7 +42,7 @@ def dependent_launch(device: torch.device) -> dict[str, Any]:
 
 @functools.cache
 def num_multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a device; a small number in the interpreter."""
+    """Number of multiprocessors of a device; 4 in the interpreter."""
     return 4 if IS_INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
 
 

@@ -1,4 +1,8 @@
-"""Matrix products of small batches, at the speed at which their weights can be read."""
+"""Small-M GEMMs ``y = x Wᵀ``, bound by the memory bandwidth at which ``W`` can be read.
+
+:class:`SmallBatchLinear` holds one weight and chooses a kernel by the number of rows: :mod:`linear_stream` up to 32,
+:mod:`linear_hopper` for 33 to 128, :mod:`linear_kernel` for wide or deterministic GEMMs, else the vendor's library.
+"""
 
 import functools
 from typing import Any
@@ -17,29 +21,29 @@ from octavo.kernels.triton.linear_stream import StreamTile, choose_tile, stream_
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 
 Choice = Plan | StreamTile | HopperTile | None
-"""How a product is computed; None is the vendor's library."""
+"""The kernel's configuration for a GEMM; None is the vendor's library."""
 
 
 @functools.cache
 def is_supported(device: torch.device) -> bool:
-    """Whether the plans fit a device: they are made for Hopper's tensor cores and shared memory."""
+    """Whether the kernels suit a device: they are tuned for Hopper's tensor cores and shared memory."""
     return IS_INTERPRETED or (device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9)
 
 
 class SmallBatchLinear:
-    """``y = x Wᵀ (+ bias)`` for a weight that stays where it is; few rows by our kernels, many by the vendor's library.
+    """``y = x Wᵀ (+ bias)`` for a constant weight: few rows by Octavo's kernels, many by the vendor's library.
 
     Args:
         weight: ``[N, K]`` contiguous; bfloat16 and float16 use the kernels.
         bias: ``[N]`` or None.
-        deterministic: cut sums alike for any number of rows, so that a row's bits do not depend on the others.
+        deterministic: split sums in the same way for any number of rows, so that a row's bits do not depend on others.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool = False) -> None:
         self.weight = weight
         self.bias = bias
         self.deterministic = deterministic
-        # Rows of whole 16-byte pieces are what prefetches and asynchronous copies need.
+        # Prefetches and asynchronous copies need rows aligned to 16 bytes.
         self._uses_kernels = (
             is_supported(weight.device)
             and weight.dtype in (torch.bfloat16, torch.float16)
@@ -72,7 +76,7 @@ class SmallBatchLinear:
         return self.launch(rows, choice, activation).view(*x.shape[:-1], self.weight.shape[0] // 2)
 
     def choose(self, num_rows: int, *, is_gated: bool) -> Choice:
-        """How a product of so many rows is computed; None is the vendor's library."""
+        """The configuration for a GEMM with ``num_rows`` rows; None is the vendor's library."""
         if not self._uses_kernels or num_rows == 0:
             return None
         key = (num_rows, is_gated)
@@ -87,7 +91,7 @@ class SmallBatchLinear:
                     is_deterministic=self.deterministic,
                     num_sms=self._num_sms,
                 )
-            elif not IS_INTERPRETED:  # which knows no threads
+            elif not IS_INTERPRETED:  # the interpreter does not run Gluon kernels
                 choose = choose_tile if num_rows < linear_hopper.FEWEST_ROWS else linear_hopper.choose_tile
                 self._choices[key] = choose(
                     num_rows, num_channels, num_features, is_gated=is_gated, num_sms=self._num_sms

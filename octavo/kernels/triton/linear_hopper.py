@@ -1,9 +1,8 @@
-"""Matrix products of a few dozen rows on Hopper: a warp that loads, four warps that multiply.
+"""Warp-specialised small-M GEMMs for Hopper (M from 33 to 128): one producer warp loads, four consumer warps multiply.
 
-A program multiplies 64 rows of the weight, with a gate twice as many, by 64 rows of ``x``, over all input features or a
-part of them; parts of a sum are added, in their order, by the program that arrives last. The loading warp fills its
-ring with weights before it waits for the kernel that computes ``x``: while one kernel ends, the weights of the next are
-on their way.
+A program multiplies 64 weight rows (128 with a gate) by 64 rows of ``x``, over all of K or a part of it; the program
+that arrives last adds the parts in their order. The producer fills its ring with weights before it waits for the
+kernel that computes ``x``: while one kernel ends, the next one's weights are already being loaded.
 """
 
 import functools
@@ -32,28 +31,28 @@ _async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_g
 _barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 TILE = 64
-"""Channels of a program, and rows of ``x``."""
+"""Output channels, and rows of ``x``, per program."""
 
 FEWEST_ROWS, MOST_ROWS = 33, 128
-"""With fewer, streams of the weight are faster; with more, the library, whose programs share what they read."""
+"""With fewer rows, :mod:`linear_stream` is faster; with more, the library, whose thread-block clusters share reads."""
 
 _LONG_SUM = 4096
-"""Input features from which on it takes too long to read the weight for each tile of rows."""
+"""From this K on, reading the weight once per tile of rows takes too long."""
 
 _RING_BYTES, _HALF_RING_BYTES = 222 << 10, 110 << 10
-"""Shared memory for the rings of a program that has a multiprocessor to itself, and of one that shares it."""
+"""Shared memory for the rings of a program that has a multiprocessor to itself, and of one of two that share it."""
 _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class HopperTile:
-    """What a program computes, and how.
+    """A program's tile and pipeline.
 
     Attributes:
-        num_columns: input features of a stage of the ring.
-        num_parts: programs that share a tile's sum.
+        num_columns: input features per stage of the ring.
+        num_parts: programs that share a tile's sum (split-K).
         num_stages: depth of the ring.
-        is_shared: whether two programs, or this one and the next kernel's, fit a multiprocessor.
+        is_shared: whether two programs, or this one and the next kernel's, fit on a multiprocessor.
     """
 
     num_columns: int
@@ -65,10 +64,10 @@ class HopperTile:
 def choose_tile(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
 ) -> HopperTile | None:
-    """The tile for a product, or None where it would not be fast; measured on an H200.
+    """The tile for a GEMM, or None if it would not be fast; tuned on an H200.
 
     Args:
-        num_channels: outputs a row; with a gate, of which two products are made.
+        num_channels: outputs per row, after the gate if there is one.
     """
     most_rows = MOST_ROWS if num_features < _LONG_SUM else TILE
     if not FEWEST_ROWS <= num_rows <= most_rows:
@@ -79,13 +78,13 @@ def choose_tile(
     num_parts = min(max(num_sms // num_tiles, 1), num_steps)
     stage_bytes = 2 * num_columns * TILE * (3 if is_gated else 2)
     most_stages = (_HALF_RING_BYTES if num_tiles > num_sms else _RING_BYTES) // stage_bytes
-    # By twos, since a kernel is compiled for each.
+    # Only even depths, since a kernel is compiled for each.
     num_stages = min(-(-num_steps // (2 * num_parts)) * 2, most_stages)
     return HopperTile(num_columns, num_parts, num_stages, is_shared=num_stages * stage_bytes <= _HALF_RING_BYTES)
 
 
 def workspace_size(num_rows: int, num_channels: int, tile: HopperTile, *, is_gated: bool) -> tuple[int, int]:
-    """Float32 values and counters that the programs share."""
+    """Number of float32 values and of counters that the programs share."""
     if tile.num_parts == 1:
         return 0, 0
     num_tiles = -(-num_channels // TILE) * -(-num_rows // TILE)
@@ -101,11 +100,11 @@ def hopper_linear(
     tile: HopperTile,
     space: Workspace,
 ) -> None:
-    """``x Wᵀ + b``, or with an activation the gated product of ``W``'s halves.
+    """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
     Args:
-        x: ``[M, K]``, bfloat16 or float16, K a multiple of 8; rows contiguous, apart by a multiple of 8, aligned to 16
-            bytes.
+        x: ``[M, K]``, bfloat16 or float16, K a multiple of 8; rows contiguous, row stride a multiple of 8, aligned to
+            16 bytes.
         weight: ``[N, K]`` contiguous, aligned to 16 bytes.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
@@ -144,7 +143,7 @@ def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
 
 @gluon.jit
 def _own_steps(num_steps):
-    """The first of a program's steps over the input features, and the one after the last."""
+    """The range ``[first, last)`` of a program's K steps."""
     part = gl.program_id(1)
     return part * num_steps // gl.num_programs(1), (part + 1) * num_steps // gl.num_programs(1)
 
@@ -168,7 +167,7 @@ def _produce(
     STAGES: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Keep the rings full; the first weights come before the wait for earlier kernels."""
+    """Producer warp: keep the rings full; the first weights are requested before the wait for earlier kernels."""
     x_ring, weight_ring, full, empty = rings
     columns: gl.constexpr = weight_desc.block_shape[1]
     num_bytes: gl.constexpr = weight_desc.block_type.nbytes * FACTORS + x_desc.block_type.nbytes
@@ -194,10 +193,10 @@ def _produce(
 
 @gluon.jit
 def _add_parts(spots, num_parts, stride, layout: gl.constexpr):
-    """The sum of a tile's parts, in their order."""
+    """The sum of a tile's parts, in order."""
     total = gl.load(spots, cache_modifier=".cg")
     for part in range(1, num_parts):
-        # Not through the first-level cache: another multiprocessor wrote this.
+        # Bypass L1: another multiprocessor wrote this.
         total += gl.load(spots + part * stride, cache_modifier=".cg")
     return total
 
@@ -211,7 +210,7 @@ def _consume(
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Multiply what comes, and write a tile's outputs: channels are the instruction's rows, those of ``x`` columns."""
+    """Consumer warps: multiply stage by stage and write the tile; channels are the MMA's M, rows of ``x`` its N."""
     x_ring, weight_ring, full, empty = rings
     bias, out, partials, arrivals, num_rows, num_channels, num_steps = outputs
     rows: gl.constexpr = x_ring.shape[1]
@@ -235,7 +234,7 @@ def _consume(
             total, factor = warpgroup_mma_wait(2, deps=[next_total, next_factor])
         else:
             total = warpgroup_mma_wait(1, deps=[next_total])
-        # The products of the step before are done with their stage.
+        # The MMA of the previous step is complete, so its stage can be refilled.
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=step > 0)
     if FACTORS == 2:
         total, factor = warpgroup_mma_wait(0, deps=[total, factor])
@@ -247,7 +246,7 @@ def _consume(
     if num_parts > 1:
         size: gl.constexpr = channels * rows
         tile = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
-        # In the order of threads and their registers, so that a warp writes what lies together.
+        # Ordered by thread and register, so that a warp's stores are contiguous.
         place_n = local_n // 8 % 2 * 256 + local_n // 16 * 32 + local_n % 8 * 4
         place_m = local_m // 8 * 512 + local_m % 2 * 128 + local_m % 8 // 2
         spots = partials + tile * num_parts * (FACTORS * size) + (place_n[:, None] + place_m[None, :])

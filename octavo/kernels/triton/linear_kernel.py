@@ -1,13 +1,13 @@
-"""The kernel behind small-batch matrix products: ``y = x Wᵀ``, where reading ``W`` is what costs the time.
+"""The Triton kernel for wide and for deterministic small-M GEMMs ``y = x Wᵀ``; :mod:`linear_plan` chooses its tiles.
 
-The weight is the wide operand: a program multiplies a tile of weight rows with all rows of the batch, so that tensor
-cores work on 64 or 128 output channels and 16 to 256 batch rows at once and a batch of one wastes nothing but zeros.
-The sum over the input features is cut into parts, one program each, to keep every multiprocessor reading. The program
-of a tile that arrives last adds the parts in their fixed order: the bits never depend on who was first.
+The weight is the M operand of the tensor cores: a program multiplies a tile of 64 or 128 weight rows (output channels)
+by 16 to 256 batch rows, so a batch of one wastes tensor-core work but no bandwidth. The sum over the input features is
+split into parts, one program each, to keep every multiprocessor reading. The last program of a tile to arrive adds the
+parts in their fixed order, so the bits do not depend on which program was first.
 
-Bits do not depend on the tile either: a tensor core instruction adds 16 products to every output for itself, whatever
-the other columns of the tile hold and however many there are, and instructions follow one another in the order of the
-input features. So an output's bits depend on its own row, its channel's weights and the borders of the parts alone.
+Bits do not depend on the tile either: a tensor-core instruction adds 16 products to each output independently of the
+other columns of the tile, and instructions run in the order of the input features. So an output's bits depend only on
+its own row, its channel's weights and the part boundaries.
 """
 
 import triton
@@ -39,21 +39,20 @@ def linear_kernel(
     EVEN_K: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One tile of ``y``, or one part of its sum; grid (tiles of channels, programs a tile, tiles of rows).
+    """A program computes a tile of ``y`` or a part of its sum; grid (channel tiles, programs per tile, row tiles).
 
     Args:
         x: ``[num_rows, num_features]``, rows ``x_stride`` apart.
-        weight: ``[num_channels, num_features]``; with an activation the gate's rows and then as many of the other
-            factor.
-        x_tiles, weight_tiles: descriptors of the two for the copy engine, or None to load through pointers.
-        bias: one value a weight row, or None.
+        weight: ``[num_channels, num_features]``; with an activation the gate's rows, then as many of the up projection.
+        x_tiles, weight_tiles: TMA descriptors of the two, or None to load through pointers.
+        bias: one value per weight row, or None.
         y: ``[num_rows, num_channels]``.
         partials: float32 ``[num_parts, (2,) num_rows, channels padded to whole tiles]`` in mode "split".
-        arrivals: int32, a zero for each tile, and zero again afterwards; in mode "split".
-        num_parts: how many parts the sum has.
-        prefetch: how many columns of each weight row to bring into the L2 cache before the wait for earlier kernels.
-        ACTIVATION: "none", or of a gate: "silu", "gelu_tanh".
-        MODE: "one" part; "split": a program a part; "whole": a program adds all parts, to the same bits as "split".
+        arrivals: int32, one counter per tile, zero before and after the launch; in mode "split".
+        num_parts: number of parts of the sum.
+        prefetch: columns of each weight row to prefetch into the L2 cache before waiting for earlier kernels.
+        ACTIVATION: "none", or a gate: "silu", "gelu_tanh".
+        MODE: "one" part; "split": one program per part; "whole": one program adds all parts, bit-equal to "split".
     """
     GATED: tl.constexpr = ACTIVATION != "none"
     tile_n = tl.program_id(0)
@@ -61,7 +60,7 @@ def linear_kernel(
     part = tl.program_id(1)
     n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    # Rows past the end are read again from the last one: cheaper than a mask, and nothing of them is stored.
+    # Rows past the end read the last row instead: cheaper than a mask, and they are not stored.
     weight_rows = weight + tl.minimum(n, num_channels - 1).to(tl.int64) * num_features
     x_rows = x + m.to(tl.int64) * x_stride
     up_offset = num_channels.to(tl.int64) * num_features
@@ -132,9 +131,9 @@ def _multiply(
     WHOLE: tl.constexpr,
     EVEN_K: tl.constexpr,
 ):
-    """A part's sums, ``[BLOCK_N, BLOCK_M]`` float32, and those of the second factor (zeros if there is none).
+    """A part's sums, ``[BLOCK_N, BLOCK_M]`` float32, and those of the up projection (zeros if there is none).
 
-    If ``WHOLE``, the sums over all parts, each added up by itself: in one loop, so that loads never pause.
+    If ``WHOLE``, the sum over all parts, each accumulated separately; one loop, so that the load pipeline never drains.
     """
     start, border = _part_borders(part, num_parts, num_features, BLOCK_K)
     end = border
@@ -181,7 +180,7 @@ def _multiply(
 
 @triton.jit
 def _part_borders(part, num_parts, num_features, BLOCK_K: tl.constexpr):
-    """The columns ``[start, end)`` of a part: whole units, as even as they go, the same for every smaller block."""
+    """The columns ``[start, end)`` of a part: whole units, split evenly; the same for every ``BLOCK_K`` up to 128."""
     UNIT: tl.constexpr = 128 if BLOCK_K <= 128 else BLOCK_K
     units = tl.cdiv(num_features, UNIT)
     start = part * units // num_parts * UNIT
@@ -191,20 +190,20 @@ def _part_borders(part, num_parts, num_features, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _add_parts(spots, stride, num_parts, is_row, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The sum of all parts in their order; of small tiles several are loaded at a time, since each load is a wait."""
+    """The sum of all parts in order; small tiles load several parts at a time to hide the latency."""
     AT_ONCE: tl.constexpr = 8 if BLOCK_M * BLOCK_N <= 2048 else 4 if BLOCK_M * BLOCK_N <= 4096 else 1
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for first in range(0, num_parts, AT_ONCE):
         for ahead in tl.static_range(AT_ONCE):
             spot = spots + (first + ahead) * stride
-            # Not through the L1 cache: another multiprocessor wrote this.
+            # Bypass L1: another multiprocessor wrote this.
             total += tl.load(spot, mask=is_row & (first + ahead < num_parts), other=0.0, cache_modifier=".cg")
     return total
 
 
 @triton.jit
 def _prefetch_rows(rows, columns):
-    """Ask for ``columns`` values of each row to come into the L2 cache (16-byte multiples)."""
+    """Prefetch ``columns`` values of each row into the L2 cache (16-byte multiples)."""
     num_bytes = columns * (rows.dtype.element_ty.primitive_bitwidth // 8)
     tl.inline_asm_elementwise(
         "cp.async.bulk.prefetch.L2.global [$1], $2; // dummy $0",

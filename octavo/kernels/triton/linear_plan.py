@@ -1,20 +1,23 @@
-"""How a small-batch matrix product is cut into programs; measured on an H200 (132 multiprocessors)."""
+"""Tile sizes and split-K of the GEMMs in :mod:`linear_kernel`; tuned on an H200 (132 multiprocessors).
+
+Terms: M rows of the batch, N output channels, K input features; a *part* is a slice of K.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
 WIDE_CHANNELS = 1 << 16
-"""A product as wide as a vocabulary has programs enough, each with a short sum of its own."""
+"""From this N on (a vocabulary), there are enough programs without splitting K."""
 
 WIDE_ROWS = 32
-"""Up to so many rows such a product is faster here than in the vendor's library."""
+"""Up to this M, such a wide GEMM is faster here than in the vendor's library."""
 
 SMALL_ROWS = 64
 MAX_ROWS = 256
-"""Rows up to which a program has small tiles, and up to which the parts of a sum have programs of their own."""
+"""Rows up to which a program has small tiles, and up to which each part of a sum may have its own program."""
 
 PART_UNIT = 128
-"""Input features by which parts are cut."""
+"""Part boundaries are multiples of this number of input features."""
 
 MAX_PARTS = 16
 
@@ -23,15 +26,15 @@ _PREFETCH = 65536
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The cut of one product.
+    """The tiles of one GEMM.
 
     Attributes:
         block_m, block_n, block_k: batch rows, output channels and input features of a program's tile.
-        num_parts: parts of the sum over the input features.
-        mode: "one" part; "split": each part has a program; "whole": a program adds up all parts in the same order.
-        num_stages, num_warps: depth of the pipeline of loads; warps of a program.
-        use_descriptors: load through the copy engine rather than by each thread's pointers.
-        prefetch_bytes: how much of its weights a program asks for before it waits for earlier kernels.
+        num_parts: parts of the sum over the input features (split-K).
+        mode: "one" part; "split": one program per part; "whole": one program adds all parts, in the same order.
+        num_stages, num_warps: depth of the load pipeline; warps per program.
+        use_descriptors: load tiles through TMA descriptors instead of per-thread pointers.
+        prefetch_bytes: bytes of its weights that a program prefetches before it waits for earlier kernels.
     """
 
     block_m: int
@@ -45,12 +48,12 @@ class Plan:
     prefetch_bytes: int
 
     def grid(self, num_rows: int, num_channels: int) -> tuple[int, int, int]:
-        """Programs: tiles of channels, programs a tile, tiles of rows."""
+        """Programs: tiles of channels, programs per tile, tiles of rows."""
         num_programs = self.num_parts if self.mode == "split" else 1
         return -(-num_channels // self.block_n), num_programs, -(-num_rows // self.block_m)
 
     def workspace(self, num_rows: int, num_channels: int, *, is_gated: bool) -> tuple[int, int]:
-        """Float32 values and counters that the programs share."""
+        """Number of float32 values and of counters that the programs share."""
         if self.mode != "split":
             return 0, 0
         tiles_n, _, tiles_m = self.grid(num_rows, num_channels)
@@ -61,13 +64,13 @@ class Plan:
 def choose_plan(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, is_deterministic: bool, num_sms: int
 ) -> Plan | None:
-    """The plan for a wide or a deterministic product, or None where the vendor's library is faster.
+    """The plan for a wide or a deterministic GEMM, or None if the vendor's library is faster.
 
     The parts of a sum are the same for every number of rows, and so are the bits of a row.
 
     Args:
-        num_channels: outputs a row; with a gate, of which two products are made.
-        is_deterministic: leave nothing to the library, whose sums depend on the number of rows.
+        num_channels: outputs per row, after the gate if there is one.
+        is_deterministic: never use the library, whose sums depend on the number of rows.
     """
     if not is_deterministic and num_rows > WIDE_ROWS:
         return None
@@ -78,7 +81,7 @@ def choose_plan(
         return Plan(128, block_n, 64, num_parts, mode, 4, 8, use_descriptors=False, prefetch_bytes=0)
     if num_parts == 1:
         return _plan_of_one_part(num_rows, is_gated=is_gated)
-    # Enough tiles for the device leave nothing to share; a short sum costs less than what the sharing does.
+    # Split K only if there are too few tiles to fill the device and K is long: combining the parts has a cost, too.
     num_tiles = -(-num_channels // 64)
     few = 2 * num_sms // 3
     if num_rows <= 32 or (num_rows <= SMALL_ROWS and num_tiles < few // 2 and num_features > 1024):
@@ -111,7 +114,7 @@ def choose_plan(
 
 
 def _plan_of_few_rows(num_rows: int, num_parts: int, *, is_gated: bool) -> Plan:
-    """The plan for rows that fit one small tile; parts of the sum, if there are several, have programs of their own."""
+    """The plan for rows that fit one small tile; each part of the sum, if there are several, has its own program."""
     block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
     mode: Literal["one", "split"] = "split" if num_parts > 1 else "one"
     block_k = 64 if is_gated else 128
@@ -119,7 +122,7 @@ def _plan_of_few_rows(num_rows: int, num_parts: int, *, is_gated: bool) -> Plan:
 
 
 def _plan_of_one_part(num_rows: int, *, is_gated: bool) -> Plan:
-    """The plan for a product with tiles enough for every multiprocessor."""
+    """The plan for a GEMM with enough tiles for every multiprocessor."""
     if num_rows <= 32:
         return _plan_of_few_rows(num_rows, 1, is_gated=is_gated)
     if num_rows <= SMALL_ROWS:
@@ -132,7 +135,7 @@ def _plan_of_one_part(num_rows: int, *, is_gated: bool) -> Plan:
 
 
 def _parts(num_channels: int, num_features: int, num_sms: int) -> int:
-    """As many parts, a power of two, as give every multiprocessor a program or two, of at least two units each."""
+    """The power of two of parts that gives each multiprocessor one or two programs; a part has at least two units."""
     num_tiles = -(-num_channels // 64)
     most = min(max(1, num_features // (2 * PART_UNIT)), MAX_PARTS)
     num_parts = 1

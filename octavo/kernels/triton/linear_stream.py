@@ -1,8 +1,8 @@
-"""Matrix products of a few rows on tensor cores: ``y = x Wᵀ`` as fast as ``W`` can be read.
+"""Small-M GEMMs (M ≤ 32) on tensor cores: ``y = x Wᵀ`` at the bandwidth at which ``W`` can be read.
 
-A program multiplies a few rows of the weight by all rows of ``x`` over all input features, so no sum crosses programs.
-It fills its ring of weights before it waits for the kernel that computes ``x``: while one kernel computes, the weights
-of the next are on their way. Each warp sums over input features of its own; the sums meet at the end.
+A program computes all M rows for a few output channels over all of K, so no sum crosses programs. It fills its
+shared-memory ring of weights before it waits for the kernel that computes ``x``: while one kernel computes, the next
+one's weights are already being loaded. Each warp accumulates its own slice of K; the slices are added at the end.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ from octavo.kernels.triton.launch import dependent_launch
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 MAX_ROWS = 32
-"""With more, programs would read ``x`` for longer than their weights."""
+"""Beyond this M, programs would spend more time reading ``x`` than their weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTile:
-    """What a program computes, and how.
+    """A program's tile and pipeline.
 
     Attributes:
-        num_weights: weight rows, a power of two: from 8, or from 16 with ``weight_first`` or a gate, whose two factors
-            take half of them each.
-        num_columns: input features that a warp multiplies in a round: 32, 64, 128 or 256.
-        num_stages: rounds of weights in flight or in use; all but one before the wait for earlier kernels.
-        num_x_stages: rounds of ``x`` in flight or in use.
-        weight_first: whether the weight is the instruction's operand of 16 rows and ``x`` that of 8.
-        num_warps: warps of a program.
+        num_weights: weight rows, a power of two: at least 8, or 16 with ``weight_first`` or a gate; a gate and its up
+            projection take half of them each.
+        num_columns: input features that a warp multiplies per round: 32, 64, 128 or 256.
+        num_stages: depth of the weight ring in rounds; all but one are requested before the wait for earlier kernels.
+        num_x_stages: depth of the ring of ``x`` in rounds.
+        weight_first: whether the weight is the MMA operand with 16 rows and ``x`` the one with 8.
+        num_warps: warps per program.
     """
 
     num_weights: int
@@ -46,23 +46,23 @@ class StreamTile:
     num_warps: int
 
     def block_m(self, num_rows: int) -> int:
-        """Rows of ``x`` that a program makes room for."""
+        """Rows of ``x`` in the tile: M rounded up to a power of two."""
         return max(8 if self.weight_first else 16, 1 << (num_rows - 1).bit_length())
 
 
 def choose_tile(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
 ) -> StreamTile | None:
-    """The tile for a product, or None where it would not be fast; measured on an H200.
+    """The tile for a GEMM, or None if it would not be fast; tuned on an H200.
 
     Up to 8 rows the tile, and so the bits of a row, are the same for every number of rows.
 
     Args:
-        num_channels: outputs a row; with a gate, of which two products are made.
+        num_channels: outputs per row, after the gate if there is one.
     """
     if not 0 < num_rows <= MAX_ROWS:
         return None
-    # Rings are as deep as lets all programs run at once, else as lets three share a multiprocessor.
+    # Rings are as deep as shared memory allows with all programs resident, else with three per multiprocessor.
     num_tiles = -(-num_channels * (2 if is_gated else 1) // 16)
     is_few, is_one_wave, is_many = num_tiles < num_sms, num_tiles <= 2 * num_sms, num_tiles > 8 * num_sms
     if num_rows <= 8:
@@ -72,7 +72,7 @@ def choose_tile(
         depth, x_depth = (9, 9) if num_rows <= 16 else (7, 5)
         tile = StreamTile(8, 64, depth, x_depth, weight_first=False, num_warps=4)
     elif num_rows > 16 and num_features <= 1024 and is_one_wave and not is_gated:
-        # One program a multiprocessor, which reads x once; all its weights are asked for before any of x.
+        # One program per multiprocessor, which reads x once and requests all its weights before any of x.
         num_rounds = -(-num_features // 256)
         return StreamTile(32, 64, num_rounds, min(num_rounds, 3), weight_first=False, num_warps=4)
     elif is_many:
@@ -96,11 +96,11 @@ def stream_linear(
     activation: str,
     tile: StreamTile,
 ) -> None:
-    """``x Wᵀ + b``, or with an activation the gated product of ``W``'s halves.
+    """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
     Args:
-        x: ``[M, K]``, bfloat16 or float16, K a multiple of 8; rows contiguous, apart by a multiple of 8, aligned to 16
-            bytes.
+        x: ``[M, K]``, bfloat16 or float16, K a multiple of 8; rows contiguous, row stride a multiple of 8, aligned to
+            16 bytes.
         weight: ``[N, K]`` contiguous, aligned to 16 bytes; a kernel is compiled for each K.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
@@ -137,7 +137,7 @@ def arguments(
 
 @gluon.jit
 def _places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_K: gl.constexpr):
-    """Row, and column within one round of all warps, of the values that a round copies."""
+    """Row and column (within one round of all warps) of the values that each thread copies."""
     warp = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
     row = gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
     column = gl.arange(0, BLOCK_K, gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
@@ -146,7 +146,7 @@ def _places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, BLOCK
 
 @gluon.jit
 def _copy(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
-    """Copy round ``i`` of an operand to its place in the ring, zeros where there is nothing."""
+    """Start the copy of round ``i`` of an operand into its ring slot, with zeros past the end."""
     mask = is_row
     if K % ROUND != 0:
         mask = mask & (column < K - i * ROUND)
@@ -184,21 +184,22 @@ def stream_kernel(
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
+    """A program computes ``CHANNELS`` outputs of all rows; each warp sums a slice of K; grid (channel tiles)."""
     WARPS: gl.constexpr = gl.num_warps()
     ROUND: gl.constexpr = WARPS * BLOCK_K
     NUM_ROUNDS: gl.constexpr = (K + ROUND - 1) // ROUND
     EARLY: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= STAGES else STAGES - 1
     EARLY_X: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= X_STAGES else X_STAGES - 1
     GATED: gl.constexpr = ACTIVATION != "none"
-    # With a gate the first half of a program's rows are the gate's, the other half the other factor's.
+    # With a gate, the first half of a program's weight rows are the gate's, the second half the up projection's.
     CHANNELS: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
-    # The warps share out the batch dimension: each sums over its own columns.
+    # Warps are distributed over the batched dimension of the MMA: each sums its own slice of K.
     layout: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
-    # A thread takes 8 neighbouring columns, 16 bytes, of both operands: the order of columns is free if it is shared.
+    # A thread loads 8 adjacent columns (16 bytes) of both operands; K may be permuted if both permute alike.
     first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 8)
     second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, 8)
     copy_layout: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 256 // BLOCK_K, BLOCK_K // 8], [WARPS, 1, 1], [2, 1, 0])
-    # Four threads read 64 bytes of a row, their neighbours 64 bytes of the next: these lie in other banks.
+    # Four threads read 64 bytes of a row, the next four 64 bytes of the next row: the swizzle puts them in other banks.
     ring_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, 1 if BLOCK_K == 32 else 2, [2, 1, 0])
     dtype: gl.constexpr = weight.dtype.element_ty
     weight_ring = gl.allocate_shared_memory(dtype, [STAGES, WARPS, BLOCK_N, BLOCK_K], ring_layout)
@@ -225,14 +226,14 @@ def stream_kernel(
 
     sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [WARPS, BLOCK_M, BLOCK_N], gl.float32, layout)
     for i in range(NUM_ROUNDS):
-        # As many groups of copies were begun after the last that this round needs.
+        # This many copy groups were committed after the one that this round needs.
         async_copy.wait_group((EARLY if EARLY < EARLY_X else EARLY_X) - 1)
         if EARLY < NUM_ROUNDS and i + EARLY < NUM_ROUNDS:
             slot = weight_ring.index((i + EARLY) % STAGES)
             _copy(weight_spots, is_weight, weight_column, slot, i + EARLY, K, ROUND)
         if EARLY_X < NUM_ROUNDS and i + EARLY_X < NUM_ROUNDS:
             _copy(x_spots, is_x, x_column, x_ring.index((i + EARLY_X) % X_STAGES), i + EARLY_X, K, ROUND)
-        # One a round, though it may be empty, keeps the count.
+        # Commit one group per round, even if empty, so that the count above holds.
         async_copy.commit_group()
         weights, values = weight_ring.index(i % STAGES), x_ring.index(i % X_STAGES)
         if WEIGHT_FIRST:

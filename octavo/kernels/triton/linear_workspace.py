@@ -1,4 +1,4 @@
-"""What the programs of a product share, where several add up one sum."""
+"""Device memory shared by the programs of a split-K GEMM: partial sums and arrival counters."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Memory of a device; launches of one stream follow each other and can use the same.
+    """Memory of a device; launches of one stream run one after another, so they can share it.
 
     Attributes:
-        partials: float32, parts of sums.
-        arrivals: int32, zero between launches: how many programs of a tile are done.
+        partials: float32 partial sums.
+        arrivals: int32, how many programs of a tile are done; zero between launches.
     """
 
     partials: torch.Tensor
     arrivals: torch.Tensor
 
 
-# Enough for most models, so that one workspace serves all of a model's products.
+# Enough for most models, so that one workspace serves all of a model's GEMMs.
 _LEAST_PARTIALS = 8 << 20
 _LEAST_TILES = 4096
 
@@ -30,7 +30,7 @@ def reserve_workspace(
 ) -> Workspace:
     """A workspace of at least this size: the one at hand, else the device's.
 
-    A larger need makes a new one; whoever holds the old one (a product that is part of a captured graph) keeps it.
+    A larger need allocates a new one; owners of the old one (GEMMs in captured graphs) keep it alive.
     """
     current = _workspaces.get(device)
     for space in (at_hand, current):

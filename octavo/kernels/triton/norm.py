@@ -28,16 +28,16 @@ def add_rms_norm(
 
 
 class Tile(NamedTuple):
-    """What one program works on: rows, and the warps that share them."""
+    """A program's work: ``num_rows`` whole rows, shared by ``num_warps`` warps."""
 
     num_rows: int
     num_warps: int
 
 
 def choose_tile(size: int) -> Tile:
-    """A tile for rows of a size; not for a number of rows, which must not change a bit of a row.
+    """The tile for rows of ``size`` values; it does not depend on the number of rows, so neither do a row's bits.
 
-    Measured on an H200: 32 bytes a thread are within a few per cent of the best for one row and for 16,384.
+    Measured on an H200: 32 bytes per thread are within a few per cent of the best for one row and for 16,384.
     """
     block = triton.next_power_of_2(size)
     return Tile(max(1024 // block, 1), min(max(block // 512, 1), 16))
@@ -45,7 +45,7 @@ def choose_tile(size: int) -> Tile:
 
 @triton.jit
 def scale_normed(wide, weight, dtype: tl.constexpr):
-    """Apply a norm's weight to float32 values: rounded before it as the weight is of ``dtype``, else only after."""
+    """Multiply float32 values by the norm's weight; if the weight has ``dtype``, they are rounded to it before, too."""
     if weight.dtype == dtype:
         wide = wide.to(dtype).to(tl.float32)
     return (wide * weight.to(tl.float32)).to(dtype)
@@ -69,6 +69,7 @@ def _rms_norm_kernel(
     ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program norms ``ROWS`` whole rows, after adding them to ``residual`` if it is given; grid (blocks of rows)."""
     columns = tl.arange(0, BLOCK)[None, :]
     scale = tl.load(weight + columns, columns < SIZE, other=0.0)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -105,7 +106,7 @@ def launch(
     eps: float,
     tile: Tile | None = None,
 ) -> None:
-    """Norm ``x`` of ``[outer, inner, N]`` into ``normed``, by the tile given or the one that suits."""
+    """Norm ``x`` of ``[outer, inner, N]`` into ``normed``; ``tile`` defaults to :func:`choose_tile`'s."""
     outer, inner, size = x.shape
     num_rows = outer * inner
     if num_rows == 0:

@@ -1,4 +1,7 @@
-"""Attention of prompts and their chunks: many queries of each row over its cached or freshly computed keys."""
+"""Prefill attention: many queries per row over cached or freshly computed keys; chooses between two kernels.
+
+:mod:`prefill_hopper` serves long chunks on Hopper, :mod:`prefill_portable` everything else.
+"""
 
 import torch
 import triton
@@ -30,24 +33,24 @@ def prefill_attention(
     sinks: torch.Tensor | None,
     deterministic: bool = False,
 ) -> None:
-    """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are left out.
+    """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are skipped.
 
     Args:
         q: ``[≥ T, H, D]``, the last two dimensions contiguous.
         k, v: ``[≥ T, Hkv, D]``, the last two dimensions contiguous: the step's own keys and values.
-        kv_cache: ``[2, blocks, Hkv, block_size, D]``, which holds the step's tokens already.
-        block_tables: ``[S, M]`` int32, rows by slot; only entries of tokens that a query sees are read.
+        kv_cache: ``[2, blocks, Hkv, block_size, D]``, with the step's tokens already stored.
+        block_tables: ``[S, M]`` int32, rows by slot; only entries of visible tokens are read.
         slots: ``[R]`` integers, each row's slot.
         query_starts: ``[R + 1]`` int32, each row's first token among the step's.
         seq_lens: ``[R]`` int32, each row's tokens including its chunk.
-        counts: ``[≥ 2]`` int32: the step's rows, and how many of them, the first ones, decode one token.
-        out: ``[≥ T, H, D]``, the last two dimensions contiguous; tokens of no chunk are left as they are.
+        counts: ``[≥ 2]`` int32: number of rows, and of those that decode (which come first).
+        out: ``[≥ T, H, D]``, the last two dimensions contiguous; only tokens of chunks are written.
         num_tokens, num_rows, max_query_len: upper bounds known to the host.
-        is_fresh: no row has anything before its chunk, so that the cache need not be read.
-        window: tokens that a query sees, itself included; None is all.
+        is_fresh: every chunk starts at position 0, so that the cache is not read.
+        window: number of tokens that a query attends to, itself included; None for all.
         softcap: scores become ``c · tanh(scores / c)``.
-        sinks: ``[H]``, a logit that each softmax has in its denominator (arXiv:2309.17453).
-        deterministic: take the same kernel and tiles for every mix of chunks, so that a row's bits are its own.
+        sinks: ``[H]``, attention sinks: a logit added to each softmax's denominator (arXiv:2309.17453).
+        deterministic: use the same kernel and tiles for every mix of chunks, so that a row's bits do not depend on it.
     """
     cache = None if is_fresh else kv_cache
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
@@ -72,14 +75,14 @@ def prefill_attention(
 
 
 _SMALL_TILE = 64
-"""Query rows of a tile where chunks are short or few."""
+"""Query rows per tile if chunks are short or few."""
 
 _SHORT_CHUNK = 128
-"""Up to so many queries a row, a kernel that waits for nothing but its loads is the faster one."""
+"""Up to this many queries per row, the portable kernel is faster."""
 
 
 def portable_config(dtype: torch.dtype, head_dim: int, is_small: bool) -> TileConfig:
-    """Tiles that registers and shared memory hold, small ones where chunks are short or few."""
+    """The largest tiles that fit registers and shared memory, or small ones if chunks are short or few."""
     if dtype == torch.float32:
         return TileConfig(16 if head_dim > 128 else 32, 32, 8, 2)
     if is_small:

@@ -1,10 +1,10 @@
-"""Prefill attention on Hopper: warps that load, warps that compute (arXiv:2407.08608).
+"""Warp-specialised prefill attention for Hopper (FlashAttention-3, arXiv:2407.08608).
 
-A tile of 128 queries is computed by two groups of four warps, 64 queries each, while one more warp finds tiles and
-keeps the tensor memory accelerator busy with keys and values: those of a row that begins in this step lie together, a
-longer row's come page by page. Each group has a product under way while it takes
-exponentials, and the two groups take turns at issuing products, so that one multiplies while the other does not.
-Programs stay for tile after tile, so that the next one's keys arrive while the last one's results leave.
+Two consumer warpgroups (:mod:`prefill_hopper_consume`) compute a tile of 128 queries, 64 each. One producer warp
+(:mod:`prefill_hopper_produce`) finds tiles and loads keys and values by TMA: contiguous blocks for a row that starts in
+this step, page by page for a row with a cached prefix. Each consumer overlaps its next matmul with the softmax of the
+current block, and the two consumers alternate in issuing matmuls, so that one multiplies while the other computes
+exponentials. Programs are persistent: the next tile's keys are loaded while the last tile's results are stored.
 """
 
 import functools
@@ -22,15 +22,15 @@ from octavo.kernels.triton.prefill_hopper_produce import produce
 
 LOG2_E = 1.4426950408889634
 HALF_TILE = 64
-"""Queries that a group of four warps computes."""
+"""Queries per consumer warpgroup."""
 PAGE_COLUMNS = 64
-"""Values of a head that one copy of a page fetches: as many as a swizzled row of shared memory holds."""
+"""Values of a head per TMA copy of a page: one swizzled row of shared memory."""
 _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class HopperConfig:
-    """Keys of a block, blocks in flight, whether the two groups of warps take turns."""
+    """Keys per block, blocks in flight, whether the two consumers alternate in issuing matmuls."""
 
     block_n: int
     num_stages: int
@@ -38,12 +38,12 @@ class HopperConfig:
 
 
 def hopper_config(head_dim: int) -> HopperConfig:
-    """Two blocks of keys and values in flight, as large as shared memory and registers allow."""
+    """Two stages of key/value blocks, as large as shared memory and registers allow."""
     return HopperConfig(64 if head_dim > 128 else 128, 2, True)
 
 
 def can_hopper_prefill(q: torch.Tensor, k: torch.Tensor, kv_cache: torch.Tensor | None) -> bool:
-    """Whether the kernel can serve these queries, over the step's keys and, if it is given, the cache."""
+    """Whether the kernel supports these queries, keys and, if given, this cache."""
     head_dim = q.shape[2]
     if IS_INTERPRETED or q.dtype not in _ELEMENTS or head_dim not in {64, 128, 256} or not _is_hopper(q.device):
         return False
@@ -75,16 +75,16 @@ def hopper_prefill(
     sinks: torch.Tensor | None,
     config: HopperConfig,
 ) -> None:
-    """Launch the kernel; arguments as of ``prefill_attention``. Launches must not run at the same time.
+    """Launch the kernel; arguments as of ``prefill_attention``. Launches must not overlap: they share a work queue.
 
     Args:
-        kv_cache: None if no row has anything before its chunk.
+        kv_cache: None if every chunk starts at position 0.
     """
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = k.shape[1]
     box = (config.block_n, head_dim)
     key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
-    # A cache is a matrix of rows of a head: those of a page follow each other.
+    # For TMA, the cache is a matrix whose rows are one token of one head; the rows of a page are contiguous.
     pages: list[TensorDescriptor | None] = [None, None]
     block_rows, head_rows = 0, 0
     if kv_cache is not None:
@@ -110,10 +110,10 @@ def hopper_prefill(
 
 @gluon.jit
 def _hopper_kernel(
-    q_desc,  # [T, H · D], blocks of 64 tokens and a head
-    k_desc,  # [T, Hkv · D], blocks of BLOCK_N tokens and a head
+    q_desc,  # [T, H · D], boxes of 64 tokens of a head
+    k_desc,  # [T, Hkv · D], boxes of BLOCK_N tokens of a head
     v_desc,
-    k_pages,  # the cache's keys as rows of a head, blocks of a page; None if no row has anything before its chunk
+    k_pages,  # the cache's keys as rows of a head, in boxes of a page; None if every chunk starts at position 0
     v_pages,
     out_ptr,  # [T, H, D]
     starts_ptr,  # [R + 1]
@@ -122,12 +122,12 @@ def _hopper_kernel(
     slots_ptr,  # [R]
     tables_ptr,  # [S, M]
     sinks_ptr,  # [H]
-    queue_ptr,  # [2] zeros: items handed out, programs that want no more
+    queue_ptr,  # [2] zeros: items handed out, programs that have finished
     out_stride,
     table_stride,
-    block_rows,  # rows of the cache from block to block
-    head_rows,  # and from head to head
-    scale,  # of scores to base-2 logits; to the cap's argument where there is a cap
+    block_rows,  # rows of the cache per block
+    head_rows,  # rows of the cache per head of a block
+    scale,  # of scores to base-2 logits, or to the cap's argument if there is a cap
     softcap,  # in base-2 logits
     window,
     GROUP: gl.constexpr,
@@ -142,7 +142,7 @@ def _hopper_kernel(
     TAKE_TURNS: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """All heads' tiles of all rows' chunks, shared out among the programs."""
+    """All tiles of all rows and heads, distributed over persistent programs by a work queue; grid (programs)."""
     dtype: gl.constexpr = q_desc.dtype
     kv_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], dtype)
     q_smem = gl.allocate_shared_memory(dtype, [2, q_desc.block_shape[0], D], q_desc.layout)
@@ -189,7 +189,7 @@ def _hopper_kernel(
 
 
 def _descriptor(x: torch.Tensor, shape: tuple[int, int], stride: int, box: tuple[int, int]) -> TensorDescriptor:
-    """A tensor as a matrix of rows, fetched in boxes."""
+    """A TMA descriptor of a tensor as a matrix, loaded in boxes."""
     return TensorDescriptor(x, list(shape), [stride, 1], list(box), _layout(x.dtype, box))
 
 
@@ -200,7 +200,7 @@ def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
 
 @functools.cache
 def _queue(device: torch.device) -> torch.Tensor:
-    """The launches' work queue, which each leaves empty."""
+    """The device's work queue, zero between launches."""
     return torch.zeros(2, dtype=torch.int32, device=device)
 
 

@@ -1,4 +1,4 @@
-"""The groups of warps that multiply and take exponentials (see ``prefill_hopper``)."""
+"""The consumer warpgroups of :mod:`prefill_hopper`: matmuls, softmax, and the store of the result."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -27,7 +27,7 @@ def _softmax(
     WINDOW: gl.constexpr,
     MASKED: gl.constexpr,
 ):
-    """Exponentials of a block of scores, the new maximum and sum, and the decay of what was there before."""
+    """Online softmax: exponentials of a block of scores, the new maximum and sum, and the decay of earlier results."""
     if CAP:
         scores = (1.0 - 2.0 / (gl.exp2(scores * (scale * 2.0 * 1.4426950408889634)) + 1.0)) * softcap
         scale = 1.0
@@ -45,9 +45,9 @@ def _softmax(
 
 @gluon.jit
 def _keep_rows(block, num_own, BLOCK_N: gl.constexpr, D: gl.constexpr):
-    """Zero the values of keys behind the row's own: a probability of zero times garbage may be NaN.
+    """Zero the values of keys past the row's end: a probability of zero times garbage may be NaN.
 
-    Both groups do so, and so write the same.
+    Both consumers do this and write the same values.
     """
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
     rows = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, layout))
@@ -76,7 +76,7 @@ def _advance(
     MASKED: gl.constexpr,
     TAKE_TURNS: gl.constexpr,
 ):
-    """Go through blocks of keys downwards: the scores of each, and the values of the one before."""
+    """Process blocks of keys in descending order: the scores of each block, and P·V of the previous one."""
     k_smem, k_full, k_empty = k_ring
     v_smem, v_full, v_empty = v_ring
     acc, p, row_max, row_sum, step, num_turns = state
@@ -103,7 +103,7 @@ def _advance(
             scores, row_max, row_sum, scale, softcap, window, positions, keys, CAP, WINDOW, MASKED
         )
         p = gl.convert_layout(wide_p.to(p.dtype), p.type.layout)
-        # Waited for here, not where it is used: it keeps the assembler from moving the next wait before the softmax.
+        # Wait here rather than at the use: it keeps the assembler from moving the next wait before the softmax.
         mbarrier.wait(v_full.index(stage), phase)
         acc = warpgroup_mma_wait(0, deps=[acc_next])
         mbarrier.arrive(v_empty.index(last_stage), count=1)
@@ -169,7 +169,7 @@ def consume(
         acc = gl.zeros([half, D], gl.float32, o_layout)
         q = q_smem.index(W)
 
-        # The last block first: the row's end is in it.
+        # Peel the last block, which contains the row's end and so needs masking.
         stage = step % STAGES
         phase = step // STAGES & 1
         mbarrier.wait(q_full.index(W), num_done & 1)
@@ -190,7 +190,7 @@ def consume(
         state = (acc, p, row_max, row_sum, step, num_turns)
         last_block -= 1
         if PAGED or 2 * half > BLOCK_N:
-            # Blocks that the diagonal crosses; the loop's end is at least the peeled block's.
+            # Blocks on the causal diagonal, below the peeled one.
             inner_block = gl.minimum((first_position + 1) // BLOCK_N, last_block + 1)
             inner_block = gl.maximum(inner_block, first_block)
             state = _advance(

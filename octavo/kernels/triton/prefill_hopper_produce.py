@@ -1,4 +1,4 @@
-"""The warp that finds tiles and keeps the tensor memory accelerator busy (see ``prefill_hopper``)."""
+"""The producer warp of :mod:`prefill_hopper`: takes tiles from the queue and loads their Q, K and V by TMA."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -13,7 +13,7 @@ _async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_g
 
 @gluon.jit
 def _reserve(ring, step, num_bytes: gl.constexpr, STAGES: gl.constexpr):
-    """Wait until a place in the ring is free, and announce what will come: the place and the barrier that will tell."""
+    """Wait for a free ring slot and set the bytes to expect; returns the slot and its full barrier."""
     slots, full, empty = ring
     stage = step % STAGES
     mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
@@ -23,14 +23,14 @@ def _reserve(ring, step, num_bytes: gl.constexpr, STAGES: gl.constexpr):
 
 @gluon.jit
 def _load(descriptor, row, column, ring, step, STAGES: gl.constexpr):
-    """Fetch a block of contiguous tokens."""
+    """Load a block of contiguous tokens."""
     block, full = _reserve(ring, step, descriptor.block_type.nbytes, STAGES)
     _async_load(descriptor, [row, column], full, block)
 
 
 @gluon.jit
 def _load_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr):
-    """Fetch a block of tokens page by page: ``rows`` are where each page's tokens of this head begin."""
+    """Load a block of tokens page by page; ``rows`` are the first cache rows of each page for this head."""
     page: gl.constexpr = descriptor.block_shape[0]
     width: gl.constexpr = descriptor.block_shape[1]
     block, full = _reserve(ring, step, descriptor.block_type.nbytes * (BLOCK_N // page) * (D // width), STAGES)
@@ -71,7 +71,7 @@ def produce(
     step = 0
     index = gl.program_id(0)
     while index < num_items:
-        # Asked for long before it is needed.
+        # Take the next item now, to hide the latency of the atomic.
         next_index = gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
         row, start, length, first_query, kv_head, head = find_tile(
             index, starts_ptr, num_decode, num_rows, num_tiles, GROUP, 2 * half
@@ -90,7 +90,7 @@ def produce(
                 page: gl.constexpr = k_pages.block_shape[0]
                 table_ptr = tables_ptr + gl.load(slots_ptr + row).to(gl.int64) * table_stride
                 while block >= first_block:
-                    # Pages that no query sees have no place in the table: fetch others in their stead.
+                    # The table may have no entry for pages outside the visible range: load the nearest visible page.
                     rows = ()
                     for i in gl.static_range(BLOCK_N // page):
                         number = gl.maximum(block * (BLOCK_N // page) + i, first_key // page)
@@ -109,7 +109,7 @@ def produce(
                 step += 1
         index = next_index
     post_tile(board, num_done, 0, 0, 0, 0, 0)
-    # Who asks last leaves the queue as it was found.
+    # The last program to finish resets the queue to zeros.
     if gl.atomic_add(queue_ptr + 1, 1) == gl.num_programs(0) - 1:
         gl.store(queue_ptr, 0)
         gl.store(queue_ptr + 1, 0)

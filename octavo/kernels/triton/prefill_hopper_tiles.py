@@ -1,4 +1,4 @@
-"""Tiles of prefill on Hopper: found by the warp that loads, and told to the groups of warps that compute."""
+"""Tiles of :mod:`prefill_hopper`: the producer warp finds them and posts them to consumers through shared memory."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -16,7 +16,7 @@ def count_tiles(starts_ptr, counts_ptr, TILE: gl.constexpr):
 
 @gluon.jit
 def find_tile(index, starts_ptr, num_decode, num_rows, num_tiles, GROUP: gl.constexpr, TILE: gl.constexpr):
-    """As ``prefill_tiles.find_tile``, for one warp: row, its first token and length, the tile's first token, heads."""
+    """``prefill_tiles.find_tile`` for one warp: row, its first token and length, the tile's first token, both heads."""
     chunk: gl.constexpr = 128
     layout: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
     kv_head = index // (num_tiles * GROUP)
@@ -44,7 +44,7 @@ def key_range(first_position, seq_len, window, WINDOW: gl.constexpr, TILE: gl.co
 
 @gluon.jit
 def post_tile(board, number, start, length, seq_len, first_query, head):
-    """Tell the groups which tile comes next; a length of zero ends their work."""
+    """Post the next tile to the consumers; a length of zero ends their work."""
     notes, full, empty = board
     slot = number % 2
     mbarrier.wait(empty.index(slot), (number // 2 & 1) ^ 1)
@@ -59,7 +59,7 @@ def post_tile(board, number, start, length, seq_len, first_query, head):
 
 @gluon.jit
 def read_tile(board, number):
-    """What ``post_tile`` told: the row's first token, length and sequence length, the tile's first token, the head."""
+    """Read a posted tile: the row's first token, length and sequence length, the tile's first token, the head."""
     notes, full, empty = board
     slot = number % 2
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])

@@ -1,4 +1,7 @@
-"""Prefill attention for any device Triton knows, any head size, paged or contiguous keys (arXiv:2307.08691)."""
+"""Prefill attention on any Triton device, for any head size, paged or contiguous keys (arXiv:2307.08691).
+
+A program computes one tile of a row's queries, for one head or packed for all heads of a group, over all visible keys.
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +17,7 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:
-    """How a launch is cut: query rows (tokens times packed heads) and keys of a tile, warps, pipeline stages."""
+    """Tile sizes: query rows (tokens times packed heads), keys per iteration, warps, pipeline stages."""
 
     block_m: int
     block_n: int
@@ -56,7 +59,7 @@ def _attend(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Attend to the keys of blocks ``[start, stop)``; unless MASKED every query sees all of them."""
+    """Attend to the keys ``[start, stop)``; unless ``MASKED``, all of them are visible to every query."""
     columns = tl.arange(0, D_PAD)
     for first in tl.range(start, stop, BLOCK_N):
         keys = first + tl.arange(0, BLOCK_N)
@@ -73,7 +76,7 @@ def _attend(
             v_rows = keys.to(tl.int64) * v_stride
         k_at = k_ptr + k_rows[:, None] + columns[None, :]
         v_at = v_ptr + v_rows[:, None] + columns[None, :]
-        # What is not there must be zero: a probability of zero times garbage may be NaN.
+        # Load zeros for missing keys: a probability of zero times garbage may be NaN.
         if MASKED:
             is_there = exists[:, None] & (columns < D)[None, :]
             k = tl.load(k_at, mask=is_there, other=0.0)
@@ -124,7 +127,7 @@ def _prefill_kernel(
     v_head_stride,
     table_stride,
     out_stride,
-    scale,  # of scores to base-2 logits; to the cap's argument where there is a cap
+    scale,  # of scores to base-2 logits, or to the cap's argument if there is a cap
     softcap,  # in base-2 logits
     window,
     NUM_KV_HEADS: tl.constexpr,

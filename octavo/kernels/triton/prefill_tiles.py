@@ -1,9 +1,9 @@
-"""From a program's number to its share of the prefill: a row, a tile of its queries, a head.
+"""Maps a program's index to its part of the prefill: a row, a tile of its queries, a head.
 
-Row ``r`` (decode rows left out, ``s`` tokens before it) owns the tiles ``[s // TILE + r, …)`` up to the next row's
-first: a few more than it needs, which do nothing, but a number is found by one comparison a row instead of a search
-over sums. Neighbouring programs share keys: the heads of a group first, then the tiles of the rows, last and so
-heaviest first, then the key/value heads.
+Row ``r`` (not counting decode rows; ``s`` tokens precede it) owns the tiles from ``s // TILE + r`` up to the next
+row's first. This may be one more than it needs (it does nothing), but the row of a tile is found with one comparison
+per row instead of a search over prefix sums. Neighbouring programs share keys: the index runs first over the heads of a
+group, then over tiles from the last (the most keys, so the most work) to the first, then over key/value heads.
 """
 
 import triton
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def count_tiles(starts_ptr, counts_ptr, TILE: tl.constexpr):
-    """Rows that decode (they come first), rows of the step, and tiles of the others."""
+    """Number of decode rows (they come first), of all rows of the step, and of tiles of the rows that do not decode."""
     num_rows = tl.load(counts_ptr)
     num_decode = tl.load(counts_ptr + 1)
     num_tokens = tl.load(starts_ptr + num_rows) - num_decode

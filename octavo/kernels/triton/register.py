@@ -1,4 +1,4 @@
-"""Tells the dispatcher which Triton kernels stand in for which plain ones."""
+"""Registers the Triton kernels as the CUDA implementations of the operations in :mod:`octavo.kernels.basic`."""
 
 from octavo.kernels import basic
 from octavo.kernels.triton import activation, gather, mask, norm

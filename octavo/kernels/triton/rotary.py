@@ -1,4 +1,4 @@
-"""What happens to queries, keys and values between their product and attention: norms, rotation, the cache."""
+"""Q, K and V between the QKV GEMM and attention, in one launch: head norms, rotary embedding, cache store."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from octavo.kernels.triton.norm import scale_normed
 
 
 class Tile(NamedTuple):
-    """What one program works on: heads of one token, and the warps that share them."""
+    """A program's work: ``num_heads`` heads of one token, shared by ``num_warps`` warps."""
 
     num_heads: int
     num_warps: int
@@ -41,8 +41,8 @@ def qk_rope_store(
     """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
 
     Args:
-        counts: int32 on the device: the first ``counts[1]`` tokens are left alone. None is none of them.
-        tile: None for the one that suits.
+        counts: int32 on the device: the first ``counts[1]`` tokens are skipped. None skips none.
+        tile: defaults to :func:`choose_tile`'s.
     """
     num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
     if num_tokens == 0:
@@ -81,9 +81,9 @@ def qk_rope_store(
 
 @triton.jit
 def _head_weight(q_norm, k_norm, columns, is_query, is_key):
-    """Each head's weights; ones where there is no norm.
+    """Each head's norm weights; ones for heads without a norm.
 
-    Loaded for every head anew, in the layout that the heads have: that costs a hit in L1, a change of layout a barrier.
+    Loaded for every head, in the heads' layout: this costs an L1 hit, while a change of layout costs a barrier.
     """
     if q_norm is None:
         weight = tl.load(k_norm + columns, is_key, other=1.0)
@@ -97,7 +97,7 @@ def _head_weight(q_norm, k_norm, columns, is_query, is_key):
 
 @triton.jit
 def _store(values, qkv, cache, columns, mask, in_place, in_cache):
-    """Put a part of each head where it belongs: back, into the cache, or both."""
+    """Store a part of each head in place, in the cache, or both."""
     tl.store(qkv + columns, values, mask & in_place)
     tl.store(cache + columns, values, mask & in_cache)
 
@@ -129,6 +129,7 @@ def _qk_rope_store_kernel(
     HEADS: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program handles ``HEADS`` heads of one token, of Q, K and V alike; grid (tokens · tiles of heads)."""
     all_heads: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
     num_tiles: tl.constexpr = (all_heads + HEADS - 1) // HEADS
     half: tl.constexpr = ROTARY_DIM // 2
@@ -163,7 +164,7 @@ def _qk_rope_store_kernel(
     x_high = tl.load(qkv + half + low, in_half, other=0.0)
     if ROTARY_DIM < HEAD_DIM:
         x_rest = tl.load(qkv + rest, in_rest, other=0.0)
-    # A rotation: both halves of the cosines are the same, those of the sines differ in sign.
+    # The two halves of cos are equal; those of sin differ in sign, so the second half is the plain sine.
     cosine = tl.load(cos + token * cos_stride + low, in_half, other=0.0)
     sine = tl.load(sin + token * sin_stride + half + low, in_half, other=0.0)
 

@@ -1,8 +1,9 @@
-"""One token per row from logits over the vocabulary, by parameters that lie on the device.
+"""Samples one token per row from logits over the vocabulary; the sampling parameters are on the device.
 
-The first launch reads the logits once and keeps of each group of tokens its largest logit and its mass. The last
-program of a row to end then finishes it: greedy rows take the first of the largest, others draw by running sums of the
-masses. Rows with top-k, top-p or min-p are left to the second launch.
+The first launch (survey) reads the logits once and stores, for each group of 256 tokens, the largest logit and the sum
+of weights ("mass"). The last program of a row to finish then draws its token: greedy rows take the first largest
+logit, others invert the CDF over the masses. Rows with top-k, top-p or min-p are left to the second launch
+(:mod:`sampling_filters`).
 """
 
 from typing import NamedTuple
@@ -23,14 +24,14 @@ _GREEDY_TEMPERATURE = tl.constexpr(GREEDY_TEMPERATURE)
 
 
 class Layout(NamedTuple):
-    """How the launches divide their work.
+    """Launch configuration.
 
     Attributes:
-        tile_groups: groups of tokens that a program of the first launch reads at once.
-        survey_warps: its warps.
-        programs_per_multiprocessor: how many programs a multiprocessor gets at least; few rows get more.
-        filter_warps: of the second launch's programs.
-        filter_registers: what a thread of those may use; fewer let more programs share a multiprocessor.
+        tile_groups: groups of tokens that a survey program reads at once.
+        survey_warps: warps per survey program.
+        programs_per_multiprocessor: target number of survey programs per multiprocessor.
+        filter_warps: warps per filter program.
+        filter_registers: maximum registers per thread of a filter program; fewer let more share a multiprocessor.
     """
 
     tile_groups: int = 32
@@ -47,10 +48,10 @@ class SamplingWorkspace:
     """Scratch memory for :func:`sample`, which leaves it ready for the next call.
 
     Attributes:
-        maxima, masses: ``[R, G]`` float32 of the groups of tokens.
+        maxima, masses: ``[R, G]`` float32, largest logit and sum of weights of each group of tokens.
         arrivals: ``[R]`` int32, zero between calls.
         is_open: ``[R]`` int32, rows that the first launch leaves to the second.
-        listed: ``[R, G]`` int32, groups that hold candidates.
+        listed: ``[R, G]`` int32, groups that contain candidates.
         candidates, candidate_ids: ``[R, MAX_CANDIDATES]`` float32 logits and int32 token ids.
     """
 
@@ -84,17 +85,17 @@ def sample(
 ) -> None:
     """Draw one token per row, as :class:`octavo.sampling.sampler.Sampler` does for these parameters.
 
-    Nothing is planned or read on the host. A row's token does not depend on the other rows or their number. Sums are
-    rounded otherwise than the Sampler's, so one draw in many thousands falls on the other side of a border.
+    The host plans and reads nothing. A row's token does not depend on the other rows or their number. Sums are
+    rounded differently from the Sampler's, so one draw in many thousands gives a neighbouring token.
 
     Args:
-        logits: ``[≥R, V]`` of any float type, left as they are.
+        logits: ``[≥R, V]`` of any float type; not changed.
         slots: ``[≥R]`` integers.
-        counts: int32; rows from ``counts[0]`` on are skipped, their tokens left as they are.
-        lengths: ``[≥R]`` integers, tokens of the request known before this one.
-        temperature, top_p, min_p: ``[S]`` float64, by slot, of one stride; a temperature of 0 is greedy.
-        top_k, stream_key, prompt_len: ``[S]`` int64, by slot, of one stride.
-        tokens: out, ``[≥R]`` int64; −1 where the largest logit of a row is not a finite number.
+        counts: int32; rows from ``counts[0]`` on are skipped and their tokens not written.
+        lengths: ``[≥R]`` integers, number of the request's tokens before this one.
+        temperature, top_p, min_p: ``[S]`` float64, by slot, of equal stride; a temperature of 0 is greedy.
+        top_k, stream_key, prompt_len: ``[S]`` int64, by slot, of equal stride.
+        tokens: out, ``[≥R]`` int64; −1 if the largest logit of a row is not finite.
         num_rows: upper bound R of the rows.
         layout: a row's token depends on it by rounding only, and not on the number of programs.
     """
@@ -179,6 +180,7 @@ def _survey_kernel(
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program surveys a run of groups of one row; the last one of a row draws its token; grid (runs, rows)."""
     row = tl.program_id(1)
     first = tl.program_id(0) * tiles_per_program * TILE_GROUPS
     last = tl.minimum(first + tiles_per_program * TILE_GROUPS, num_groups)
@@ -189,7 +191,7 @@ def _survey_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    # Logits are on their way before it is known what they are for: only volatile loads stay before the branch.
+    # Request the first logits before the parameters are known; loads that are not volatile would move past the branch.
     columns = first * GROUP + offsets
     coming = tl.load(logits + columns, columns < vocab_size, other=-float("inf"), volatile=True)
     slot = tl.load(slots + row, volatile=True).to(tl.int64)
@@ -208,7 +210,7 @@ def _survey_kernel(
         columns = (start + TILE_GROUPS) * GROUP + offsets
         is_ahead = (columns < vocab_size) & (columns < last * GROUP)
         coming = tl.load(logits + columns, is_ahead, other=-float("inf"))
-        # Maxima pass over what is not a number; an infinity spoils the row just as well.
+        # tl.max ignores NaN, so replace it by an infinity, which marks the row as failed, too.
         x = tl.where(x == x, x, float("inf"))  # noqa: PLR0124
         peaks = tl.max(x, axis=1)
         groups = start + tl.arange(0, TILE_GROUPS)

@@ -1,10 +1,10 @@
-"""What the sampling kernels share: a request's random number, and the draw by running sums of groups of tokens."""
+"""Shared by the sampling kernels: a request's random number, and the draw by inverse CDF over groups of tokens."""
 
 import triton
 import triton.language as tl
 
 GROUP: int = 256
-"""Tokens whose largest logit and mass are kept; sums over the vocabulary are made of these."""
+"""Number of tokens per group; each group's largest logit and mass are stored, and vocabulary sums are sums of these."""
 
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _FACTOR_1 = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -13,7 +13,7 @@ _FACTOR_2 = tl.constexpr(0x94D049BB133111EB)
 
 @triton.jit
 def uniform(key, counter):
-    """A stream's number: SplitMix64, as :func:`octavo.sampling.random.uniforms`; int64 scalars → float64."""
+    """The ``counter``-th number of a stream in [0, 1): SplitMix64, equal to :func:`octavo.sampling.random.uniforms`."""
     z = counter.to(tl.uint64) * _GOLDEN + key.to(tl.uint64)
     z = (z ^ (z >> 30)) * _FACTOR_1
     z = (z ^ (z >> 27)) * _FACTOR_2
@@ -22,20 +22,20 @@ def uniform(key, counter):
 
 @triton.jit
 def log2_scale(temperature):
-    """What a difference of logits is multiplied by to be a power of two of weights, float32."""
+    """The factor ``log2(e) / temperature``: a weight is ``exp2((logit - best) * factor)``; float32."""
     return tl.div_rn(1.4426950408889634, temperature.to(tl.float32))
 
 
 @triton.jit
 def first_above(weights, share, places, NUM: tl.constexpr):
-    """The first place at which the running sum exceeds a share of the whole, never one without weight.
+    """The first place whose running sum exceeds ``share`` of the total; its weight is never zero.
 
     Args:
         weights: ``[NUM]`` float64, not negative, not all zero.
         share: float64, below 1.
 
     Returns:
-        The place; the sum before it subtracted from what was looked for.
+        The place, and the target minus the running sum before it.
     """
     ends = tl.cumsum(weights, 0)
     goal = share * tl.max(ends, 0)
@@ -46,14 +46,14 @@ def first_above(weights, share, places, NUM: tl.constexpr):
 
 @triton.jit
 def draw(logits, peaks, sums, vocab_size, best, scale, share, least, GROUPS: tl.constexpr, GROUP: tl.constexpr):
-    """The token at which a row's running sum of weights first exceeds a share of the whole (inverse CDF).
+    """The token at which a row's running sum of weights first exceeds ``share`` of the total (inverse CDF).
 
     Args:
         logits: pointer to the row's logits.
         peaks, sums: ``[GROUPS]`` float32, the groups' largest logits, and their sums of weights relative to them.
         best: the row's largest logit.
         scale: see :func:`log2_scale`.
-        least: logits below it weigh nothing.
+        least: logits below it have weight zero.
 
     Returns:
         int32.

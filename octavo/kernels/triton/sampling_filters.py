@@ -1,9 +1,9 @@
-"""Top-k, top-p and min-p on the device: the least logit that may be drawn is searched for, nothing is sorted.
+"""Top-k, top-p and min-p on the device, without sorting: a search finds the threshold, the least logit that is kept.
 
-Filters go by value, so what ties with the last token kept is kept too. Mostly the tokens that matter are few: a cut
-that lets them pass is found from the groups' largest logits and masses, the groups that reach it are read again, and
-what reaches it is gathered. A few candidates are compared each with each; of more, the least kept is searched for.
-Where too much matters, the whole row is searched.
+Filters compare values, so tokens that tie with the last one kept are kept, too. Usually few tokens matter: a cut below
+all of them is derived from the groups' maxima and masses, and the logits above it are gathered as candidates. Up to
+256 candidates are compared pairwise; with more, the threshold is searched among them. With more than
+``MAX_CANDIDATES``, it is searched in the whole row.
 """
 
 import torch
@@ -23,7 +23,7 @@ _STAGES = tl.constexpr(4)
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 _NUM_TRIES = tl.constexpr(2)
 _CAUTION = tl.constexpr(0.6)
-"""Share of what top-p leaves out that the estimate may find below the first cut."""
+"""Share of the mass outside top-p that the estimate may place below the first cut; below 1 as a safety margin."""
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def _add_and_max(a, b, c, d):
 
 @triton.jit
 def _num_bits(words):
-    """How many bits are set, of uint32."""
+    """The number of bits set in each uint32 word."""
     words -= (words >> 1) & 0x55555555
     words = (words & 0x33333333) + ((words >> 2) & 0x33333333)
     return ((((words + (words >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
@@ -43,18 +43,18 @@ def _num_bits(words):
 def _gather(
     logits, peaks, cut, best, scale, listed, candidate_ids, vocab_size, GROUPS: tl.constexpr, GROUP: tl.constexpr
 ):
-    """Write down the ids of the logits from ``cut`` on, in their order.
+    """Store the ids of all logits ≥ ``cut``, in ascending order.
 
     Returns:
-        Their number and their mass; if there is no room for all of them, those of some more than there is room for.
+        Their number and mass. The scan stops once the number exceeds ``MAX_CANDIDATES``; both are partial then.
     """
     has_some = (peaks >= cut).to(tl.int32)
-    # What an earlier try listed must have been read.
+    # All reads of the previous try's list come before this overwrites it.
     tl.debug_barrier()
     tl.store(listed + tl.cumsum(has_some, 0) - 1, tl.arange(0, GROUPS), has_some != 0)
     num_listed = tl.sum(has_some, 0)
     tl.debug_barrier()
-    # A listed group is worked on as words of 32 tokens, a bit for each.
+    # Each lane handles a word of 32 tokens of a listed group, one bit per token.
     places = tl.arange(0, _GROUPS_AT_ONCE * GROUP // 32)
     members = places // (GROUP // 32)
     inside = places % (GROUP // 32) * 32
@@ -81,7 +81,7 @@ def _gather(
         total, most = tl.reduce((sizes, sizes), 0, _add_and_max)
         for _ in range(most):
             rest = words & (words - 1)
-            # The lowest bit is a power of two, whose exponent says which it is.
+            # The lowest set bit as a float is a power of two; its exponent is the bit's index.
             bit = ((words ^ rest).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
             tl.store(candidate_ids + next_places, ids + bit, (words != 0) & (next_places < _MAX_CANDIDATES))
             words = rest
@@ -93,7 +93,7 @@ def _gather(
 
 @triton.jit
 def _draw_from_few(logits, candidate_ids, num, k, has_k, p, has_p, mass, best, scale, share):
-    """The token drawn from at most ``_FEW`` candidates; ``mass`` is that of the row, 0 if candidates are all of it."""
+    """The token drawn from at most ``_FEW`` candidates; ``mass`` is the row's, or 0 for the mass that top-k keeps."""
     places = tl.arange(0, _FEW)
     ids = tl.load(candidate_ids + places, places < num, other=0)
     x = tl.load(logits + ids, places < num, other=-float("inf")).to(tl.float32)
@@ -133,10 +133,10 @@ def _least_kept(
     PROBES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The least logit that top-k and then top-p keep, which is ``least`` or above.
+    """The threshold: the least logit that top-k and then top-p keep, at least ``least``.
 
-    ``mass`` is that of the whole row, 0 if it is to be that of the logits left; from ``floor`` on there is enough for
-    top-p.
+    ``mass`` is the row's, or 0 for the mass of the logits that are left. The logits ≥ ``floor`` hold enough mass for
+    top-p, so its search starts there.
     """
     if has_k:
         least = search(source, num, k, least, best, scale, False, SHIFT, TILE, PROBES, STAGES)
@@ -152,7 +152,7 @@ def _least_kept(
 def _weigh_groups(
     logits, maxima, masses, num_groups, vocab_size, scale, least, GROUPS: tl.constexpr, GROUP: tl.constexpr
 ):
-    """Sum the weights of each group anew, of the logits from ``least`` on; ``masses`` are overwritten."""
+    """Recompute each group's sum of weights from the logits ≥ ``least``; overwrites ``masses``."""
     for start in tl.range(0, num_groups, _GROUPS_AT_ONCE, num_stages=_STAGES):
         groups = start + tl.arange(0, _GROUPS_AT_ONCE)
         columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
@@ -195,9 +195,9 @@ def filter_kernel(
     SHIFT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program per row: draw the rows that are open; see :func:`octavo.kernels.triton.sampling.sample`."""
+    """Draw the open rows, one program per row; see :func:`octavo.kernels.triton.sampling.sample`."""
     row = tl.program_id(0)
-    # Only the survey, which may still run, writes what is read after the wait.
+    # These loads may precede the wait: the survey kernel, which may still run, writes none of them.
     is_real = row < tl.load(counts)
     slot = tl.load(slots + row, is_real, other=0).to(tl.int64)
     length = tl.load(lengths + row, is_real, other=0).to(tl.int64)
@@ -230,13 +230,13 @@ def filter_kernel(
     least = tl.full([], -float("inf"), tl.float32)
     if has_min_p:
         least = tl.minimum(best + tl.log2(share_of_best.to(tl.float32)) / scale, best)
-    # Top-p goes by the mass of what other filters left, which is not known yet.
+    # With other filters, top-p applies to the mass that they leave, which is not known yet; 0 stands for that.
     mass = tl.zeros([], tl.float64)
     if is_top_p_alone:
         mass = tl.sum(sums.to(tl.float64) * tl.exp2((peaks - best) * scale).to(tl.float64), 0)
 
-    # The k-th of the groups' largest has k logits from it on; what min-p keeps lies above its own least; for top-p
-    # alone, estimates are tried and checked.
+    # The cut: for top-k, the k-th largest group maximum (at least k logits reach it); for min-p, its own threshold; for
+    # top-p alone, an estimate that is checked against the mass found and lowered if that is too small.
     lowest = tl.maximum(tl.maximum(least, tl.min(tl.where(groups < num_groups, peaks, best), 0)), _LOWEST)
     num_tries = tl.where(is_top_p_alone, _NUM_TRIES, ((has_k == 0) | (k <= 3 * num_groups // 4)).to(tl.int32))
     allowed = (1 - p) * mass * _CAUTION
@@ -254,7 +254,7 @@ def filter_kernel(
             is_gathered = is_enough & (num <= _MAX_CANDIDATES)
             if is_enough | (num > _MAX_CANDIDATES):
                 num_tries = 0
-            # More lies below than was thought, by as much as it turned out now, and caution.
+            # The estimate placed too little mass below the cut: scale it by the error found, and by the safety margin.
             allowed *= _CAUTION * tl.minimum(allowed / tl.maximum(mass - found, 1e-30), 1.0)
 
     if is_gathered & (num <= _FEW):
@@ -270,7 +270,7 @@ def filter_kernel(
         place, _ = first_above(weights, share, places, _MAX_CANDIDATES)
         token = tl.load(candidate_ids + place)
     else:
-        # What lies below the floor, were it everything, would be no more than half of what top-p leaves out.
+        # Even if all V logits were just below the floor, their mass would be at most half of what top-p leaves out.
         share_below = tl.maximum(1 - p, 1e-20) * tl.maximum(mass, 1.0) / vocab_size
         floor = best + (tl.log2(share_below.to(tl.float32)) - 1) / scale
         least = _least_kept(

@@ -1,4 +1,4 @@
-"""Log-probabilities of drawn tokens, their ranks and the likeliest tokens beside them, left on the device."""
+"""Log-probabilities and ranks of drawn tokens, and the most likely tokens; inputs and outputs stay on the device."""
 
 import torch
 import triton
@@ -16,9 +16,9 @@ _EVERYTHING = tl.constexpr((1 << 31) - 1)
 class LogprobsWorkspace:
     """Scratch memory for :func:`logprobs`.
 
-    Attributes (``[R, G]``, of the groups of tokens):
-        maxima, masses: float32.
-        num_above: int32, logits above the chosen token's.
+    Attributes (``[R, G]``, per group of tokens):
+        maxima, masses: float32, largest logit and sum of weights.
+        num_above: int32, number of logits above the chosen token's.
     """
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
@@ -36,15 +36,15 @@ def logprobs(
     ranks: torch.Tensor,
     workspace: LogprobsWorkspace,
 ) -> None:
-    """Log-softmax of the logits at one token per row and at the likeliest, as
-    :func:`octavo.sampling.logprobs.token_logprobs` lists them; among equals the lowest id comes first.
+    """Log-softmax of the logits at one token per row and at the most likely ones, as listed by
+    :func:`octavo.sampling.logprobs.token_logprobs`; among equal logits the lowest id comes first.
 
     Args:
-        logits: ``[R, V]`` of any float type, as they came from the model.
-        tokens: ``[R]`` int64, the chosen ones.
+        logits: ``[R, V]`` of any float type, the model's own.
+        tokens: ``[R]`` int64, the chosen tokens.
         listed_ids, listed_logprobs: out, ``[R, 1 + n]`` int64 and float32, contiguous: the chosen token, then the
-            ``n`` ≤ V likeliest in falling order.
-        ranks: out, ``[R]`` int64, 1 + the number of tokens strictly likelier than the chosen one.
+            ``n`` ≤ V most likely ones in descending order.
+        ranks: out, ``[R]`` int64, 1 + the number of tokens strictly more likely than the chosen one.
         workspace: for at least R rows.
     """
     num_rows, vocab_size = logits.shape
@@ -85,7 +85,7 @@ def logprobs(
 
 @triton.jit
 def _order(x):
-    """Float32 → int32 of the same order."""
+    """Map float32 to an int32 of the same order."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -105,6 +105,7 @@ def _survey_kernel(
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program surveys a run of groups of one row; grid (runs, rows)."""
     row = tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -144,6 +145,7 @@ def _finish_kernel(
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A program lists one row's tokens and log-probabilities; grid (rows)."""
     row = tl.program_id(0).to(tl.int64)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -163,7 +165,7 @@ def _finish_kernel(
     tl.store(listed_logprobs, tl.load(logits + token).to(tl.float32) - best - log_mass)
     tl.store(ranks + row, 1 + tl.sum(above, 0).to(tl.int64))
 
-    # The largest of a group's logits that are not listed yet; groups past the last have nothing to list.
+    # Each group's largest logit that is not listed yet, as an ordered integer.
     left = tl.where(groups < num_groups, _order(peaks), _NOTHING)
     last, last_id = tl.full([], _EVERYTHING, tl.int32), tl.full([], -1, tl.int32)
     for place in range(1, width):

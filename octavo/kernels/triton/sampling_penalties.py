@@ -1,4 +1,4 @@
-"""Penalties on tokens that occurred, at the cost of the tokens that are known and not of the vocabulary."""
+"""Repetition, frequency and presence penalties; the cost grows with a request's tokens, not with the vocabulary."""
 
 import torch
 import triton
@@ -26,7 +26,7 @@ def penalise(
 ) -> None:
     """Penalise tokens that occurred already, in place, as :func:`octavo.sampling.penalties.apply_penalties` does.
 
-    A logit that is +∞ or not a number stays so.
+    Logits that are +∞ or NaN stay so.
 
     Args:
         logits: ``[N, V]`` float32.
@@ -34,8 +34,8 @@ def penalise(
         slots, lengths: ``[P]`` integers, the slot and the number of known tokens of each.
         token_ids: ``[S, L]`` integers, by slot; entries from a request's length on are ignored.
         prompt_len: ``[S]`` int64, by slot; frequency and presence count only tokens after the prompt.
-        repetition, frequency, presence: ``[S]`` float64, by slot, of one stride; neutral at 1, 0, 0.
-        occurrences: ``[≥P, V]`` int32, contiguous, whatever it holds; overwritten.
+        repetition, frequency, presence: ``[S]`` float64, by slot, of equal stride; neutral at 1, 0, 0.
+        occurrences: ``[≥P, V]`` int32 scratch memory, contiguous; need not be initialised.
     """
     vocab_size, max_len = logits.shape[1], token_ids.shape[1]
     assert logits.dtype == torch.float32 and logits.stride(1) == 1 and occurrences.is_contiguous()
@@ -91,7 +91,10 @@ def _penalties_kernel(
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Clear the counts of a row's tokens, count them, or penalise each once: by whoever takes its count away first."""
+    """Clear the counts of a row's tokens, count them, or penalise each token once; grid (programs of a row, rows).
+
+    When penalising, a thread takes a token's count by atomic exchange; only the first one to do so penalises it.
+    """
     place = tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -123,7 +126,7 @@ def _penalties_kernel(
             count = (found & (_IN_PROMPT - 1)).to(tl.float32)
             old = tl.load(logits + tokens, is_first, other=0.0)
             new = tl.where(old > 0, tl.div_rn(old, factor + tl.zeros([TILE], tl.float32)), old * factor)
-            # A division by a tiny penalty must not make an infinity, which would count as the model's fault.
+            # Clamp: an infinity from dividing by a tiny penalty would be reported as a failure of the model.
             new = tl.where((new > _LARGEST) & (old <= _LARGEST), _LARGEST, new)
             new = new - per_count * count - tl.where(count > 0, once, 0.0)
             tl.store(logits + tokens, new, is_first)

@@ -1,4 +1,4 @@
-"""The least logit that a filter keeps, searched for by its bits: several values are tried in one pass."""
+"""Finds a filter's threshold by bisection over the bits of float32, with several probe values per pass."""
 
 import torch
 import triton
@@ -8,20 +8,20 @@ _GROUP_PROBES = tl.constexpr(8)
 
 
 def key_shift(dtype: torch.dtype) -> int:
-    """Low bits of a float32 that say nothing if it was widened from ``dtype``."""
+    """Number of low bits of a float32 that are always zero if it was widened from ``dtype``."""
     return {torch.bfloat16: 16, torch.float16: 13}.get(dtype, 0)
 
 
 @triton.jit
 def _key(x, SHIFT: tl.constexpr):
-    """A finite float32 as an integer of the same order, int64."""
+    """Map a finite float32 to an int64 key of the same order."""
     bits = x.to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) >> SHIFT
 
 
 @triton.jit
 def _value(key, SHIFT: tl.constexpr):
-    """The least float32 of a key, which sets apart what its key sets apart."""
+    """The smallest float32 with this key, the inverse of :func:`_key`."""
     bits = (key << SHIFT).to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
@@ -35,16 +35,16 @@ def _add_pairs(a, b, c, d):
 def group_cut(
     maxima, masses, num_groups, k, has_k, allowed, lowest, best, scale, SHIFT: tl.constexpr, GROUPS: tl.constexpr
 ):
-    """The largest value from which on there are ``k`` groups or, without ``k``, likely all but ``allowed`` of the mass.
+    """The largest value that ``k`` group maxima reach or, without ``k``, with likely at most ``allowed`` mass below it.
 
-    What lies below a value is estimated from the groups that have nothing above it: they are as good as a sample.
+    The mass below a value is estimated from the groups that lie entirely below it, as a sample of all groups.
 
     Args:
         maxima, masses: pointers to the row's ``[num_groups]`` largest logits, and sums of weights relative to them.
         allowed: mass relative to the weight of ``best``, the largest logit; float64.
 
     Returns:
-        float32, ``lowest`` if no larger value will do.
+        float32; ``lowest`` if no larger value qualifies.
     """
     groups = tl.arange(0, GROUPS)[None, :]
     peaks = tl.load(maxima + groups, groups < num_groups, other=-float("inf"))
@@ -68,7 +68,7 @@ def group_cut(
 
 @triton.jit
 def mass_from(source, num, least, best, scale, TILE: tl.constexpr, STAGES: tl.constexpr):
-    """The weights of the logits from ``least`` on, as a float64."""
+    """The sum of the weights of all logits ≥ ``least``, as float64."""
     total = tl.zeros([TILE], tl.float32)
     for start in tl.range(0, num, TILE, num_stages=STAGES):
         places = start + tl.arange(0, TILE)
@@ -91,13 +91,13 @@ def search(
     PROBES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The largest value from which on the logits' number or mass is ``target``.
+    """The largest value such that the number, or the mass, of the logits ≥ it is at least ``target``.
 
     Args:
         source: pointer to ``num`` logits, none above ``best``.
 
     Returns:
-        float32, ``least`` if no larger value will do.
+        float32; ``least`` if no larger value qualifies.
     """
     bottom = _key(least, SHIFT)
     low, high = bottom, _key(best, SHIFT) + 1

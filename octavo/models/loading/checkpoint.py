@@ -1,4 +1,4 @@
-"""What every kind of checkpoint has in common, and the check that it fits the model."""
+"""The interface of checkpoints of all formats, and the check that one fits the model."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ class Checkpoint(Protocol):
     """Named tensors in files.
 
     Attributes:
-        path: the folder or file they come from.
+        path: the checkpoint's folder or file.
     """
 
     path: Path
@@ -26,27 +26,27 @@ class Checkpoint(Protocol):
         ...
 
     def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
-        """Copy tensors, converting type and device; yields the number of elements copied since it last did.
+        """Copy tensors, converting type and device; yields the number of elements copied since the last yield.
 
         Args:
             slots: name → destination, of the tensor's shape.
 
         Raises:
             WeightsError: a file is truncated or cannot be read.
-            UnsupportedModelError: a tensor is stored in a way that cannot be read.
+            UnsupportedModelError: a tensor has a storage format that is not supported.
         """
         ...
 
 
 def check_fit(slots: Mapping[str, torch.Tensor], checkpoint: Checkpoint, *, is_tied: bool) -> None:
-    """Check, before anything is copied, that a checkpoint has what the model wants and nothing else.
+    """Check, before anything is copied, that a checkpoint has exactly the tensors that the model needs.
 
     Args:
         slots: name → destination.
-        is_tied: the head shares the embedding, so that a head in the checkpoint is of no use.
+        is_tied: the head shares the embedding; a head in the checkpoint is ignored.
 
     Raises:
-        WeightsError: naming what is missing, unexpected and mis-shaped.
+        WeightsError: names the tensors that are missing, unexpected or mis-shaped.
     """
     shapes = checkpoint.shapes()
     missing = [name for name in slots if name not in shapes]

@@ -1,4 +1,4 @@
-"""From GGUF's blocks to floats."""
+"""Dequantises GGUF blocks."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,14 +17,14 @@ SUPPORTED = ("F32", "F16", "BF16", *QUANTIZED)
 
 
 def dequantize(rows: _Bytes, tensor: GGUFTensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Rows of a tensor of a type in :data:`SUPPORTED`, as floats; does no parallel work of its own.
+    """Dequantise rows of a tensor of a type in :data:`SUPPORTED`; single-threaded.
 
     Args:
-        rows: ``[R, bytes a row]``.
+        rows: ``[R, bytes per row]``.
         out: ``[R, N]`` float32 on the host, contiguous: memory that may be used for the result.
 
     Returns:
-        ``[R, N]``, float32 for what was quantised and the type as stored for what was not. It may share memory.
+        ``[R, N]``, float32 for quantised types, else the stored type. It may share memory with ``rows``.
     """
     plain = _PLAIN.get(tensor.type_name)
     if plain is not None:
@@ -49,14 +49,14 @@ def _q4_0(blocks: _Bytes, values: _Floats) -> None:
 
 
 def _q4_1(blocks: _Bytes, values: _Floats) -> None:
-    """``scale · q + least``; a block is two float16 and 32 four-bit numbers."""
+    """``scale · q + minimum``; a block is two float16 values and 32 four-bit numbers."""
     _four_bits(blocks[:, 4:], values)
     values *= _halves(blocks[:, :2])
     values += _halves(blocks[:, 2:4])
 
 
 def _four_bits(packed: _Bytes, values: _Floats) -> None:
-    """``[N, 16]`` bytes → ``[N, 32]`` numbers: all the low halves, then all the high ones."""
+    """``[N, 16]`` bytes → ``[N, 32]`` numbers: all low nibbles, then all high ones."""
     numbers = np.empty((len(packed), 32), np.uint8)
     np.bitwise_and(packed, 15, out=numbers[:, :16])
     np.right_shift(packed, 4, out=numbers[:, 16:])
@@ -87,5 +87,5 @@ class _Own(NamedTuple):
     fill: Callable[[_Bytes, _Floats], None]
 
 
-# Three to four times as fast as the library's own, whose inner loops are 16 numbers long.
+# Three to four times faster than the library's own functions, whose inner loops have length 16.
 _OWN: dict[str, _Own] = {"Q4_0": _Own(18, _q4_0), "Q4_1": _Own(20, _q4_1)}

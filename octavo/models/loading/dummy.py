@@ -1,10 +1,10 @@
-"""Random weights from the shapes alone, for measuring and testing."""
+"""Random weights of the right shapes, for benchmarks and tests (``load_format=dummy``)."""
 
 import torch
 
 
 def fill_with_noise(slots: dict[str, torch.Tensor], seed: int) -> None:
-    """Small seeded normal weights, made where they lie; norms about one, whichever way a family stores them.
+    """Fill tensors in place with small seeded normal values; norms are about one, however a family stores them.
 
     Args:
         slots: checkpoint name → destination.

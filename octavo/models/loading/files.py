@@ -1,4 +1,4 @@
-"""Reading parts of files. They are never mapped into memory: there, a disk that fails would end the process."""
+"""Reads parts of files. Files are never memory-mapped: a disk error would then kill the process with a signal."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from octavo.errors import WeightsError
 
 
 def read_into(path: Path, offset: int, memory: NDArray[Any]) -> None:
-    """Fill contiguous memory with a file's bytes from ``offset`` on; other threads run meanwhile.
+    """Fill contiguous memory with a file's bytes from ``offset`` on; releases the GIL while reading.
 
     Raises:
         WeightsError: the file ends too early or cannot be read.
@@ -29,7 +29,7 @@ def read_into(path: Path, offset: int, memory: NDArray[Any]) -> None:
 
 
 def read(path: Path, offset: int, num_bytes: int) -> NDArray[np.uint8]:
-    """Bytes of a file, ``[num_bytes]``; errors as of :func:`read_into`."""
+    """Bytes of a file, ``[num_bytes]``; raises what :func:`read_into` raises."""
     buffer = np.empty(num_bytes, np.uint8)
     read_into(path, offset, buffer)
     return buffer

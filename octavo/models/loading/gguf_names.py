@@ -1,4 +1,4 @@
-"""GGUF's tensor names in Hugging Face's words, and what its converters do to weights."""
+"""Maps GGUF's tensor names to Hugging Face's, and describes how converters change weights."""
 
 from dataclasses import dataclass
 
@@ -28,11 +28,11 @@ _GEMMA_LAYER = {
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What a converter did to a tensor.
+    """A converter's change to a tensor.
 
     Attributes:
-        permuted_heads: rows were reordered within so many heads, so that rotary pairs lie side by side; 0 for not.
-        offset: this much was added to every value.
+        permuted_heads: number of heads within which rows were reordered to interleave rotary pairs; 0 if not reordered.
+        offset: added to every value.
     """
 
     permuted_heads: int = 0
@@ -40,7 +40,7 @@ class Conversion:
 
 
 def hf_name(name: str, architecture: str) -> str:
-    """A tensor's name in a Hugging Face checkpoint; unknown names stay as they are."""
+    """A tensor's name in a Hugging Face checkpoint; unknown names are returned unchanged."""
     stem, _, leaf = name.rpartition(".")
     if stem in _TOP:
         return f"{_TOP[stem]}.{leaf}"
@@ -53,7 +53,7 @@ def hf_name(name: str, architecture: str) -> str:
 
 
 def conversion(name: str, architecture: str, config: ModelConfig) -> Conversion:
-    """What happened to the tensor of a Hugging Face name."""
+    """The converter's change to the tensor with this Hugging Face name."""
     if architecture == "gemma3" and name.endswith("norm.weight"):
         return Conversion(offset=1.0)
     if architecture == "llama" and ".q_proj." in name:

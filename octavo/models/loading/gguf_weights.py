@@ -21,18 +21,18 @@ from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 # Values that the converters compute from the configuration and that Octavo computes itself.
 _DERIVED = ("rope_freqs.weight",)
 
-# Elements dequantised at a time: the float32 copies stay in the processor's cache, and few of them exist at once.
+# Elements dequantised at a time, so that the float32 copies stay in the CPU's cache.
 _PIECE = 1 << 19
-# Room for a piece in the compute type; longer ones go in parts.
+# Buffer size for a piece in the compute type; longer pieces are sent in parts.
 _BUFFER_BYTES = 2 << 20
-# Pieces a thread between two looks at the progress.
+# Pieces per thread between two progress reports.
 _BATCH = 16
 _MAX_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some whole rows of one tensor, where they lie in the file and where their values go."""
+    """Whole rows of a tensor: their place in the file, and their destination."""
 
     path: Path
     tensor: GGUFTensor
@@ -63,7 +63,7 @@ def _is_plain(destination: torch.Tensor) -> bool:
 
 
 def _unpermuted(values: torch.Tensor, shape: tuple[int, ...], num_heads: int) -> torch.Tensor:
-    """From rotary pairs side by side, as llama.cpp turns them, to pairs half a head apart.
+    """Convert interleaved rotary pairs (llama.cpp) to pairs half a head apart (Hugging Face).
 
     Args:
         values: whole heads of a weight or bias.
@@ -73,10 +73,10 @@ def _unpermuted(values: torch.Tensor, shape: tuple[int, ...], num_heads: int) ->
 
 
 class GGUFCheckpoint:
-    """The tensors of a GGUF file under Hugging Face's names, as they were before the conversion to GGUF.
+    """The tensors of a GGUF file, with Hugging Face's names and the converter's changes undone.
 
     Raises:
-        UnsupportedModelError: the file holds tensors of a type that cannot be dequantised.
+        UnsupportedModelError: the file has tensors of a type that cannot be dequantised.
         WeightsError: the file is truncated or corrupted.
     """
 
@@ -118,7 +118,7 @@ class GGUFCheckpoint:
 
 
 def _split(path: Path, tensor: GGUFTensor, destination: torch.Tensor, change: Conversion) -> Iterator[_Piece]:
-    """Cut a tensor into pieces of whole rows, and of whole heads where those are permuted; a vector is one row."""
+    """Split a tensor into pieces of whole rows, or whole heads if rows are permuted; a vector is one row."""
     rows = destination.view(tensor.num_rows, -1)
     step = max(1, _PIECE // tensor.shape[-1])
     if change.permuted_heads:

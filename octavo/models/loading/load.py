@@ -1,4 +1,4 @@
-"""Getting weights into a model, from whatever holds them."""
+"""Loads weights into a model from safetensors, GGUF or dummy values, and checks them before."""
 
 import logging
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What loading took: bytes of weights as they lie in memory, and seconds."""
+    """Statistics of a load: bytes of weights in memory, and seconds."""
 
     num_bytes: int
     seconds: float
@@ -45,13 +45,13 @@ def load_weights(
 
     Args:
         load_format: ``auto``, ``safetensors``, ``gguf`` or ``dummy``.
-        seed: of dummy weights.
-        show_progress: whether a long load shows a bar, on a terminal.
-        phases: gets the phase ``weights``; None logs it all the same.
+        seed: seed of dummy weights.
+        show_progress: show a progress bar on a terminal if the load takes long.
+        phases: records the phase ``weights``; None only logs it.
 
     Raises:
         WeightsError: weights are missing, unexpected, mis-shaped or unreadable.
-        UnsupportedModelError: the files are of another format than asked for, or of none that is loaded.
+        UnsupportedModelError: the files have another format than requested, or one that is not supported.
     """
     slots = collect_slots(model)
     num_bytes = sum(slot.numel() * slot.element_size() for slot in slots.values())
@@ -68,24 +68,24 @@ def load_weights(
 
 
 def check_weights(model: nn.Module, source: ModelSource, config: ModelConfig, load_format: str = "safetensors") -> None:
-    """Look only at names and shapes: whether files fit a model, which may be on the meta device.
+    """Check by names and shapes that files fit a model, which may be on the meta device.
 
     Args:
-        load_format: as of :func:`load_weights`.
+        load_format: see :func:`load_weights`.
 
     Raises:
         WeightsError: weights are missing, unexpected, mis-shaped or unreadable.
-        UnsupportedModelError: the files are of another format than asked for, or of none that is loaded.
+        UnsupportedModelError: the files have another format than requested, or one that is not supported.
     """
     if load_format != "dummy":
         _fitting_parts(model, source, config, load_format)
 
 
 def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> None:
-    """Look only at the kind of weights, which need not be there.
+    """Check only the format of the weights; the files need not exist.
 
     Raises:
-        UnsupportedModelError: they are of another format than asked for, or of none that is loaded.
+        UnsupportedModelError: they have another format than requested, or one that is not supported.
     """
     actual = "gguf" if source.kind == "gguf" else "safetensors"
     if load_format == "dummy":
@@ -101,7 +101,7 @@ def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> 
 def _fitting_parts(
     model: nn.Module, source: ModelSource, config: ModelConfig, load_format: str
 ) -> list[tuple[Checkpoint, dict[str, torch.Tensor]]]:
-    """Files, and what of the model each of them fills."""
+    """The checkpoints to read, each with the tensors that it fills."""
     checkpoint = _open(source, config, load_format)
     parts = [(checkpoint, collect_slots(model))]
     if isinstance(model, PooledModel):
@@ -112,7 +112,7 @@ def _fitting_parts(
 
 
 def _wait_for(slots: dict[str, torch.Tensor]) -> None:
-    """Wait until what a device was told to do with its tensors is done."""
+    """Wait until the device has finished its queued work."""
     for device in {slot.device for slot in slots.values()}:
         if device.type == "cuda":
             torch.cuda.synchronize(device)

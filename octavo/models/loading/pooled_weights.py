@@ -1,4 +1,4 @@
-"""Which weights of which files go where in a model that answers with vectors."""
+"""Maps the weights of checkpoint and module files to a pooling model."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from octavo.models.pooled import PooledModel
 
 Slots = dict[str, torch.Tensor]
 
-# Heads for other purposes, with which such models are often saved, and a table of numbers that need not be stored.
+# Ignored tensors: heads for other tasks, with which such models are often saved, and a table that need not be stored.
 _UNUSED = re.compile(
     r"(?:bert\.|roberta\.)?(?:lm_head|cls|pooler|score|classifier|qa_outputs|linear)\..*"
     r"|(?:.*\.)?embeddings\.(?:position_ids|token_type_ids)"
@@ -21,7 +21,7 @@ _UNUSED = re.compile(
 
 
 class WithoutUnused:
-    """A checkpoint without the heads that a model does not have; a :class:`Checkpoint`."""
+    """A :class:`Checkpoint` without the heads that the model does not have."""
 
     def __init__(self, checkpoint: Checkpoint, slots: Slots) -> None:
         self.path = checkpoint.path
@@ -29,7 +29,7 @@ class WithoutUnused:
         self._slots = slots
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the tensors that matter."""
+        """Shapes of the remaining tensors."""
         shapes = self._checkpoint.shapes()
         return {name: shape for name, shape in shapes.items() if name in self._slots or not _UNUSED.fullmatch(name)}
 
@@ -42,11 +42,11 @@ def checkpoint_parts(model: PooledModel, checkpoint: Checkpoint, folder: Path) -
     """The checkpoints that fill the model, each with the names and destinations of its tensors.
 
     Args:
-        checkpoint: of the model itself.
-        folder: of the model, with the subfolders of its modules.
+        checkpoint: the model's own checkpoint.
+        folder: the model's folder, with subfolders of its modules.
 
     Raises:
-        WeightsError: a module's file is missing or broken.
+        WeightsError: a module's file is missing or corrupted.
     """
     slots = _named_as_in(checkpoint, collect_slots(model.backbone), model.weight_prefix)
     parts: list[tuple[Checkpoint, Slots]] = []
@@ -60,7 +60,7 @@ def checkpoint_parts(model: PooledModel, checkpoint: Checkpoint, folder: Path) -
 
 
 def _named_as_in(checkpoint: Checkpoint, slots: Slots, prefix: str) -> Slots:
-    """The slots with the prefix that the checkpoint's names have, or do not have."""
+    """The slots, with the prefix added to or removed from their names to match the checkpoint."""
     plain = {name.removeprefix(prefix): slot for name, slot in slots.items()}
     shapes = checkpoint.shapes()
     if any(name in shapes for name in plain):

@@ -1,4 +1,4 @@
-"""Weights in the safetensors files of a Hugging Face folder."""
+"""Reads weights from the safetensors files of a Hugging Face folder, with several threads."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +20,12 @@ _INDEX = "model.safetensors.index.json"
 
 MAX_THREADS = 8
 CHUNK_BYTES = 8 << 20
-"""Bytes read at a time: long enough for a disk, a device's copy engine and the interpreter's lock not to matter."""
+"""Bytes read at a time: large enough that overheads of disk, copy engine and GIL do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor, or some of it: its place in a chunk, and where it goes (``[N]``)."""
+    """A tensor or a part of one: its place in a chunk, and its destination (``[N]``)."""
 
     start: int
     num_bytes: int
@@ -35,7 +35,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Bytes that lie together in a file, and the parts of tensors that they are."""
+    """Contiguous bytes of a file, and the parts of tensors that they contain."""
 
     path: Path
     offset: int
@@ -50,8 +50,8 @@ class SafetensorsCheckpoint:
     """The safetensors files of a folder; headers are read at construction, tensors when they are copied.
 
     Raises:
-        WeightsError: a file is missing, truncated or corrupted, or two hold the same tensor.
-        UnsupportedModelError: there are no such files, or they hold types that are no weights.
+        WeightsError: a file is missing, truncated or corrupted, or two files have the same tensor.
+        UnsupportedModelError: there are no such files, or they have types that weights cannot have.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,12 +68,12 @@ class SafetensorsCheckpoint:
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
-        """See :meth:`Checkpoint.copy_into`. Slots are contiguous and lie on one device."""
+        """See :meth:`Checkpoint.copy_into`. Slots are contiguous and on one device."""
         wanted = [(tensor, slots[name].view(-1)) for name, tensor in self._tensors.items() if name in slots]
         if not wanted:
             return
         num_threads = min(available_cores(), MAX_THREADS)
-        # Twice as many buffers as threads: one fills while the last one's contents are under way.
+        # Twice as many buffers as threads: one is filled while the previous one's contents are copied.
         staging = Staging(wanted[0][1].device, 2 * num_threads, CHUNK_BYTES)
         with ThreadPoolExecutor(num_threads) as pool:
             yield from pool.map(partial(_load, staging), list(_chunks(wanted)))
@@ -81,7 +81,7 @@ class SafetensorsCheckpoint:
 
 
 def _chunks(wanted: list[tuple[StoredTensor, torch.Tensor]]) -> Iterator[_Chunk]:
-    """Cut tensors, given in the order of their files, into chunks; small ones that lie side by side share one."""
+    """Split tensors, given in file order, into chunks; small adjacent tensors share one."""
     chunk: _Chunk | None = None
     for tensor, destination in wanted:
         itemsize, done = tensor.dtype.itemsize, 0
@@ -109,7 +109,7 @@ def _follows(chunk: _Chunk, path: Path, offset: int, itemsize: int) -> bool:
 
 @torch.inference_mode()
 def _load(staging: Staging, chunk: _Chunk) -> int:
-    """Read a chunk and hand its parts on; returns the number of elements."""
+    """Read a chunk and send its parts; returns the number of elements."""
     if staging.device.type == "cpu" and all(part.dtype is part.destination.dtype for part in chunk.parts):
         for part in chunk.parts:
             read_into(chunk.path, chunk.offset + part.start, part.destination.view(torch.uint8).numpy())
@@ -123,10 +123,10 @@ def _load(staging: Staging, chunk: _Chunk) -> int:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files: the one of the usual name, those that the index names, or all there are.
+    """The folder's safetensors files: the one with the usual name, those in the index, or all.
 
     Raises:
-        WeightsError: the index names files that are not there or lie elsewhere.
+        WeightsError: the index names files that are missing or outside the folder.
         UnsupportedModelError: there are none.
     """
     if (folder / _SINGLE).is_file():
@@ -153,7 +153,7 @@ def _indexed_files(folder: Path, index: Path) -> list[Path]:
         raise WeightsError(f"{index} has no weight_map from tensors to files.")
     files = []
     for name in sorted(set(shards.values())):
-        # A name with a path in it could reach any file of this machine.
+        # A name with a path could refer to any file of this machine.
         if name != Path(name).name or "\\" in name or not name.endswith(".safetensors"):
             raise WeightsError(f"{index} names {name[:200]!r}, which is not a safetensors file beside it.")
         if not (folder / name).is_file():

@@ -1,7 +1,7 @@
-"""What a safetensors file holds: eight bytes of length, a JSON object, then the tensors without gaps.
+"""Parses the header of safetensors files: eight bytes of length, a JSON object, then the tensors without gaps.
 
-Source: https://github.com/huggingface/safetensors#format. The library would map the whole file into memory to say
-the same, and does not say where in the file a tensor lies.
+Source: https://github.com/huggingface/safetensors#format. The library memory-maps the whole file, and does not report
+the offsets of tensors.
 """
 
 import json
@@ -19,16 +19,16 @@ _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
 _METADATA = "__metadata__"
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# Tables of numbers that older encoders keep beside their weights; nobody reads them.
+# Types of tables that older encoders store next to their weights; they are never read.
 _TABLES = ("position_ids", "token_type_ids")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies.
+    """A tensor's place in a file.
 
     Attributes:
-        offset: of its first byte in the file.
+        offset: offset of its first byte in the file.
     """
 
     name: str
@@ -39,16 +39,16 @@ class StoredTensor:
 
     @property
     def num_bytes(self) -> int:
-        """Its size in the file."""
+        """The tensor's size in the file."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(path: Path) -> list[StoredTensor]:
-    """The tensors of a file, in the order in which they lie there.
+    """The tensors of a file, in file order.
 
     Raises:
         WeightsError: the file cannot be read, is truncated or corrupted.
-        UnsupportedModelError: a tensor is of a type that is no weight's.
+        UnsupportedModelError: a tensor has a type that weights cannot have.
     """
     try:
         size = path.stat().st_size
@@ -101,7 +101,7 @@ def _tensor(path: Path, start: int, name: str, entry: Any) -> StoredTensor:
 
 
 def _counts(value: Any) -> tuple[int, ...] | None:
-    """A list of whole numbers, none of them negative; None if it is something else."""
+    """The value if it is a list of non-negative integers, else None."""
     is_one = isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
     return tuple(value) if is_one else None
 

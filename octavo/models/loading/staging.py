@@ -1,7 +1,7 @@
-"""From host memory into a model's tensors, wherever they lie.
+"""Copies values from host memory to a model's tensors through reused pinned buffers.
 
-A device fetches at full speed, and while the host goes on, only from memory that the operating system has pinned.
-Pinning takes longer than reading, so a few pinned buffers are used again and again.
+A device copies at full speed, and asynchronously, only from pinned host memory. Pinning takes longer than reading, so
+a few pinned buffers are reused.
 """
 
 import queue
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-# Copies of fewer elements than 32768 are not split by torch over threads of its own, which would fight with ours.
+# torch does not split copies of fewer than 32768 elements over its own threads, which would compete with ours.
 SERIAL_COPY = (1 << 15) - 1
 
 
@@ -24,11 +24,11 @@ class _Buffer:
 
 
 class Staging:
-    """Buffers on the host whose contents go to a device in the background; may be used by several threads.
+    """Host buffers whose contents are copied to a device asynchronously; thread-safe.
 
     Args:
-        num_buffers: buffers that can be filled, or under way, at a time.
-        buffer_bytes: size of each.
+        num_buffers: number of buffers that can be in use at a time.
+        buffer_bytes: size of each buffer.
     """
 
     def __init__(self, device: torch.device, num_buffers: int, buffer_bytes: int) -> None:
@@ -45,7 +45,7 @@ class Staging:
 
     @contextmanager
     def lend(self) -> Iterator[torch.Tensor]:
-        """A buffer, ``[buffer_bytes]`` uint8, to fill and to :meth:`send` from before it is given back."""
+        """Lend a buffer, ``[buffer_bytes]`` uint8, to fill and to :meth:`send` from."""
         buffer = self._free.get()
         try:
             if buffer.event is None:
@@ -59,7 +59,7 @@ class Staging:
             self._free.put(buffer)
 
     def send(self, values: torch.Tensor, destination: torch.Tensor) -> None:
-        """Copy values that lie in a lent buffer, converting their type where the destination lies.
+        """Copy values from a lent buffer; their type is converted on the destination's device.
 
         Args:
             values, destination: ``[N]``, each contiguous.
@@ -72,7 +72,7 @@ class Staging:
             destination.copy_(values.to(self.device, non_blocking=True))
 
     def deposit(self, values: torch.Tensor, destination: torch.Tensor) -> None:
-        """Copy host values of any type from anywhere; like :meth:`send` without a buffer of one's own."""
+        """Copy host values of any type that are not in a lent buffer; see :meth:`send`."""
         if self._stream is None:
             copy_serially(values, destination)
             return
@@ -84,13 +84,13 @@ class Staging:
                 self.send(staged, target)
 
     def finish(self) -> None:
-        """Wait until everything has arrived."""
+        """Wait until all copies have arrived."""
         if self._stream is not None:
             self._stream.synchronize()
 
 
 def copy_serially(values: torch.Tensor, destination: torch.Tensor) -> None:
-    """Copy on the calling thread alone, converting the type.
+    """Copy on the calling thread only, converting the type.
 
     Args:
         values, destination: ``[N]`` on the CPU.
