@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which ``percent`` of a hundred lie, interpolated linearly between neighbours.
+    """The ``percent``-th percentile, with linear interpolation between neighbours.
 
     Args:
         ordered: at least one value, ascending.

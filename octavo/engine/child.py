@@ -1,6 +1,6 @@
-"""An engine process as its parent holds it: started before its settings are known, then launched with them.
+"""The parent's handle of an engine process, which is started before its settings are known, then launched with them.
 
-Most of a start is spent on imports. A process that is started early imports while the parent still reads its flags.
+Most of startup is spent on imports: a process that is started early imports while the parent still parses its flags.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from octavo.engine.state import EngineState
 class EngineChild:
     """A running ``octavo.engine.process``, which imports and then waits for :meth:`launch`.
 
-    As a context manager it ends a process that nobody has launched.
+    As a context manager, it ends a process that was not launched.
 
     Attributes:
         reports: file descriptor to read its :class:`EngineState` from, a line of JSON per change; the caller closes it
@@ -30,7 +30,7 @@ class EngineChild:
     """
 
     def __init__(self) -> None:
-        # Not its standard output, to which libraries may write.
+        # A separate pipe, since libraries may write to standard output.
         self.reports, self._reports_in_child = os.pipe()
         self._is_launched = False
         self._ended: asyncio.Future[int] | None = None
@@ -66,17 +66,17 @@ class EngineChild:
         return self._process.poll() is not None
 
     async def launch(self, settings: EngineConfig, addresses: list[str], generation: int, state: EngineState) -> None:
-        """Tell it to load and serve; a process that is dead by now is noticed by :meth:`wait`.
+        """Send the launch message; a process that has died already is noticed by :meth:`wait`.
 
         Args:
-            addresses, generation, state: as of :class:`Launch`.
+            addresses, generation, state: see :class:`Launch`.
         """
         self._is_launched = True
         line = msgspec.json.encode(Launch(settings, addresses, generation, self._reports_in_child, state)) + b"\n"
         await asyncio.to_thread(self._write, line)
 
     async def wait(self) -> int:
-        """Return its status once it has ended; may be called by several tasks of one event loop."""
+        """Wait for its end and return its exit status; may be called by several tasks of one event loop."""
         if self._ended is None:
             loop = asyncio.get_running_loop()
             self._ended = loop.create_future()
@@ -84,13 +84,13 @@ class EngineChild:
         return await asyncio.shield(self._ended)
 
     def close_input(self) -> None:
-        """Let it end by itself, which it does when nobody holds its standard input."""
+        """Close its standard input, upon which it ends by itself."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.close_input()
         self._process.kill()
 
@@ -102,7 +102,7 @@ class EngineChild:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[int]") -> None:
         status = self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(_set_status, ended, status)
 
 

@@ -37,7 +37,7 @@ def plan_packed(lengths: NDArray[np.int64], device: torch.device) -> list[Padded
     """Group sequences by length, so that little is computed for padding.
 
     Args:
-        lengths: ``[R]`` tokens of each sequence, in the order in which they lie; at least 1 each.
+        lengths: ``[R]`` tokens of each sequence, in order; at least 1 each.
     """
     starts = np.cumsum(lengths) - lengths
     order = np.argsort(-lengths, kind="stable")

@@ -75,7 +75,7 @@ def hopper_prefill(
     sinks: torch.Tensor | None,
     config: HopperConfig,
 ) -> None:
-    """Launch the kernel; arguments as of ``prefill_attention``. Launches must not overlap: they share a work queue.
+    """Launch the kernel; see ``prefill_attention`` for arguments. Launches must not overlap: they share a work queue.
 
     Args:
         kv_cache: None if every chunk starts at position 0.

@@ -243,7 +243,7 @@ def portable_prefill(
     pack: int,
     config: TileConfig,
 ) -> None:
-    """Launch the kernel; arguments as of ``prefill_attention``.
+    """Launch the kernel; see ``prefill_attention`` for arguments.
 
     Args:
         k, v: ``[T, Hkv, D]`` contiguous keys, or the cache's halves ``[blocks, Hkv, block_size, D]``.
