@@ -318,7 +318,7 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         ),
     ] = ""
     reasoning_config: Annotated[
-        dict[str, str] | None,
+        dict[str, Any] | None,
         Meta(
             description="Markers for thinking_token_budget in place of the reasoning parser's own, as JSON: "
             "reasoning_start_str begins reasoning, reasoning_end_str is forced when the budget is spent."

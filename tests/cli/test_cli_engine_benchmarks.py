@@ -50,7 +50,7 @@ def test_kernels_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--batch", "1", "--context", "8", "--prefill-tokens", "0", "--filter", "qkv", "--device", "cpu"]
     assert main(["bench", "kernels", "--model", "tiny", *flags]) == 0
     shown = capsys.readouterr().out
-    assert "qkv product" in shown and "head" not in shown
+    assert "qkv GEMM" in shown and "head" not in shown
 
 
 @pytest.mark.parametrize("case", ["decode", "prefill", "mixed"])
@@ -63,7 +63,7 @@ def test_profiles(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     result = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert result["busy_seconds"] > 0
     assert result["num_steps"] == 3
-    assert {"products", "attention", "norms"} <= {group["name"] for group in result["groups"]}
+    assert {"GEMM", "attention", "norms"} <= {group["name"] for group in result["groups"]}
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,8 @@ def _markers(settings: ServerSettings) -> tuple[str, str]:
     unknown = sorted(set(config) - {"reasoning_parser", _START_MARKER, _END_MARKER})
     if unknown:
         raise ConfigError(f"reasoning_config has no field {unknown[0]!r}; it has {_START_MARKER} and {_END_MARKER}.")
+    if not all(isinstance(value, str) for value in config.values()):
+        raise ConfigError("reasoning_config: its fields are texts.")
     if config.get("reasoning_parser", settings.reasoning_parser) != settings.reasoning_parser:
         raise ConfigError("reasoning_config: give the name of the parser as reasoning_parser.")
     if config and not settings.reasoning_parser:
