@@ -50,7 +50,7 @@ def test_kernels_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--batch", "1", "--context", "8", "--prefill-tokens", "0", "--filter", "qkv", "--device", "cpu"]
     assert main(["bench", "kernels", "--model", "tiny", *flags]) == 0
     shown = capsys.readouterr().out
-    assert "qkv GEMM" in shown and "head" not in shown
+    assert "QKV GEMM" in shown and "head" not in shown
 
 
 @pytest.mark.parametrize("case", ["decode", "prefill", "mixed"])
