@@ -96,6 +96,9 @@ class ModelSettings(msgspec.Struct, kw_only=True):
             "grammar uses."
         ),
     ] = "auto"
+    structured_outputs_disable_any_whitespace: Annotated[
+        bool, Meta(description="JSON on one line, for requests whose grammar is JSON; models may otherwise indent it.")
+    ] = False
     enable_prompt_embeds: Annotated[
         bool, Meta(description="Accept prompts as vectors, one per token, instead of text.")
     ] = False

@@ -188,7 +188,7 @@ _STRUCTURED: dict[str, str | tuple[Any, ...] | None] = {
     "reasoning_parser_plugin": "reasoning_parser_plugin",
     "disable_fallback": None,
     "disable_additional_properties": None,
-    "disable_any_whitespace": (False,),
+    "disable_any_whitespace": "structured_outputs_disable_any_whitespace",
     "enable_in_reasoning": (False,),
 }
 

@@ -185,7 +185,6 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "enable_ssl_refresh:bool": ((False,), "certificates that are read again while the server runs"),
     "logging_config:str": (("",), "another configuration of logging; set log_level and log_format"),
     "log_config_file:str": (("",), "another configuration of logging; set log_level and log_format"),
-    "guided_decoding_disable_any_whitespace:bool": ((False,), "JSON without white space"),
     "guided_decoding_disable_additional_properties:bool": ((False,), "closed objects; say so in the schema"),
 }
 
@@ -194,6 +193,7 @@ RENAMED: dict[str, str] = {
     "max_num_queued_tokens:int": "max_num_waiting_tokens",
     "override_pooler_config:object": "pooler_config",
     "guided_decoding_backend:str": "structured_outputs_backend",
+    "guided_decoding_disable_any_whitespace:bool": "structured_outputs_disable_any_whitespace",
 }
 
 # Argument → what becomes of it.
@@ -202,8 +202,8 @@ CONVERTED: dict[str, str] = {
     "optimization_level:str": "0 is `enforce_eager`, 1 to 3 have no effect: nothing is compiled ahead of time",
     "compilation_config:object": "0, or `cudagraph_mode` NONE, is `enforce_eager`; all else has no effect",
     "structured_outputs_config:object": (
-        "`structured_outputs_backend`, `reasoning_parser` and `reasoning_parser_plugin`; `disable_any_whitespace` and "
-        "`enable_in_reasoning` are rejected if true"
+        "`structured_outputs_backend`, `structured_outputs_disable_any_whitespace`, `reasoning_parser` and "
+        "`reasoning_parser_plugin`; `enable_in_reasoning` is rejected if true"
     ),
     "rope_scaling:object": "`hf_overrides`",
     "rope_theta:float": "`hf_overrides`",

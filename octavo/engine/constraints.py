@@ -110,7 +110,8 @@ class Constraints:
         if not model.skip_tokenizer_init:
             path = tokenizer_path(self._settings, self._source)
             vocabulary = VocabularySource(str(path), self._vocab_size, tuple(eos_token_ids))
-        return GrammarCompiler(vocabulary, model.structured_outputs_backend)
+        is_compact = model.structured_outputs_disable_any_whitespace
+        return GrammarCompiler(vocabulary, model.structured_outputs_backend, is_compact=is_compact)
 
 
 def refusal(request_id: str, error: OctavoError) -> EngineOutput:

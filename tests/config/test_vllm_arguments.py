@@ -139,6 +139,10 @@ class StructuredOutputsConfig:
             {"reasoning_parser": "glm45"},
         ),
         ({"guided_decoding_backend": "guidance"}, {"structured_outputs_backend": "guidance"}),
+        (
+            {"structured_outputs_config": {"disable_any_whitespace": True}},
+            {"structured_outputs_disable_any_whitespace": True},
+        ),
         ({"max_num_queued_tokens": 5}, {"max_num_waiting_tokens": 5}),
         (
             {"rope_theta": 1e6, "hf_overrides": {"hidden_act": "silu"}},

@@ -46,6 +46,7 @@ class GrammarCompiler:
     Args:
         vocabulary: where the vocabulary comes from; None if there is no tokenizer.
         default_backend: for requests that name none.
+        is_compact: JSON has no white space of the model's choice, whatever requests ask for.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class GrammarCompiler:
         vocabulary: VocabularySource | None,
         default_backend: BackendChoice = "auto",
         *,
+        is_compact: bool = False,
         timeout_s: float = COMPILE_TIMEOUT_S,
         max_cache_bytes: int = MAX_CACHE_BYTES,
         max_cache_entries: int = MAX_CACHE_ENTRIES,
     ) -> None:
         self._vocabulary_source = vocabulary
         self._default_backend = default_backend
+        self._is_compact = is_compact
         self._timeout_s = timeout_s
         self._cache = _Cache(max_cache_bytes, max_cache_entries)
         self._pending: dict[bytes, Future[CompiledGrammar]] = {}
@@ -151,7 +154,7 @@ class GrammarCompiler:
     def _work(self, params: StructuredOutputsParams, submitted: float) -> CompiledGrammar:
         if time.monotonic() - submitted > MAX_WAIT_S:
             raise OverloadedError("Too many grammars are waiting to be compiled; try again later.")
-        source = read_source(params, self._default_backend)
+        source = read_source(params, self._default_backend, is_compact=self._is_compact)
         errors = []
         for name in source.backends:
             try:

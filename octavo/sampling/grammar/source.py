@@ -39,11 +39,14 @@ class GrammarSource(msgspec.Struct, frozen=True):
     layout: str = "any"
 
 
-def read_source(params: StructuredOutputsParams, default_backend: GrammarBackend = "auto") -> GrammarSource:
+def read_source(
+    params: StructuredOutputsParams, default_backend: GrammarBackend = "auto", *, is_compact: bool = False
+) -> GrammarSource:
     """Check what a request asks for and choose backends for it.
 
     Args:
         default_backend: for requests that name none.
+        is_compact: JSON has no white space of the model's choice, whatever the request asks for.
 
     Raises:
         InvalidRequestError: it is malformed, too large, or uses what the backend, or none of them, can follow.
@@ -66,17 +69,17 @@ def read_source(params: StructuredOutputsParams, default_backend: GrammarBackend
     if params.structural_tag is not None:
         tag = read_structural_tag(_parse("structural_tag", params.structural_tag))
         return GrammarSource("structural_tag", _dump(tag.value), _choose(allowed, tag.unsupported, "structural_tag"))
-    return _read_json(params, allowed)
+    return _read_json(params, allowed, is_compact or params.disable_any_whitespace)
 
 
-def _read_json(params: StructuredOutputsParams, allowed: tuple[Backend, ...]) -> GrammarSource:
+def _read_json(params: StructuredOutputsParams, allowed: tuple[Backend, ...], is_compact: bool) -> GrammarSource:
     name = "json" if params.json is not None else "json_object"
     schema: Any = {"type": "object"}
     if params.json is not None:
         schema = _parse("json", params.json) if isinstance(params.json, str) else params.json
     reader = SchemaReader(schema, name, closes_all=params.disable_additional_properties)
     missing = dict(reader.unsupported)
-    layout = "compact" if params.disable_any_whitespace else "any"
+    layout = "compact" if is_compact else "any"
     if params.whitespace_pattern is not None:
         layout = "regex:" + read_regex(params.whitespace_pattern, "whitespace_pattern").text
         missing.setdefault("xgrammar", "'whitespace_pattern'")

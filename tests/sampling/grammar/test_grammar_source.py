@@ -47,6 +47,15 @@ def test_the_server_says_which_backend_if_the_request_does_not() -> None:
     assert read_source(StructuredOutputsParams(regex="a", backend="xgrammar"), "guidance").backends == ("xgrammar",)
 
 
+def test_the_server_may_forbid_white_space() -> None:
+    """A pattern of the request's own still says what stands between the parts."""
+    for fields in ({"json_object": True}, {"json": {"type": "string"}}):
+        assert read(**fields).layout == "any"
+        assert read_source(StructuredOutputsParams(**fields), is_compact=True).layout == "compact"
+    own = StructuredOutputsParams(json_object=True, whitespace_pattern=" ")
+    assert read_source(own, is_compact=True).layout == "regex: "
+
+
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
