@@ -32,6 +32,25 @@ class Usage(msgspec.Struct):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
+class SpeculationMetrics(msgspec.Struct):
+    """How many of the tokens that a drafter proposed for one request were accepted.
+
+    Attributes:
+        acceptance_histogram: entry ``i`` counts the steps that accepted ``i`` draft tokens.
+        per_step_accepted, per_step_drafted: one entry a step, where that is recorded.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    per_step_accepted: list[int] | None = None
+    per_step_drafted: list[int] | None = None
+
+
 class RequestMetrics(msgspec.Struct):
     """How long one request took; None where that is not known, or there is nothing to measure.
 
@@ -41,6 +60,7 @@ class RequestMetrics(msgspec.Struct):
         queue_time_ms: before the engine began with it.
         mean_itl_ms: between tokens of one completion.
         tokens_per_second: of all completions, from the time that the engine began.
+        speculative_decoding: None without a drafter.
     """
 
     time_to_first_token_ms: float | None = None
@@ -48,6 +68,11 @@ class RequestMetrics(msgspec.Struct):
     queue_time_ms: float | None = None
     mean_itl_ms: float | None = None
     tokens_per_second: float | None = None
+    speculative_decoding: SpeculationMetrics | None = None
+
+
+class StreamedMetrics(RequestMetrics, omit_defaults=True):
+    """The same in a stream's last event, which leaves out what is not known."""
 
 
 class UsageCounter:
@@ -124,16 +149,19 @@ class UsageMode:
         return None if self.is_sent else UNSET
 
 
-def request_metrics(output: RequestOutput, num_completions: int) -> RequestMetrics:
+def request_metrics(
+    output: RequestOutput, num_completions: int, kind: type[RequestMetrics] = RequestMetrics
+) -> RequestMetrics:
     """The latencies of a request, from its last output.
 
     Args:
         num_completions: among how many its tokens are shared out.
+        kind: :class:`StreamedMetrics` for a stream.
     """
     stats = output.metrics
     if stats is None or not stats.first_token_ts:
-        return RequestMetrics()
-    metrics = RequestMetrics(
+        return kind()
+    metrics = kind(
         time_to_first_token_ms=_milliseconds(stats.first_token_ts - stats.arrival_time),
         generation_time_ms=_milliseconds(stats.last_token_ts - stats.first_token_ts),
         queue_time_ms=_milliseconds(stats.scheduled_ts - stats.queued_ts),

@@ -15,6 +15,7 @@ MAX_LOGPROBS = 1 << 20
 MAX_STOP_STRINGS = 256
 MAX_STOP_STRING_LENGTH = 4096
 MAX_LISTED_TOKENS = 1 << 18
+MAX_QUOTED_KEYS = 8
 MAX_BAD_WORDS = 1024
 MAX_TOKENS_LIMIT = 1 << 31
 MAX_LOGPROB_TOKENS = 128
@@ -159,7 +160,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, dict):
                 raise InvalidRequestError("logit_bias must map token ids to numbers.", "logit_bias")
-            self.logit_bias = {_as_token_id(k, "logit_bias"): v for k, v in self.logit_bias.items()}
+            self.logit_bias = _by_token_id("logit_bias", self.logit_bias)
 
     @property
     def is_greedy(self) -> bool:
@@ -295,11 +296,17 @@ def _as_list(name: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def _as_token_id(value: Any, name: str) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidRequestError(f"{name} must map token ids to numbers, got the key {value!r}.", name) from None
+def _by_token_id(name: str, given: dict[Any, Any]) -> dict[int, Any]:
+    converted, wrong = {}, []
+    for key, value in given.items():
+        try:
+            converted[int(key)] = value
+        except (TypeError, ValueError, OverflowError):
+            wrong.append(key)
+    if wrong:
+        keys = ", ".join(map(repr, wrong[:MAX_QUOTED_KEYS])) + (", …" if len(wrong) > MAX_QUOTED_KEYS else "")
+        raise InvalidRequestError(f"{name} must map token ids to numbers, got the keys {keys}.", name)
+    return converted
 
 
 def _check_int(name: str, value: Any, low: int, high: int) -> None:

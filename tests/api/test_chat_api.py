@@ -22,7 +22,7 @@ def test_whole_answer(server: RunningServer) -> None:
     answer = chat(server)
     assert answer["object"] == "chat.completion"
     (choice,) = answer["choices"]
-    assert choice["message"] == {"role": "assistant", "content": REPLY, "refusal": None}
+    assert choice["message"] == {"role": "assistant", "content": REPLY, "refusal": None, "reasoning": None}
     assert choice["finish_reason"] == "stop"
     assert answer["usage"]["completion_tokens"] == len(REPLY.encode())
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}

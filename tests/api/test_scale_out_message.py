@@ -4,7 +4,7 @@ from typing import Any
 
 from fake_engine import FakeEngine
 from running_server import RunningServer, StartServer
-from test_scale_out import GENERATE, post, refusal
+from test_scale_out import GENERATE, post, refusal, stream
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -21,7 +21,7 @@ def test_a_message_out(start_server: StartServer) -> None:
     assert answer["output_mode"] == "derender" and len(answer["choices"]) == 2
     for got, want in zip(answer["choices"], expected["choices"], strict=True):
         for message in (got["message"], want["message"]):
-            assert message["tool_calls"][0].pop("id").startswith("call_")
+            assert message["tool_calls"][0].pop("id").startswith("chatcmpl-tool-")
         assert got["message"] == want["message"]
         assert got["message"]["reasoning"] == "hm"
         assert got["finish_reason"] == want["finish_reason"] == "tool_calls"
@@ -68,6 +68,67 @@ def test_a_messages_log_probabilities_are_of_the_tokens_asked_for(start_server: 
     answer = post(server, GENERATE, **rendered, output_mode="derender")
     expected = post(server, "/v1/chat/completions", **chat)["choices"][0]["logprobs"]["content"]
     assert answer["choices"][0]["logprobs"]["content"] == expected and expected[0]["top_logprobs"]
+
+
+def test_hidden_reasoning_is_not_spelled_by_tokens(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(reply="<think>hm</think>Five."), **PARSERS)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "max_tokens": 300}
+    for is_shown in (True, False):
+        body = {**chat, "include_reasoning": is_shown, "return_token_ids": True}
+        (choice,) = post(server, "/v1/chat/completions", **body)["choices"]
+        rendered = post(server, "/v1/chat/completions/render", **body)
+        (inline,) = post(server, GENERATE, **rendered, output_mode="derender")["choices"]
+        generated = post(server, GENERATE, **rendered)
+        request = {"generate_response": generated, "chat_request": body}
+        (derendered,) = post(server, "/v1/chat/completions/derender", **request)["choices"]
+        for found in (choice, inline, derendered):
+            assert found["message"]["content"] == "Five."
+            assert found["message"]["reasoning"] == ("hm" if is_shown else None)
+            assert (found["logprobs"] is not None) is is_shown
+            assert (found["token_ids"] is not None) is is_shown
+        chunks = stream(server, "/v1/chat/completions", **body)
+        parts = [part for chunk in chunks for part in chunk["choices"]]
+        assert any(part.get("logprobs") for part in parts) is is_shown
+        assert any(part.get("token_ids") for part in parts) is is_shown
+        assert "".join(part["delta"].get("content") or "" for part in parts) == "Five."
+
+
+def test_reasoning_alone_has_no_content(start_server: StartServer) -> None:
+    """As vLLM has it; an answer without any text is still a text."""
+    server = start_server(FakeEngine(reply="<think>hm"), **PARSERS)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 300}
+    assert post(server, "/v1/chat/completions", **chat)["choices"][0]["message"]["content"] is None
+    hidden = post(server, "/v1/chat/completions", **chat, include_reasoning=False)["choices"][0]["message"]
+    assert (hidden["content"], hidden["reasoning"]) == (None, None)
+    silent = {"choices": [{"index": 0, "token_ids": [256]}]}
+    answer = post(server, "/v1/chat/completions/derender", generate_response=silent, chat_request=chat)
+    assert answer["choices"][0]["message"]["content"] == ""
+
+
+def test_what_the_other_server_measured_is_passed_on(server: RunningServer) -> None:
+    (token_id,) = server.engine.tokenizer.encode("A")
+    drafts = {"mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.5, "acceptance_histogram": [0, 1]}
+    drafts |= {"num_spec_steps": 1, "num_accepted_draft_tokens": 1, "num_draft_tokens": 2, "num_spec_tokens": 1}
+    positions = [None, {"65": {"logprob": -0.5, "rank": 1, "decoded_token": "A"}}]
+    given: dict[str, Any] = {"choices": [{"index": 0, "token_ids": [token_id]}], "prompt_logprobs": positions}
+    given["metrics"] = {"queue_time_ms": 1, "speculative_decoding": drafts}
+    answer = post(server, "/v1/chat/completions/derender", generate_response=given)
+    assert answer["prompt_logprobs"] == positions
+    assert answer["metrics"]["speculative_decoding"] == {**drafts, "per_step_accepted": None, "per_step_drafted": None}
+    assert (answer["metrics"]["queue_time_ms"], answer["metrics"]["mean_itl_ms"]) == (1.0, None)
+    several = post(server, "/v1/completions/derender", generate_responses=[given, given])
+    assert "metrics" not in several
+    for wrong in ({"metrics": 5}, {"metrics": {"speculative_decoding": {}}}, {"prompt_logprobs": [{"x": {}}]}):
+        sentence = refusal(server, "/v1/chat/completions/derender", generate_response={**given, **wrong})
+        assert next(iter(wrong)) in sentence
+
+
+def test_too_many_choices_are_counted_not_read(server: RunningServer) -> None:
+    choices = [{"index": -1}] * 20_000
+    sentence = refusal(server, "/v1/chat/completions/derender", generate_response={"choices": choices})
+    assert "choices count is 20000" in sentence
+    sentence = refusal(server, "/v1/completions/derender", generate_responses=[{}] * 20_000)
+    assert "generate_responses count is 20000" in sentence
 
 
 def test_log_probabilities_need_no_request_to_be_told(server: RunningServer) -> None:

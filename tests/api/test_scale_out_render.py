@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fake_engine import FakeEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running_server import RunningServer, start
+from running_server import RunningServer, StartServer, start
 from test_anthropic_messages import REPLY, WEATHER, thinking_engine
 
 CHAT = "/v1/chat/completions"
@@ -109,7 +110,8 @@ def test_schemas_survive_rendering(server: RunningServer) -> None:
     assert server.engine.calls[0]["params"].structured_outputs.start_after
 
 
-def test_tokens_alone_are_text(server: RunningServer) -> None:
+def test_tokens_alone_are_text(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(), reasoning_parser="", tool_call_parser="")
     token_ids = server.engine.tokenizer.encode(REPLY)
     response = {"choices": [{"index": 0, "token_ids": token_ids}], "request_id": "mine"}
     answer = post(server, f"{CHAT}/derender", {"generate_response": response, "prompt_tokens": 7})
@@ -145,6 +147,8 @@ CHOICE = {"index": 0, "token_ids": [1]}
     [
         (CHAT, {}, "generate_response"),
         (CHAT, {"generate_response": {"choices": []}}, "choices"),
+        (CHAT, {"generate_response": {"choices": [{"index": 0, "token_ids": []}]}}, "token_ids"),
+        (CHAT, {"generate_response": {"choices": [CHOICE]}}, "chat_request"),
         (CHAT, {"generate_response": {"choices": [{"index": 0, "token_ids": [999]}]}}, "token_ids"),
         (CHAT, {"generate_response": {"choices": [CHOICE]}, "stream": True}, "stream"),
         (CHAT, {"generate_response": {"choices": [CHOICE]}, "prompt_tokens": 10**12}, "prompt_tokens"),

@@ -83,8 +83,8 @@ class Answer:
 
 
 def new_call_id() -> str:
-    """An id for a call of a tool."""
-    return f"call_{uuid.uuid4().hex[:24]}"
+    """An id for a tool call, in vLLM's format."""
+    return f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
 
 
 class Turn:

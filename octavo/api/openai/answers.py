@@ -73,7 +73,7 @@ class ChatMessage(msgspec.Struct):
     role: str
     content: str | None
     refusal: None = None
-    reasoning: str | UnsetType = UNSET
+    reasoning: str | None = None
     tool_calls: list[ToolCallInfo] | UnsetType = UNSET
 
 
@@ -85,7 +85,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET
 from starlette.types import Send
 
 from octavo.api import pieces
@@ -34,7 +33,7 @@ from octavo.api.openai.answers import (
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
 from octavo.api.pieces import ListWriter
-from octavo.api.usage import UsageCounter, UsageMode, request_metrics
+from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
@@ -101,9 +100,24 @@ def answer_role(body: ChatCompletionRequest, response_role: str) -> str:
 
 
 class ChatAnswer:
-    """Builds the answer to one request, whole or in events."""
+    """Builds the answer to one request, whole or in events.
 
-    def __init__(self, frontend: Frontend, body: ChatCompletionRequest, answer: str, model: str) -> None:
+    Attributes:
+        hides_reasoning: reasoning is left out, and token ids and log-probabilities too, since they would spell it.
+
+    Args:
+        metrics: what the server measured that generated the answer; None if it is this one.
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        body: ChatCompletionRequest,
+        answer: str,
+        model: str,
+        *,
+        metrics: RequestMetrics | None = None,
+    ) -> None:
         self._frontend = frontend
         self._body = body
         self._id = answer
@@ -116,10 +130,13 @@ class ChatAnswer:
         check_repeated_text(len(self._role) + len(self._echo()), self._params.n, "echo")
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body.stream_options, frontend.settings)
-        self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
+        self.hides_reasoning = not body.include_reasoning and frontend.formats().reasoning is not None
+        self._tells_ids = bool(body.return_token_ids) and not self.hides_reasoning
+        self._has_details = not self.hides_reasoning and (self._params.logprobs is not None or self._tells_ids)
         self._is_brief = not self._usage_mode.is_continuous  # an event of text holds nothing else that changes
         self._text_events: dict[tuple[int, str], TextEvents] = {}
         self._is_begun = False
+        self._given_metrics = metrics
         created = int(time.time())
         self._new_chunk = partial(ChatChunk, answer, created, model, system_fingerprint=frontend.fingerprint)
         self._new_completion = partial(ChatCompletion, answer, created, model, system_fingerprint=frontend.fingerprint)
@@ -157,7 +174,7 @@ class ChatAnswer:
         output, answers = gathered
         completions = [update.completion for update, _ in answers.values()]
         return pieces.num_entries(output.prompt_logprobs) + sum(
-            len(completion.token_ids) * bool(self._body.return_token_ids) + pieces.num_entries(completion.logprobs)
+            len(completion.token_ids) * self._tells_ids + pieces.num_entries(completion.logprobs)
             for completion in completions
         )
 
@@ -177,7 +194,7 @@ class ChatAnswer:
                 self._logprobs(update.completion, write),
                 update.finish_reason,
                 update.completion.stop_reason,
-                list(update.completion.token_ids) if self._body.return_token_ids else UNSET,
+                list(update.completion.token_ids) if self._tells_ids else None,
             )
             for index, (update, answer) in sorted(answers.items())
         ]
@@ -188,7 +205,9 @@ class ChatAnswer:
             completion.prompt_token_ids = output.prompt_token_ids or []
         if self._body.return_prompt_text:
             completion.prompt_text = turn.prompt.get("prompt", "")
-        if self._frontend.settings.enable_per_request_metrics:
+        if self._given_metrics is not None:
+            completion.metrics = self._given_metrics
+        elif self._frontend.settings.enable_per_request_metrics:
             completion.metrics = request_metrics(output, self._params.n)
         return completion
 
@@ -198,10 +217,11 @@ class ChatAnswer:
 
     def _message(self, answer: Answer) -> ChatMessage:
         content = answer.content
-        if content is not None or not answer.tool_calls:
+        is_text = not answer.tool_calls and answer.reasoning is None
+        if content is not None or is_text or self._echo():
             content = self._echo() + (content or "")
         message = ChatMessage(self._role, content)
-        if answer.reasoning is not None and self._body.include_reasoning:
+        if self._body.include_reasoning:
             message.reasoning = answer.reasoning
         if answer.tool_calls:
             message.tool_calls = [
@@ -227,7 +247,7 @@ class ChatAnswer:
             self._count_thoughts(turn)
             chunk.usage = self._usage.usage()
         if output is not None and self._frontend.settings.enable_per_request_metrics:
-            chunk.metrics = request_metrics(output, self._params.n)
+            chunk.metrics = request_metrics(output, self._params.n, StreamedMetrics)
         return chunk
 
     def _events(self, turn: Turn, output: RequestOutput) -> bytes:
@@ -314,7 +334,7 @@ class ChatAnswer:
         choice = ChatChunkChoice(completion.index, delta, self._logprobs(completion), update.finish_reason)
         if update.finish_reason is not None:
             choice.stop_reason = completion.stop_reason
-        if self._body.return_token_ids:
+        if self._tells_ids:
             choice.token_ids = list(completion.token_ids)
         return choice
 
@@ -324,7 +344,7 @@ class ChatAnswer:
         return content if self._body.echo and last.get("role") == self._role and isinstance(content, str) else ""
 
     def _logprobs(self, completion: CompletionOutput, write: ListWriter = list) -> ChatLogprobs | None:
-        if not self._body.logprobs or completion.logprobs is None:
+        if self.hides_reasoning or not self._body.logprobs or completion.logprobs is None:
             return None
         positions = chat_logprobs(
             completion.token_ids,

@@ -31,7 +31,7 @@ from octavo.api.openai.sampling import (
     returns_prompt_only,
 )
 from octavo.api.pieces import ListWriter
-from octavo.api.usage import UsageCounter, UsageMode, request_metrics
+from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
 from octavo.inputs.embeds import decode_embeds
 from octavo.outputs.parsers.base import PromptEnd
@@ -75,9 +75,21 @@ def completions_router(frontend: Frontend) -> APIRouter:
 
 
 class CompletionAnswer:
-    """Builds the answer, whole or in events; completion ``i`` of prompt ``p`` is choice ``p · n + i``."""
+    """Builds the answer, whole or in events; completion ``i`` of prompt ``p`` is choice ``p · n + i``.
 
-    def __init__(self, frontend: Frontend, body: CompletionRequest, answer: str, model: str) -> None:
+    Args:
+        metrics: what the server measured that generated the answer; None if it is this one.
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        body: CompletionRequest,
+        answer: str,
+        model: str,
+        *,
+        metrics: RequestMetrics | None = None,
+    ) -> None:
         self._frontend = frontend
         self._body = body
         self._id = answer
@@ -92,6 +104,7 @@ class CompletionAnswer:
         self._usage_mode = UsageMode.of(body.stream_options, frontend.settings)
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._text_events: dict[int, TextEvents] = {}
+        self._given_metrics = metrics
         # Those of several prompts would have to be told one by one.
         self._tells_metrics = frontend.settings.enable_per_request_metrics and self._usage.num_prompts == 1
         self._new_completion = partial(
@@ -200,7 +213,9 @@ class CompletionAnswer:
                     choice.prompt_logprobs = write(finite_prompt_logprobs(output.prompt_logprobs))
                 choices.append(choice)
         answer = self._new_completion(choices, usage=self._usage.usage(), kv_transfer_params=None)
-        if self._tells_metrics:
+        if self._given_metrics is not None:
+            answer.metrics = self._given_metrics
+        elif self._tells_metrics:
             answer.metrics = request_metrics(outputs[0], self._params.n)
         return answer
 
@@ -219,7 +234,7 @@ class CompletionAnswer:
             if self._usage_mode.is_sent:
                 closing.usage = self._usage.usage()
             if self._tells_metrics and last is not None:
-                closing.metrics = request_metrics(last, self._params.n)
+                closing.metrics = request_metrics(last, self._params.n, StreamedMetrics)
             yield event(closing)
 
     def _text_event(self, index: int, token_id: int, text: str) -> bytes:

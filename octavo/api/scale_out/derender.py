@@ -5,12 +5,14 @@ The routes' own code does it, on an engine that says again what the other one sa
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Response
 from pydantic import Field
 
+from octavo.api.chat.formats import AnswerFormats
 from octavo.api.frontend import Frontend
 from octavo.api.json_answer import json_answer
 from octavo.api.json_body import json_route
@@ -20,12 +22,12 @@ from octavo.api.openai.completions import CompletionAnswer
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.openai.sampling import completion_prompts, refuse_unsupported
 from octavo.api.request_body import RequestModel, TokenIds
-from octavo.api.scale_out.replay import MAX_RESPONSES, GivenResponse, ReplayEngine
+from octavo.api.scale_out.replay import GivenResponse, ReplayEngine, count_at_most
 from octavo.api.watched import last_items
 from octavo.errors import InvalidRequestError
 
 Item = TypeVar("Item")
-_SETTLED = {"stream": False, "stream_options": None, "prompt_logprobs": None}
+_SETTLED = {"stream": False, "stream_options": None}
 
 
 class DerenderChatRequest(RequestModel):
@@ -41,7 +43,9 @@ class DerenderChatRequest(RequestModel):
 class DerenderCompletionRequest(RequestModel):
     """Body of ``POST /v1/completions/derender``."""
 
-    generate_responses: Annotated[list[GivenResponse], Field(min_length=1, max_length=MAX_RESPONSES, fail_fast=True)]
+    generate_responses: Annotated[
+        list[GivenResponse], Field(min_length=1, fail_fast=True), count_at_most("generate_responses")
+    ]
     stream: Literal[False] = False
     prompt_tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None = None
     prompt_token_ids: Annotated[list[TokenIds | None], Field(fail_fast=True)] | None = None
@@ -52,6 +56,12 @@ def derender_router(frontend: Frontend) -> APIRouter:
     """One route beside each protocol's own."""
     router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
 
+    @cache
+    def tells_apart() -> bool:
+        """Whether parsers are chosen, other than the one for models that only the prompt teaches tool calls."""
+        formats = AnswerFormats.choose(frontend.settings, frontend.engine.tokenizer)
+        return formats.tells_apart(with_tools=True)
+
     @router.post("/v1/chat/completions/derender", summary="A conversation's answer from its tokens.")
     async def derender_chat(body: DerenderChatRequest) -> Response:
         model = frontend.check_model(body.model)
@@ -59,17 +69,22 @@ def derender_router(frontend: Frontend) -> APIRouter:
         given = body.generate_response
         settings, count = frontend.settings, body.prompt_tokens
         if body.chat_request is None:
-            # Without the request nobody can tell a call from text that looks like one.
             settings = msgspec.structs.replace(settings, reasoning_parser="", tool_call_parser="")
             count = count or 0
         engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count])
+        if body.chat_request is None and tells_apart():
+            raise InvalidRequestError(
+                "chat_request is needed, because this server has parsers: without it, reasoning and tool calls "
+                "cannot be told from text.",
+                "chat_request",
+            )
         request = body.chat_request or _bare_chat_request(given)
         asks = {} if "logprobs" in request.model_fields_set else _logprobs_given(given)
         request = request.model_copy(update={**_SETTLED, **asks})
         refuse_unsupported(request)
         name = clean_request_id(given.request_id) or "chatcmpl"
         other = replace(frontend, engine=engine, settings=settings, _formats=[])
-        answer = ChatAnswer(other, request, name, model)
+        answer = ChatAnswer(other, request, name, model, metrics=given.metrics)
         return json_answer(b"".join(await answer.whole(await answer.start())))
 
     @router.post("/v1/completions/derender", summary="Completions from their tokens.")
@@ -92,7 +107,8 @@ def derender_router(frontend: Frontend) -> APIRouter:
         request = request.model_copy(update=_SETTLED)
         refuse_unsupported(request)
         name = clean_request_id(responses[0].request_id) or "cmpl"
-        answer = CompletionAnswer(replace(frontend, engine=engine), request, name, model)
+        metrics = responses[0].metrics if len(responses) == 1 else None
+        answer = CompletionAnswer(replace(frontend, engine=engine), request, name, model, metrics=metrics)
         sources = answer.outputs(await answer.start())
         return json_answer(b"".join(await answer.whole(await last_items(sources))))
 
@@ -101,7 +117,9 @@ def derender_router(frontend: Frontend) -> APIRouter:
 
 def _bare_chat_request(given: GivenResponse) -> ChatCompletionRequest:
     """A request that asks for what the response has."""
-    return ChatCompletionRequest(messages=[{"role": "user", "content": ""}], **_logprobs_given(given))
+    prompt_logprobs = None if given.prompt_logprobs is None else 0
+    messages = [{"role": "user", "content": ""}]
+    return ChatCompletionRequest(messages=messages, prompt_logprobs=prompt_logprobs, **_logprobs_given(given))
 
 
 def _logprobs_given(given: GivenResponse) -> dict[str, Any]:

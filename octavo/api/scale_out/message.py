@@ -52,7 +52,7 @@ class MessageAnswer:
         choices = [
             GenerateChoice(
                 choice.index,
-                list(gathered[1][choice.index][0].completion.token_ids),
+                None if self._answer.hides_reasoning else list(gathered[1][choice.index][0].completion.token_ids),
                 choice.finish_reason,
                 choice.stop_reason,
                 choice.logprobs,

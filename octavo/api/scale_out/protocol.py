@@ -82,10 +82,13 @@ class TokensLogprobs(msgspec.Struct):
 
 
 class GenerateChoice(msgspec.Struct):
-    """One completion, or the new part of it in a stream; ``text`` and ``message`` only in their modes."""
+    """One completion, or the new part of it in a stream; ``text`` and ``message`` only in their modes.
+
+    ``token_ids`` is null where they would spell reasoning that the request hides.
+    """
 
     index: int
-    token_ids: list[int]
+    token_ids: list[int] | None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: TokensLogprobs | ChatLogprobs | None = None

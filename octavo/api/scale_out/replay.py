@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
 
 from octavo.api.engine import ServingEngine
 from octavo.api.request_body import Int64, TokenIds
+from octavo.api.usage import RequestMetrics
 from octavo.errors import InvalidRequestError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor
@@ -22,6 +25,7 @@ from octavo.records import (
     EngineInfo,
     Logprob,
     PreparedRequest,
+    PromptLogprobs,
     PromptType,
     RequestOutput,
     SampleLogprobs,
@@ -31,6 +35,18 @@ from octavo.telemetry.metrics import Metrics
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_RESPONSES = 4096
+
+
+def count_at_most(name: str, limit: int = MAX_RESPONSES) -> BeforeValidator:
+    """Rejects longer lists before any of their entries is looked at."""
+
+    def check(value: object) -> object:
+        if isinstance(value, list) and len(value) > limit:
+            known = {"name": name, "count": len(value), "limit": limit}
+            raise PydanticCustomError("too_many", "the {name} count is {count}; the maximum is {limit}", known)
+        return value
+
+    return BeforeValidator(check)
 
 
 class Loose(BaseModel):
@@ -63,19 +79,41 @@ class GivenChoice(Loose):
     """One completion as tokens."""
 
     index: Annotated[int, Field(ge=0, lt=MAX_RESPONSES)]
-    token_ids: TokenIds
+    token_ids: Annotated[TokenIds, Field(min_length=1)]
     finish_reason: Literal["stop", "length", "repetition", "abort", "error", "tool_calls"] | None = "stop"
     stop_reason: Int64 | str | None = None
     logprobs: GivenLogprobs | None = None
 
 
+class GivenPromptLogprob(Loose):
+    """One candidate at one position of a prompt."""
+
+    logprob: float
+    rank: Int64 | None = None
+    decoded_token: str | None = None
+
+
+def _metrics(value: object) -> RequestMetrics | None:
+    try:
+        return msgspec.convert(value, RequestMetrics | None)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+_TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
+
+
 class GivenResponse(Loose):
     """An answer of ``/inference/v1/generate``."""
 
-    choices: Annotated[list[GivenChoice], Field(min_length=1, max_length=MAX_RESPONSES, fail_fast=True)]
+    choices: Annotated[list[GivenChoice], Field(min_length=1, fail_fast=True), count_at_most("choices")]
     request_id: str | None = None
     output_mode: Literal["tokens"] = "tokens"
     prompt_token_ids: TokenIds | None = None
+    prompt_logprobs: Annotated[list[dict[_TokenIdKey, GivenPromptLogprob] | None], Field(fail_fast=True)] | None = None
+    metrics: Annotated[
+        RequestMetrics | None, PlainValidator(_metrics, json_schema_input_type=dict[str, Any] | None)
+    ] = None
 
     @property
     def num_top_logprobs(self) -> int | None:
@@ -114,6 +152,9 @@ class ReplayEngine:
                 for position in choice.logprobs.content or [] if choice.logprobs else []:
                     entries = [position, *position.top_logprobs]
                     _check_ids("logprobs", [entry.token_id for entry in entries], engine.info)
+            if len(response.prompt_logprobs or ()) > limit:
+                sentence = f"prompt_logprobs has {len(response.prompt_logprobs or ())} entries, more than {limit}."
+                raise InvalidRequestError(sentence, "prompt_logprobs")
             if count is not None and count > limit:
                 raise InvalidRequestError(f"prompt_tokens must be at most {limit}, got {count}.", "prompt_tokens")
         self._waiting = list(zip(responses, prompts, prompt_counts, strict=True))
@@ -212,7 +253,7 @@ class ReplayEngine:
             )
             for choice in response.choices
         ]
-        yield RequestOutput(request_id, None, prompt_ids, None, outputs, True)
+        yield RequestOutput(request_id, None, prompt_ids, _prompt_logprobs(response), outputs, True)
 
     def _prompt_ids(self, prompt: PromptType) -> list[int]:
         info = self.engine.info
@@ -250,6 +291,20 @@ def _logprobs(tokenizer: Tokenizer, choice: GivenChoice) -> SampleLogprobs | Non
         }
         positions.append(candidates)
     return positions
+
+
+def _prompt_logprobs(response: GivenResponse) -> PromptLogprobs | None:
+    if response.prompt_logprobs is None:
+        return None
+    return [
+        None
+        if candidates is None
+        else {
+            int(token_id): Logprob(entry.logprob, entry.rank, entry.decoded_token)
+            for token_id, entry in candidates.items()
+        }
+        for candidates in response.prompt_logprobs
+    ]
 
 
 def _check_ids(name: str, token_ids: list[int], info: EngineInfo) -> None:
