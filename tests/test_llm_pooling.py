@@ -110,7 +110,7 @@ def test_mistakes_leave_nothing_behind(load: Load) -> None:
         llm.generate("a", SamplingParams(), use_tqdm=False)
     with pytest.raises(InvalidRequestError, match=f"at most {MAX_LENGTH}"):
         llm.embed(["a", "cat " * 90], use_tqdm=False)
-    with pytest.raises(InvalidRequestError, match="Unsupported task: 'classify'; this model is made for"):
+    with pytest.raises(InvalidRequestError, match="Unsupported task: 'classify'; Classification API is not supported"):
         llm.classify("a", use_tqdm=False)
     with pytest.raises(InvalidRequestError, match="There are 2 prompts but 1"):
         llm.embed(["a", "cat"], pooling_params=[PoolingParams()], use_tqdm=False)

@@ -28,6 +28,11 @@ WRITES_TEXT = (
     "This model writes text and does not answer with vectors; start it with --runner pooling (and --convert embed or "
     "classify) for that."
 )
+NO_PLUGIN = "No IOProcessor plugin installed. Octavo has none; leave the task out, or name one of the model's."
+TRUNCATION_TOO_LARGE = (
+    "truncate_prompt_tokens value is greater than max_model_len. Please request a smaller truncation size."
+)
+"""vLLM's sentence, which clients compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +127,9 @@ class PoolingProcessor:
             )
         params.verify()
         wanted = params.task or task or spec.tasks[0]
-        if wanted not in spec.tasks:
-            able = " or ".join(repr(name) for name in spec.tasks)
-            raise InvalidRequestError(f"Unsupported task: {wanted!r}; this model is made for the task {able}.", "task")
         is_embedding = wanted in ("embed", "token_embed")
+        if wanted not in spec.tasks:
+            raise _unsupported_task(wanted, spec)
         if params.dimensions is not None:
             self._check_dimensions(spec, params.dimensions, is_embedding)
         use_activation = params.use_activation
@@ -182,7 +186,9 @@ class PoolingProcessor:
         wanted, longest = options.truncate_prompt_tokens, self._info.max_model_len
         if wanted is None or wanted == -1:
             return None if wanted is None else longest
-        if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= longest:
+        if isinstance(wanted, int) and wanted > longest:
+            raise InvalidRequestError(TRUNCATION_TOO_LARGE, "truncate_prompt_tokens")
+        if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
             raise InvalidRequestError(
                 f"truncate_prompt_tokens must be between 1 and {longest}, or -1 for the latter, got {wanted}.",
                 "truncate_prompt_tokens",
@@ -247,6 +253,18 @@ class PoolingProcessor:
 def with_query(request: PoolingRequest, query: PooledData) -> PoolingRequest:
     """The same request, but for how well its tokens match a query's."""
     return PoolingRequest(request.task, request.use_activation, request.dimensions, query=query)
+
+
+def _unsupported_task(task: str, spec: PoolingSpec) -> InvalidRequestError:
+    """Begins as vLLM's errors do, which clients compare."""
+    if task == "plugin":
+        return InvalidRequestError(NO_PLUGIN, "task")
+    able = " or ".join(repr(name) for name in spec.tasks)
+    api = "Embedding" if "embed" in task else "Classification"
+    return InvalidRequestError(
+        f"Unsupported task: {task!r}; {api} API is not supported by this model, which is made for the task {able}.",
+        "task",
+    )
 
 
 def _checked_salt(cache_salt: str | None) -> str | None:

@@ -130,7 +130,7 @@ def test_long_texts_are_refused_or_cut(serve: Serve) -> None:
         ({"input": ["cat"] * (MAX_INPUTS + 1)}, f"One request takes 1 to {MAX_INPUTS} inputs, got {MAX_INPUTS + 1}."),
         ({"input": "cat", "dimensions": 0}, "dimensions must be a whole number of at least 1"),
         ({"input": "cat", "dimensions": 999}, "dimensions must be one of 8, 16, got 999."),
-        ({"input": "cat", "truncate_prompt_tokens": 41}, "truncate_prompt_tokens must be between 1 and 40"),
+        ({"input": "cat", "truncate_prompt_tokens": 41}, "truncate_prompt_tokens value is greater than max_model_len."),
         ({"input": "cat", "padding": "max_length"}, "padding: inputs are never padded"),
         ({"input": "cat", "encoding_format": "hex"}, "encoding_format:"),
         ({"input": "cat", "late_chunking_params": {"chunk_size": 2}}, "late_chunking_params: late chunking is not"),
@@ -172,6 +172,14 @@ def test_bytes_come_with_their_places(serve: Serve) -> None:
     bare = post(server, "/v1/embeddings", input=TEXTS, encoding_format="bytes_only")
     assert "metadata" not in bare.headers
     assert np.allclose(np.frombuffer(bare.content, np.float32).reshape(3, -1), wanted, atol=1e-6)
+
+
+def test_tasks_that_the_model_is_not_made_for(serve: Serve) -> None:
+    """Sentences begin as vLLM's."""
+    known = (("classify", "Unsupported task: 'classify'; Classification API"), ("plugin", "No IOProcessor plugin"))
+    for task, beginning in known:
+        answer = post(serve("embed"), "/pooling", input="cat", task=task)
+        assert answer.status_code == 400 and error_of(answer).startswith(beginning)
 
 
 def test_vectors_of_tokens(serve: Serve) -> None:

@@ -16,6 +16,7 @@ from pydantic import (
 from octavo.api.request_body import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds, extras
 from octavo.api.usage import Usage
 from octavo.errors import InvalidRequestError
+from octavo.inputs.pooling import NO_PLUGIN
 from octavo.records import PoolingTask
 
 MAX_INPUTS = 2048
@@ -95,7 +96,18 @@ class EmbeddingRequest(EncodingBody):
 class PoolingRouteRequest(EncodingBody):
     """Body of ``POST /pooling``."""
 
-    task: PoolingTask | None = None
+    task: PoolingTask | Literal["plugin"] | None = None
+
+    @property
+    def model_task(self) -> PoolingTask | None:
+        """The task, if one is named.
+
+        Raises:
+            InvalidRequestError: it is not one for models.
+        """
+        if self.task == "plugin":
+            raise InvalidRequestError(NO_PLUGIN, "task")
+        return self.task
 
 
 class ClassificationRequest(InputBody):

@@ -49,7 +49,7 @@ def vectors_router(frontend: Frontend) -> APIRouter:
     async def create_pooling(body: PoolingRouteRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         answer = answer_id("pooling", request, body.request_id)
-        return _vectors(frontend, body, answer, model, body.task, is_embedding=False)
+        return _vectors(frontend, body, answer, model, body.model_task, is_embedding=False)
 
     @router.post("/classify", summary="Probabilities of the model's classes.")
     async def classify(body: ClassificationRequest, request: Request) -> Response:
