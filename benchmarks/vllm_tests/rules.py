@@ -129,6 +129,9 @@ _DROPPED: Mapping[str, tuple[int, str]] = {
     "--trust_remote_code": (0, "the code of another model"),
     "--hf_overrides": (1, "the configuration of another model"),
 }
+_REPLACED: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("--reasoning-parser", "qwen3"): ("think", "the model that stands in does not reason; its answers are content")
+}
 _HELPERS = frozenset({"tokenizer_name", "default_torch_num_threads"})
 """Options of vLLM's offline helper itself."""
 _ADMIN_VARIABLE = "VLLM_SERVER_DEV_MODE"
@@ -318,7 +321,8 @@ def translate(arguments: list[str], max_model_len: int) -> list[str]:
         if name in _DROPPED:
             position += 1 if has_value else 1 + _DROPPED[name][0]
             continue
-        kept.append(arguments[position])
+        replaced = _REPLACED.get((kept[-1], arguments[position])) if kept else None
+        kept.append(replaced[0] if replaced else arguments[position])
         position += 1
     length = value_of(kept, "--max-model-len")
     if length is None:

@@ -19,7 +19,7 @@ _TEMPLATE = """
 {%- if reasoning_effort is defined %}effort: {{ reasoning_effort }}{{ "\\n" }}{% endif -%}
 <assistant>
 """
-_IDS = re.compile(r"\b((resp|msg|rs|fc|ctc|mcp|mcpl|mcpr|bc|call)_)[0-9a-f]{8,}")
+_IDS = re.compile(r"\b((resp_|msg_|rs_|fc_|ctc_|mcp_|mcpl_|mcpr_|bc_|chatcmpl-tool-))[0-9a-f]{8,}")
 
 
 class ScriptedEngine(FakeEngine):

@@ -93,7 +93,7 @@ def no_token(token):
         ("<|im_start|>{{ message.content }}", "qwen2", None),
         ("<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>", "qwen3", "qwen3"),
         ("<|im_start|>assistant\n<think>\n</think>", "nemotron_h", "nemotron_v3"),
-        ("<|im_start|>assistant\n<think>\n</think>", None, "qwen3"),
+        ("<|im_start|>assistant\n<think>\n</think>", None, "think"),
         ("<｜Assistant｜><think>\\n</think>", "deepseek_v3", "deepseek_r1"),
         ("{% if thinking %}<｜Assistant｜><think>{% else %}</think>", "deepseek_v3", "deepseek_v3"),
         ("[gMASK]<sop><|assistant|></think>", None, "glm45"),
@@ -124,6 +124,7 @@ def test_auto_knows_mistral_by_its_tokens():
 
 def test_auto_finds_the_tool_parser_too():
     assert detect("<|im_start|></think><tool_call>", "qwen3", no_token) == ("qwen3", "hermes")
+    assert detect("<|im_start|></think><tool_call>", None, no_token) == ("think", "hermes")
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reasoning-and-tools.md").read_text()

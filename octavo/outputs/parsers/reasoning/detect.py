@@ -75,8 +75,8 @@ def detect_reasoning(chat_template: str | None, model_type: str | None, vocab_ha
     for mark, name in _THINK_MARKS:
         if mark in template:
             return name
-    # Most of the rest follow Qwen: the template, or else the model, writes the start tag.
-    return "qwen3"
+    # Of most of the rest, the template or else the model writes the start tag; some answer without a thought.
+    return "think"
 
 
 def _variant(name: str, template: str, model_type: str) -> str:

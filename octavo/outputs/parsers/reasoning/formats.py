@@ -111,7 +111,8 @@ _V3 = TaggedFormat(
     thinking_keys=("thinking", "enable_thinking"),
     implicit_end_tags=_DEEPSEEK_CALLS,
 )
-_QWEN3 = TaggedFormat("qwen3", implicit_end_tags=(*_XML_CALLS, *_JSON_CALLS))
+_THINK = TaggedFormat("think", implicit_end_tags=(*_XML_CALLS, *_JSON_CALLS))
+_QWEN3 = replace(_THINK, name="qwen3", unmarked=Unmarked.THOUGHT)
 _GLM45 = TaggedFormat("glm45", implicit_end_tags=("<tool_call>",))
 _HY = TaggedFormat(
     "hy_v3",
@@ -150,6 +151,7 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
     replace(_V3, name="deepseek_v41"),
     replace(_V3, name="poolside_v1", implicit_end_tags=()),
     replace(_V3, name="holo2", thinks_by_default=True, implicit_end_tags=()),
+    _THINK,
     _QWEN3,
     replace(_QWEN3, name="mimo"),
     replace(_QWEN3, name="minicpmv", thinks_by_default=False),

@@ -47,8 +47,12 @@ EXAMPLES = [
     ("qwen3", QWEN_TURN, None, "<think>\nWait, let me", "Wait, let me", ""),
     ("qwen3", QWEN_TURN + "<think>\n\n</think>\n\n", {"enable_thinking": False}, "Two.", "", "Two."),
     ("qwen3", QWEN_TURN, None, "<think>\n\n</think>\n\nTwo.", "", "Two."),
-    ("qwen3", QWEN_TURN, None, "Two, without a thought.", "", "Two, without a thought."),
+    ("qwen3", QWEN_TURN, None, "Two, without a thought.", "Two, without a thought.", ""),
+    ("qwen3", QWEN_TURN, None, "So.</think>Two.", "So.", "Two."),
+    ("qwen3", QWEN_TURN, {"enable_thinking": False}, "Two, without a thought.", "", "Two, without a thought."),
     ("qwen3", "", None, "Wait, let me", "Wait, let me", ""),
+    ("think", QWEN_TURN, None, "<think>\nSo.\n</think>\n\nTwo.", "So.", "Two."),
+    ("think", QWEN_TURN, None, "Two, without a thought.", "", "Two, without a thought."),
     ("qwen3", "", {"enable_thinking": False}, "Two.", "", "Two."),
     ("qwen3", "<think>", None, "a <think> tag </think>Two <think>s</think>", "a <think> tag ", "Two <think>s</think>"),
     (
@@ -153,7 +157,7 @@ EXAMPLES = [
     # Tags where they are not expected.
     ("qwen3", "<think>\n", None, "<think><think>\n\nSo</think>Two", "So", "Two"),
     ("qwen3", QWEN_TURN, None, " \n<think>So</think>Two", "So", "Two"),
-    ("qwen3", QWEN_TURN, None, " " * 65 + "<think>So", "", " " * 65 + "<think>So"),
+    ("think", QWEN_TURN, None, " " * 65 + "<think>So", "", " " * 65 + "<think>So"),
     ("hunyuan_a13b", "", None, "<answer>\nTwo\n</answer>\n and </answer>\n", "", "Two and </answer>\n"),
     ("ernie45", "<think>\n", None, "So</think><response>\nTwo\n\n", "So", "Two\n\n"),
     (
@@ -238,15 +242,35 @@ EARLIER = (
 )
 
 
-@pytest.mark.parametrize(("opened", "expected"), [("", ("", "a</think>b")), ("<think>\n", ("a", "b"))])
+UNTAGGED_IS_A_THOUGHT = ("qwen3", "mimo", "step3", "step3p5", "step5", "deepseek_r1", "minimax_m2", "olmo3", "ernie45")
+
+
+@pytest.mark.parametrize(
+    ("name", "opened", "expected"),
+    [
+        ("think", "", ("", "a</think>b")),
+        ("glm45", "", ("", "a</think>b")),
+        *[(name, "", ("a", "b")) for name in UNTAGGED_IS_A_THOUGHT],
+        *[(name, "<think>\n", ("a", "b")) for name in ("think", "glm45", *UNTAGGED_IS_A_THOUGHT)],
+    ],
+)
 @pytest.mark.parametrize(
     ("start", "end"), [("<|im_start|>", "<|im_end|>"), ("<｜User｜>", "<｜end▁of▁sentence｜>"), ("]~b]", "[e~[")]
 )
-def test_only_the_last_message_of_the_prompt_counts(start, end, opened, expected):
+def test_only_the_last_message_of_the_prompt_counts(name, start, end, opened, expected):
     prompt = EARLIER.format(start=start, end=end) + opened
-    parser = reasoning_format("qwen3").start(PromptEnd(prompt))
+    parser = reasoning_format(name).start(PromptEnd(prompt))
     assert parser.is_reasoning  # the model is asked to think, whoever writes the tag
     assert texts(run(parser, ["a</think>b"])) == expected
+
+
+@pytest.mark.parametrize("name", ["think", *UNTAGGED_IS_A_THOUGHT])
+def test_a_thought_that_the_prompt_closes_is_over(name):
+    """Of earlier turns' thoughts nothing counts either way."""
+    prompt = EARLIER.format(start="<|im_start|>", end="<|im_end|>") + "<think>\n\n</think>\n\n"
+    parser = reasoning_format(name).start(PromptEnd(prompt))
+    assert not parser.is_reasoning
+    assert texts(run(parser, ["a</think>b"])) == ("", "a</think>b")
 
 
 def test_a_thought_in_the_prompt_that_breaks_off_goes_on():
