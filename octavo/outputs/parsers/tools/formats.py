@@ -99,6 +99,7 @@ BUILT_IN: dict[str, ToolFormat] = {
     "qwen3_xml": _format(Qwen3CoderParser, "Qwen3-Coder, Qwen3.5"),
     "mimo": _format(Qwen3CoderParser, "MiMo", model_types=("mimo",)),
     "step3p5": _format(Qwen3CoderParser, "Step 3.5", model_types=("step3p5",)),
+    "step5": _format(Qwen3CoderParser, "Step 5"),
     "hy_v3": _format(HunyuanParser, "Hunyuan 3", ("<tool_calls", "<tool_sep"), model_types=("hy_v3",)),
     "hy_v4": _format(HunyuanParser, "Hunyuan 4", ("<tool_calls", "<arg_key"), model_types=("hy_v4",)),
     "k2_horizon": _format(K2HorizonParser, "K2 Horizon", ("<ifm|tool_call",)),

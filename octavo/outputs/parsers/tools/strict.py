@@ -61,6 +61,7 @@ CALL_FRAMES: dict[str, CallFrame] = {
     "qwen3_xml": _QWEN,
     "mimo": _QWEN,
     "step3p5": _QWEN,
+    "step5": _QWEN,
     "seed_oss": CallFrame("<function=", "<function={name}>\n", "</function>", "qwen_xml"),
     "minimax_m2": _MINIMAX,
     "glm45": _GLM,

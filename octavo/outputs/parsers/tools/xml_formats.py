@@ -13,7 +13,7 @@ from octavo.outputs.parsers.tools.xml_machine import AttributeXmlMachine, Equals
 
 
 class Qwen3CoderParser(EqualsXmlMachine):
-    """Qwen3-Coder, Qwen3.5, MiMo, Step 3.5: a function and its parameters between ``<tool_call>`` tags.
+    """Qwen3-Coder, Qwen3.5, MiMo, Step 3.5 and 5: a function and its parameters between ``<tool_call>`` tags.
 
     A value also ends where a line begins with the next parameter or with the end of the function, since models forget
     the tag between.

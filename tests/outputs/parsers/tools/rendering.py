@@ -261,6 +261,7 @@ RENDERINGS = [
     Rendering("qwen3_xml", each(qwen), _QWEN_ENDS),
     Rendering("mimo", each(qwen), _QWEN_ENDS),
     Rendering("step3p5", each(qwen, separator="\n"), _QWEN_ENDS),
+    Rendering("step5", each(qwen, separator="\n"), _QWEN_ENDS),
     Rendering("seed_oss", each(equals_xml, "<seed:tool_call>\n", "\n</seed:tool_call>", "\n"), _QWEN_ENDS),
     Rendering(
         "minimax_m2",
