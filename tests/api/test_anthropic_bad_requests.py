@@ -16,6 +16,10 @@ TOOL: dict[str, Any] = {"name": "f", "input_schema": {"type": "object"}}
 CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 
 
+def changed(kind: str, **tool: Any) -> dict[str, Any]:
+    return {"messages": [*HELLO, {"role": "system", "content": [{"type": kind, "tool": tool}]}]}
+
+
 def refusal(server: RunningServer, body: Any, path: str = PATH) -> dict[str, Any]:
     response = server.client.post(path, json=body)
     assert response.status_code in (400, 404), response.text
@@ -81,6 +85,11 @@ def refusal(server: RunningServer, body: Any, path: str = PATH) -> dict[str, Any
             "tool.definition",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "tool_removal"}]}]}, "messages.0.content.0.tool"),
+        (changed("tool_addition", type="tool_reference", name="x"), "'x', which is not declared in tools"),
+        (changed("tool_removal", type="tool_definition", definition=TOOL), "only accepts a tool_reference"),
+        (changed("tool_addition", type="mcp_toolset_reference", server_name="s"), "does not call MCP servers"),
+        ({"messages": [*HELLO, {"role": "system"}]}, "messages.1.content"),
+        ({"messages": [{"role": "user", "content": "hi", "clear_at": "never"}]}, "role system"),
     ],
 )
 def test_refused_in_words(server: RunningServer, fields: dict[str, Any], sentence: str) -> None:

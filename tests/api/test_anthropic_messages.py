@@ -340,6 +340,24 @@ def test_tools_that_wait_to_be_found(server: RunningServer) -> None:
     ]
     post(server, tools=tools, messages=[*HELLO, {"role": "user", "content": changes}])
     assert prompt(server).startswith("tool: new\nuser")
+    for role in ("user", "system"):
+        post(server, tools=tools, messages=[*HELLO, {"role": role, "content": changes}])
+        assert prompt(server).startswith("tool: new\nuser")
+    again = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "weather"}}
+    words = {"type": "text", "text": "Tools changed."}
+    post(server, tools=tools, messages=[*HELLO, {"role": "system", "content": [words, *changes, again]}])
+    assert prompt(server).startswith("tool: weather\ntool: new\n") and "Tools changed." in prompt(server)
+
+
+def test_system_messages_that_end_or_set_the_effort(server: RunningServer) -> None:
+    reminder = {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}
+    post(server, messages=[*HELLO, reminder])
+    assert "Be brief." in prompt(server)
+    post(server, messages=[*HELLO, reminder, {"role": "assistant", "content": "ok"}, *HELLO])
+    assert "Be brief." not in prompt(server)
+    efforts = [{"role": "system", "output_config": {"effort": effort}} for effort in ("high", "low")]
+    post(server, output_config={"effort": "medium"}, messages=[*efforts, *HELLO])
+    assert "effort: low" in prompt(server)
 
 
 def test_counting_tokens(client: anthropic.Anthropic, server: RunningServer) -> None:

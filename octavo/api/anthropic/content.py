@@ -11,6 +11,9 @@ Content = str | Sequence[Mapping[str, Any]]
 # model, and would make every prompt miss the prefix cache.
 BILLING_LINE = "x-anthropic-billing-header:"
 
+TOOL_CHANGES = ("tool_addition", "tool_removal")
+"""Blocks that say nothing to the model; see :func:`octavo.api.anthropic.tools.offered_tools`."""
+
 _NO_IMAGES = "images are not supported; this server reads text only"
 _NO_FILES = "documents are taken as text only; send the text of files and of PDFs"
 
@@ -23,7 +26,11 @@ def system_text(where: str, content: Content) -> str:
     """
     if isinstance(content, str):
         return content
-    texts = [_block_text(f"{where}.{index}", block, ("text",)) for index, block in enumerate(content)]
+    texts = [
+        _block_text(f"{where}.{index}", block, ("text", *TOOL_CHANGES))
+        for index, block in enumerate(content)
+        if block.get("type") not in TOOL_CHANGES
+    ]
     return "\n".join(text for text in texts if not text.startswith(BILLING_LINE))
 
 
@@ -44,7 +51,7 @@ def user_messages(where: str, content: Content) -> list[dict[str, Any]]:
                 messages.append(_user_message(texts))
             texts = []
             messages.append(_tool_message(place, block))
-        elif block.get("type") not in ("tool_addition", "tool_removal"):
+        elif block.get("type") not in TOOL_CHANGES:
             texts.append(_block_text(place, block, ("text", "document", "search_result")))
     if texts or not messages:
         messages.append(_user_message(texts))

@@ -61,12 +61,17 @@ def refuse_unsupported(body: CountTokensRequest) -> None:
 def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:
     messages: list[Mapping[str, Any]] = []
     system = [system_text("system", body.system or "")]
+    last_user = max((index for index, message in enumerate(body.messages) if message.role == "user"), default=-1)
     for index, message in enumerate(body.messages):
         where = f"messages.{index}.content"
+        if message.lacks_content:
+            raise InvalidRequestError(f"{where}: Field required.", "messages")
         match message.role:
             case "system":
                 # Most templates take the system's words at the beginning only.
-                system.append(system_text(where, message.content))
+                text = system_text(where, message.content)
+                if message.clear_at != "next_user_message" or index > last_user:
+                    system.append(text)
             case "user":
                 messages += user_messages(where, message.content)
             case "assistant":
@@ -87,7 +92,8 @@ def _template_kwargs(body: CountTokensRequest, disabled_effort: str, *, is_prefi
     """Values for the template: names that models of several families look for, then what the request sets itself."""
     kwargs: dict[str, Any] = {}
     thinking = body.thinking
-    effort: str | None = body.output_config.effort if body.output_config else None
+    configs = [body.output_config, *(message.output_config for message in body.messages)]
+    effort: str | None = next((config.effort for config in reversed(configs) if config and config.effort), None)
     if thinking is not None and thinking.type in ("enabled", "disabled"):
         kwargs["enable_thinking"] = kwargs["thinking"] = thinking.type == "enabled"
     if is_prefilled:

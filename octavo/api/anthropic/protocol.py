@@ -7,7 +7,8 @@ are ignored: most of them are hints for Anthropic's own servers, such as ``cache
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from octavo.api.request_body import MAX_CACHE_SALT, ExtraArgs, Int64, Objects, RequestModel, Strings
 
@@ -20,11 +21,38 @@ class Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+class MessageOutputConfig(Part):
+    """What a system message asks of the turns that follow it."""
+
+    effort: Effort | None = None
+
+
 class InputMessage(Part):
-    """A turn so far; content is text or a list of blocks."""
+    """A turn so far; content is text or a list of blocks.
+
+    Attributes:
+        clear_at: "next_user_message" hides a system message's text once the user has written again.
+        output_config: of a system message, which may then have no content.
+    """
 
     role: Literal["user", "assistant", "system"]
-    content: str | Objects
+    content: str | Objects = ""
+    clear_at: Literal["next_user_message", "never"] | None = None
+    output_config: MessageOutputConfig | None = None
+
+    @property
+    def lacks_content(self) -> bool:
+        """Whether it has none and needs one."""
+        return "content" not in self.model_fields_set and (self.role != "system" or self.output_config is None)
+
+    @model_validator(mode="after")
+    def _has_its_own_fields(self) -> "InputMessage":
+        if self.role != "system" and (self.clear_at or self.output_config):
+            raise PydanticCustomError("misplaced", "clear_at and output_config are for messages of the role system")
+        return self
 
 
 class ThinkingConfig(Part):
@@ -69,7 +97,7 @@ class JsonOutputFormat(Part):
 class OutputConfig(Part):
     """Form of the answer, and how hard the model should try."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: JsonOutputFormat | None = None
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from octavo.api.anthropic.content import TOOL_CHANGES
 from octavo.api.anthropic.protocol import CountTokensRequest, ToolParam
 from octavo.api.chat.tools import MAX_TOOLS, parse_function
 from octavo.errors import InvalidRequestError
@@ -27,15 +28,18 @@ def offered_tools(body: CountTokensRequest) -> list[Tool]:
         tools[param.name] = _tool(f"tools.{index}", param)
         if not param.defer_loading:
             loaded.add(param.name)
-    for where, change in _changes(body):
-        kind, name = change.get("type"), change.get("name") or change.get("tool_name")
-        definition = change.get("definition")
-        if kind == "tool_definition":
-            tool = _defined(where, definition)
+    for where, kind, change in _changes(body):
+        name = change.get("name") or change.get("tool_name")
+        if change.get("type") == "tool_definition":
+            tool = _defined(where, change.get("definition"))
             tools[tool.name] = tool
             loaded.add(tool.name)
         elif not isinstance(name, str):
             raise InvalidRequestError(f"{where}: must name a tool.", "messages")
+        elif kind != "tool_result" and name not in tools:
+            raise InvalidRequestError(
+                f"{where}: {kind} refers to the tool {name[:64]!r}, which is not declared in tools.", "messages"
+            )
         elif kind == "tool_removal":
             loaded.discard(name)
         else:
@@ -45,8 +49,8 @@ def offered_tools(body: CountTokensRequest) -> list[Tool]:
     return [tool for name, tool in tools.items() if name in loaded]
 
 
-def _changes(body: CountTokensRequest) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Blocks that load, define or remove a tool, in order."""
+def _changes(body: CountTokensRequest) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """What loads, defines or removes a tool, in order: where it stands, the type of its block, and the tool."""
     for index, message in enumerate(body.messages):
         if message.role == "assistant" or isinstance(message.content, str):
             continue
@@ -56,11 +60,18 @@ def _changes(body: CountTokensRequest) -> Iterator[tuple[str, Mapping[str, Any]]
             if kind == "tool_result" and isinstance(content, list):
                 for part in content:
                     if isinstance(part, dict) and part.get("type") == "tool_reference":
-                        yield where, part
-            elif kind in ("tool_addition", "tool_removal"):
+                        yield where, kind, part
+            elif kind in TOOL_CHANGES:
                 if not isinstance(tool, dict):
                     raise InvalidRequestError(f"{where}.tool: must be an object with a type.", "messages")
-                yield where, {**tool, "type": kind} if kind == "tool_removal" else tool
+                known = ("tool_reference", "tool_definition") if kind == "tool_addition" else ("tool_reference",)
+                if tool.get("type") not in known:
+                    raise InvalidRequestError(
+                        f"{where}.tool: {kind} only accepts a {' or a '.join(known)}, got type "
+                        f"{str(tool.get('type'))[:40]!r}; this route does not call MCP servers.",
+                        "messages",
+                    )
+                yield where, kind, tool
 
 
 def _tool(where: str, param: ToolParam) -> Tool:
