@@ -1,5 +1,7 @@
 """Counting what a request read and wrote."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -83,15 +85,15 @@ class UsageCounter:
         shows_cached: whether to tell how much of the prompts came from the prefix cache.
 
     Attributes:
-        num_reasoning: tokens of thoughts, so far; None if the model's thoughts are not told from its answers.
+        num_reasoning: tokens of reasoning so far, by completion; None if reasoning is not told from answers.
     """
 
     def __init__(self, num_prompts: int, shows_cached: bool) -> None:
         self._prompt_tokens = [0] * num_prompts
         self._cached_tokens = [0] * num_prompts
-        self._completion_tokens = 0
+        self._completion_tokens: Counter[tuple[int, int]] = Counter()
         self._shows_cached = shows_cached
-        self.num_reasoning: int | None = None
+        self.num_reasoning: Mapping[int, int] | None = None
 
     @property
     def num_prompts(self) -> int:
@@ -106,19 +108,32 @@ class UsageCounter:
             self._cached_tokens[prompt_index] = output.num_cached_tokens
         if counts_output:
             for completion in output.outputs:
-                self._completion_tokens += len(completion.token_ids)
+                self._completion_tokens[prompt_index, completion.index] += len(completion.token_ids)
 
-    def add_token(self) -> None:
-        """Account for one more token of an output."""
-        self._completion_tokens += 1
+    def add_token(self, index: int) -> None:
+        """Account for one more token of a completion of the only prompt."""
+        self._completion_tokens[0, index] += 1
 
     def usage(self) -> Usage:
         """The figures so far."""
-        num_prompt = sum(self._prompt_tokens)
-        details = PromptTokensDetails(sum(self._cached_tokens)) if self._shows_cached else None
-        usage = Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details)
-        if self.num_reasoning is not None:
-            usage.completion_tokens_details = CompletionTokensDetails(self.num_reasoning)
+        num_reasoning = None if self.num_reasoning is None else sum(self.num_reasoning.values())
+        return self._usage(
+            sum(self._prompt_tokens), sum(self._completion_tokens.values()), sum(self._cached_tokens), num_reasoning
+        )
+
+    def usage_of(self, prompt_index: int, index: int) -> Usage:
+        """The figures of one completion so far."""
+        num_reasoning = None if self.num_reasoning is None else self.num_reasoning.get(index, 0)
+        num_tokens = self._completion_tokens[prompt_index, index]
+        return self._usage(
+            self._prompt_tokens[prompt_index], num_tokens, self._cached_tokens[prompt_index], num_reasoning
+        )
+
+    def _usage(self, num_prompt: int, num_tokens: int, num_cached: int, num_reasoning: int | None) -> Usage:
+        details = PromptTokensDetails(num_cached) if self._shows_cached else None
+        usage = Usage(num_prompt, num_prompt + num_tokens, num_tokens, details)
+        if num_reasoning is not None:
+            usage.completion_tokens_details = CompletionTokensDetails(num_reasoning)
         return usage
 
 
@@ -128,7 +143,7 @@ class UsageMode:
 
     Attributes:
         is_sent: an event of its own at the end; the others have ``usage`` null.
-        is_continuous: the figures so far in every event.
+        is_continuous: the figures of its completion so far in every event.
     """
 
     is_sent: bool
@@ -142,10 +157,10 @@ class UsageMode:
         is_sent = bool(options and options.include_usage)
         return cls(is_sent, is_sent and bool(options and options.continuous_usage_stats))
 
-    def within(self, counter: UsageCounter) -> Usage | UnsetType | None:
-        """The ``usage`` of an event that carries text."""
+    def within(self, counter: UsageCounter, prompt_index: int, index: int) -> Usage | UnsetType | None:
+        """The ``usage`` of an event that carries text of a prompt's completion."""
         if self.is_continuous:
-            return counter.usage()
+            return counter.usage_of(prompt_index, index)
         return None if self.is_sent else UNSET
 
 

@@ -104,6 +104,22 @@ def test_usage_in_streams(server: RunningServer) -> None:
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 1, 2, 2]
 
 
+def test_continuous_usage_is_each_choices_own(server: RunningServer) -> None:
+    """As vLLM counts it; the last event tells the sum."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    fields = {"max_tokens": 3, "n": 2, "temperature": 1.0, "stream_options": options}
+    for path, prompt in ((PATH, {"messages": HELLO}), ("/v1/completions", {"prompt": ["a", "bc"]})):
+        *chunks, last = stream(server, path, **prompt, **fields)
+        counts: dict[int, list[int]] = {}
+        for chunk in chunks:
+            (choice,) = chunk["choices"]
+            counts.setdefault(choice["index"], []).append(chunk["usage"]["completion_tokens"])
+            assert chunk["usage"]["prompt_tokens"] <= last["usage"]["prompt_tokens"]
+        num_opening = 1 if path == PATH else 0
+        assert all(found == list(range(1 - num_opening, 4)) for found in counts.values()), counts
+        assert last["usage"]["completion_tokens"] == 3 * len(counts)
+
+
 def test_settings_that_shape_answers(start_server: StartServer) -> None:
     server = start_server(
         served_model_name=["first", "second"],

@@ -1,6 +1,7 @@
 """A turn: one conversation answered, with the answer in parts as they come."""
 
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -93,7 +94,7 @@ class Turn:
     Attributes:
         prompt: the conversation as the model reads it.
         is_bare: answers are content and nothing else.
-        num_reasoning_tokens: tokens that belonged to thoughts, so far.
+        num_reasoning_tokens: tokens of reasoning so far, by completion.
         reasoning_ended: whether the answer begins behind the model's reasoning; None if that is not told apart.
         conversation: what is answered.
         engine_id: what the engine calls the request.
@@ -113,7 +114,7 @@ class Turn:
     ) -> None:
         self.prompt = prompt
         self._length_penalty = length_penalty
-        self.num_reasoning_tokens = 0
+        self.num_reasoning_tokens: Counter[int] = Counter()
         self._frontend = frontend
         self._formats = frontend.formats()
         self._prompt_end = PromptEnd(
@@ -189,7 +190,7 @@ class Turn:
         parser = self._parser(index)
         parts = parser.feed(text, token_ids)
         if parser.is_reasoning:
-            self.num_reasoning_tokens += len(token_ids)
+            self.num_reasoning_tokens[index] += len(token_ids)
         return _named(parts)
 
     def _update(self, output: RequestOutput, completion: CompletionOutput) -> Update:
@@ -198,7 +199,8 @@ class Turn:
         if reason is not None and not self.is_bare:
             parser = self._parser(completion.index)
             if self._is_whole and not parser.is_reasoning:
-                self.num_reasoning_tokens += self._num_thought_tokens(completion.token_ids, parts)
+                num_tokens = self._num_thought_tokens(completion.token_ids, parts)
+                self.num_reasoning_tokens[completion.index] += num_tokens
             rest = _named(parser.finish(is_whole=reason == "stop"))
             if self.conversation.is_forced and (reason != "stop" or completion.stop_reason is not None):
                 # Held back was the beginning of a call: text that only the grammar made, and nothing for a reader.

@@ -244,7 +244,6 @@ class ChatAnswer:
         """The event behind the answer's: what it took."""
         chunk = self._new_chunk([])
         if self._usage_mode.is_sent:
-            self._count_thoughts(turn)
             chunk.usage = self._usage.usage()
         if output is not None and self._frontend.settings.enable_per_request_metrics:
             chunk.metrics = request_metrics(output, self._params.n, StreamedMetrics)
@@ -252,6 +251,7 @@ class ChatAnswer:
 
     def _events(self, turn: Turn, output: RequestOutput) -> bytes:
         """Events with what is new; the first of each choice tells the role."""
+        self._count_thoughts(turn)
         self._usage.add(0, output, counts_output=False)
         events = [] if self._is_begun else self._openings(turn, output)
         self._usage.add(0, output)
@@ -266,7 +266,7 @@ class ChatAnswer:
 
     def _text_event(self, turn: Turn, index: int, token_id: int, text: str) -> bytes:
         """The event with the text that a token adds to a choice."""
-        self._usage.add_token()
+        self._usage.add_token(index)
         if turn.is_bare and self._is_brief:
             return self._bare_event(index, "content", text) if text else b""
         return self._parts_event(index, turn.read_text(index, text, (token_id,)))
@@ -283,7 +283,7 @@ class ChatAnswer:
         return b"" if delta is None else self._event(ChatChunkChoice(index, delta))
 
     def _event(self, choice: ChatChunkChoice) -> bytes:
-        return event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage)))
+        return event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage, 0, choice.index)))
 
     def _bare_event(self, index: int, kind: Literal["content", "reasoning"], text: str) -> bytes:
         events = self._text_events.get((index, kind))
@@ -320,7 +320,7 @@ class ChatAnswer:
     def _openings(self, turn: Turn, output: RequestOutput) -> list[bytes]:
         delta = ChatDelta(self._role, self._echo())
         chunks = [
-            self._new_chunk([ChatChunkChoice(index, delta)], usage=self._usage_mode.within(self._usage))
+            self._new_chunk([ChatChunkChoice(index, delta)], usage=self._usage_mode.within(self._usage, 0, index))
             for index in range(self._params.n)
         ]
         if self._body.return_token_ids:

@@ -239,7 +239,7 @@ class CompletionAnswer:
 
     def _text_event(self, index: int, token_id: int, text: str) -> bytes:
         """The event with the text that a token adds to a completion of the only prompt."""
-        self._usage.add_token()
+        self._usage.add_token(index)
         if not text:
             return b""
         if self._usage_mode.is_continuous:
@@ -250,7 +250,8 @@ class CompletionAnswer:
         return events.event(text)
 
     def _event(self, choice: CompletionChoice) -> bytes:
-        return event(self._new_completion([choice], usage=self._usage_mode.within(self._usage)))
+        usage = self._usage_mode.within(self._usage, *divmod(choice.index, self._params.n))
+        return event(self._new_completion([choice], usage=usage))
 
     def _events(self, prompt_index: int, output: RequestOutput) -> bytes:
         """Events with what is new of a prompt's completions."""
