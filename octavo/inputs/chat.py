@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.errors import ChatTemplateError
-from octavo.inputs.harmony import harmony_effort, harmony_messages, harmony_tools, is_harmony_template
+from octavo.inputs.harmony import Preambles, harmony_effort, harmony_messages, harmony_tools, is_harmony_template
 from octavo.inputs.tools_in_text import calls_as_text, contents_as_parts, with_description
 from octavo.outputs.parsers.tools.call_text import HERMES, CallText, describe_tools
 from octavo.records import TokensPrompt
@@ -96,8 +96,9 @@ class ChatRenderer:
             known = [{**message, "role": "system"} if _is_developer(message) else message for message in known]
         shown = [_for_template(index, message, compiled) for index, message in enumerate(known)]
         kwargs = _checked_kwargs(template_kwargs)
+        preambles = Preambles()
         if is_harmony:
-            shown, tools = harmony_messages(shown), harmony_tools(tools or ())
+            shown, tools = preambles.set_aside(harmony_messages(shown)), harmony_tools(tools or ())
             if "reasoning_effort" in kwargs:
                 kwargs["reasoning_effort"] = harmony_effort(kwargs["reasoning_effort"])
         elif not compiled.takes_tools:
@@ -113,6 +114,7 @@ class ChatRenderer:
             **kwargs,
         )
         assert isinstance(text, str)
+        text = preambles.restore(text)
         return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text, add_special_tokens), prompt=text)
 
     def _with_tools_in_text(

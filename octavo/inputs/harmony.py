@@ -1,14 +1,16 @@
 """Conversations in the form that gpt-oss's chat template takes.
 
-It knows thoughts as ``thinking``, one call a message with its result right behind it, either a thought or a preamble
-before a call, and instructions in the first message only. What else a conversation holds it leaves out without a word,
-or refuses.
+It knows thoughts as ``thinking``, one call a message with its result right behind it, no preamble before a call, and
+instructions in the first message only. What else a conversation holds it leaves out without a word, or refuses.
 """
 
+import re
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
+_ASSISTANT, _CHANNEL = "assistant", "<|channel|>"
 _REWRITTEN = ("thinking", "reasoning", "reasoning_content", "tool_calls")
 # The model was trained with low, medium and high.
 _EFFORTS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
@@ -16,7 +18,7 @@ _EFFORTS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 
 def is_harmony_template(template: str) -> bool:
     """Whether a chat template writes Harmony messages."""
-    return "<|channel|>" in template and "<|call|>" in template
+    return _CHANNEL in template and "<|call|>" in template
 
 
 def harmony_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -71,12 +73,55 @@ def _assistant_messages(message: Mapping[str, Any]) -> list[Message]:
     calls = message.get("tool_calls")
     if not calls:
         return [{**rest, "thinking": thought} if thought else rest]
-    # The template writes a thought and a preamble alike.
-    before = "\n".join(text for text in (thought, message["content"]) if text)
+    preamble = message["content"]
+    if _CHANNEL in preamble:
+        # Whether such a text may stand there is for the template to say.
+        thought, preamble = "\n".join(text for text in (thought, preamble) if text), ""
     written = [{**rest, "content": "", "tool_calls": [call]} for call in calls]
-    if before:
-        written[0]["thinking"] = before
+    written[0]["content"] = preamble
+    if thought:
+        written[0]["thinking"] = thought
     return written
+
+
+class Preambles:
+    """What the model told the user before its calls, kept on the channel ``commentary``.
+
+    The template would write it as a thought, and leave it out with the thoughts of earlier turns. So each is set aside,
+    the name of its call is marked, and where the mark shows up in the text, the preamble is put in front of the call.
+    """
+
+    def __init__(self) -> None:
+        self._mark = uuid.uuid4().hex
+        self._texts: list[str] = []
+
+    def set_aside(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages without preambles, for the template.
+
+        Args:
+            messages: as :func:`harmony_messages` gives them.
+        """
+        return [self._marked(message) if "tool_calls" in message else message for message in messages]
+
+    def restore(self, text: str) -> str:
+        """The template's text with the preambles."""
+        if not self._texts:
+            return text
+        call = re.compile(rf"<\|start\|>{_ASSISTANT}(?:(?!<\|start\|>).)*?{self._mark}(\d+)\.", re.DOTALL)
+        text = call.sub(lambda found: self._message(int(found[1])) + found[0], text)
+        return re.sub(rf"{self._mark}\d+\.", "", text)
+
+    def _marked(self, message: Message) -> Message:
+        call = message["tool_calls"][0]
+        function = call.get("function")
+        if not message["content"] or not isinstance(function, Mapping):
+            return message
+        self._texts.append(message["content"])
+        name = f"{self._mark}{len(self._texts) - 1}.{function.get('name')}"
+        return {**message, "content": "", "tool_calls": [{**call, "function": {**function, "name": name}}]}
+
+    def _message(self, index: int) -> str:
+        return f"<|start|>{_ASSISTANT}{_CHANNEL}commentary<|message|>{self._texts[index]}<|end|>"
 
 
 def harmony_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -73,7 +73,8 @@ def test_channels_of_gpt_oss_are_items(start_server: StartServer) -> None:
     assert "<|message|>namespace functions { type weather }<|end|>" in engine.prompts[0]
     assert engine.prompts[1].endswith(
         "<|start|>user<|message|>hi<|end|>"
-        "<|start|>assistant<|channel|>analysis<|message|>I need the weather.\nLet me look.<|end|>"
+        "<|start|>assistant<|channel|>analysis<|message|>I need the weather.<|end|>"
+        "<|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>"
         '<|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{"city": "Oslo"}<|call|>'
         "<|start|>functions.weather to=assistant<|channel|>commentary<|message|>rain<|end|>"
         "<|start|>assistant"

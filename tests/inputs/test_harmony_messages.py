@@ -50,6 +50,10 @@ def thought(text):
     return f"<|start|>assistant<|channel|>analysis<|message|>{text}<|end|>"
 
 
+def said(text):
+    return f"<|start|>assistant<|channel|>commentary<|message|>{text}<|end|>"
+
+
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
@@ -57,7 +61,7 @@ def thought(text):
         ([calling(1, reasoning="hm"), result(1)], thought("hm") + shown(1)),
         ([calling(1, reasoning_content="hm"), result(1)], thought("hm") + shown(1)),
         ([calling(1, thinking="hm"), result(1)], thought("hm") + shown(1)),
-        ([calling(1, content="I look.", reasoning="hm"), result(1)], thought("hm\nI look.") + shown(1)),
+        ([calling(1, content="I look.", reasoning="hm"), result(1)], thought("hm") + said("I look.") + shown(1)),
         # Several calls are several messages, each with its own result.
         ([calling(1, 2, reasoning="hm"), result(2), result(1)], thought("hm") + shown(1) + shown(2)),
         ([calling(1, 2), result(1)], shown(1) + shown(2, has_result=False)),
