@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.api.errors import send_error
+from octavo.records.caller import CALLER, Caller
 
 REQUEST_ID_HEADER = b"x-request-id"
 REQUEST_ID = "octavo.request_id"
@@ -105,6 +106,8 @@ class RequestIdMiddleware:
             return
         given = clean_request_id(header(scope, REQUEST_ID_HEADER))
         request_id = scope[REQUEST_ID] = RequestId(given or uuid.uuid4().hex, given is not None)
+        # Lines about requests that are refused before anything is known of their caller name them, too.
+        CALLER.set(Caller(request_id=request_id.text))
         others = [(name, value) for name, value in scope["headers"] if name != REQUEST_ID_HEADER]
         scope["headers"] = [*others, (REQUEST_ID_HEADER, request_id.text.encode())]
 

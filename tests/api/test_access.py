@@ -1,10 +1,17 @@
 """Keys, request ids, other origins."""
 
+import asyncio
 import logging
 
 import pytest
+from fake_engine import FakeEngine
 from running_server import RunningServer, StartServer
+from starlette.types import Message
 
+from octavo.api.app import build_app
+from octavo.api.drain import Drain
+from octavo.config import ServerSettings
+from octavo.records.caller import CALLER
 from octavo.telemetry.logs import OneLineFormatter
 
 ROUTES = [
@@ -117,6 +124,30 @@ def test_log_lines_of_a_request_name_it(server: RunningServer) -> None:
     )
     logger.removeHandler(handler)
     assert len(lines) == 1 and lines[0].startswith("[mine] The field 'never_seen_before'")
+
+
+def test_log_lines_of_refused_requests_name_them() -> None:
+    """Also of those that never reach a route: without a key, or while the server goes down."""
+    drain = Drain()
+    app = build_app(FakeEngine(), ServerSettings(api_key=["secret"]), drain)
+    known: list[tuple[int, str]] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":  # the server writes its line here
+            known.append((message["status"], CALLER.get().request_id))
+
+    async def get(*headers: tuple[bytes, bytes]) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/v1/models", "query_string": b"", "root_path": ""}
+        await app({**scope, "headers": [(b"x-request-id", b"mine"), *headers]}, receive, send)
+
+    asyncio.run(get())
+    drain.start()
+    asyncio.run(get((b"authorization", b"Bearer secret")))
+    assert known == [(401, "mine"), (503, "mine")]
+    assert CALLER.get().request_id == ""
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping"])
