@@ -5,11 +5,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from octavo.cli.flags import add_setting_flags, engine_config, given_settings
+from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count
-from octavo.config import EngineConfig
-from octavo.config.settings import ENGINE_SECTIONS
+from octavo.config import EngineConfig, ServerSettings
 from octavo.errors import OctavoError
 from octavo.hub import ModelConfig, ModelSource
 from octavo.records import Plan
@@ -34,10 +33,11 @@ def run(arguments: Sequence[str]) -> int:
         metavar="BYTES",
         help="plan for a GPU with so much memory, which need not be here; takes suffixes: 141GB",
     )
-    add_setting_flags(parser, ENGINE_SECTIONS)
+    add_setting_flags(parser, ALL_SECTIONS)
     given = parser.parse(arguments)
-    config = engine_config(given_settings(given, ENGINE_SECTIONS))
-    planned = make(config, given.device_memory)
+    values = given_settings(given, ALL_SECTIONS)
+    config = engine_config(values)
+    planned = make(config, given.device_memory, server_settings(values))
     if given.json:
         refusal = None if planned.refusal is None else str(planned.refusal)
         facts = {"model": config.model.model, "device": planned.device, "refusal": refusal, **asdict(planned.plan)}
@@ -64,11 +64,12 @@ class Planned:
     refusal: OctavoError | None
 
 
-def make(config: EngineConfig, device_memory: int | None = None) -> Planned:
+def make(config: EngineConfig, device_memory: int | None = None, server: ServerSettings | None = None) -> Planned:
     """The plan for a device, and whether the model's files do for it.
 
     Args:
         device_memory: bytes of a GPU to plan for instead of this machine's device.
+        server: what the server is to be told besides; None leaves it at its defaults.
 
     Raises:
         OctavoError: the model or a setting is wrong.
@@ -83,11 +84,29 @@ def make(config: EngineConfig, device_memory: int | None = None) -> Planned:
     plan = make_plan(config, model_config, platform, platform.read_bandwidth())
     refusal = None
     try:
+        _check_named(config, server or ServerSettings())
         # For a machine that is not here the model's files need not be here, either: its shape is enough.
         _check_files(config, source, model_config, plan, must_be_here=device_memory is None)
     except OctavoError as error:
         refusal = error
     return Planned(platform.describe(), plan, refusal)
+
+
+def _check_named(config: EngineConfig, server: ServerSettings) -> None:
+    """Look at what settings name besides the model: parsers, logits processors, a chat template.
+
+    Raises:
+        OctavoError: a start would fail.
+    """
+    from octavo.api.chat.formats import check_names
+    from octavo.sampling.processors import processor_classes
+    from octavo.tokenization.chat_template import compile_template
+    from octavo.tokenization.load import read_chat_template
+
+    check_names(server)
+    processor_classes(config.model.logits_processors or [])
+    if server.chat_template is not None:
+        compile_template(read_chat_template(server.chat_template))
 
 
 def _check_files(

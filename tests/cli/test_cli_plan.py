@@ -97,6 +97,23 @@ def test_what_serve_would_reject_is_rejected(
     assert ("Memory" in printed.out) == (changes is not OWN_CODE)
 
 
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--chat-template", "{% if %}"], "template"),
+        (["--logits-processors", "no_such_module:Processor"], "no_such_module"),
+        (["--reasoning-parser", "nonesuch"], "nonesuch"),
+        (["--tool-call-parser", "nonesuch"], "nonesuch"),
+    ],
+)
+def test_what_flags_of_the_server_name_is_looked_at(
+    capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
+) -> None:
+    assert main(["plan", "bundled:smollm2", *flags]) != 0
+    assert sentence in capsys.readouterr().err
+    assert main(["plan", "bundled:smollm2", "--port", "8001", "--chat-template", "{{ messages }}"]) == 0
+
+
 def test_a_refusal_stands_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SHAPE | GPTQ))
     assert main(["plan", str(tmp_path), "--json"]) == 1
