@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from fake_engine import REPLY, FakeEngine
 from running_server import RunningServer, StartServer
@@ -260,6 +261,7 @@ def test_latencies_of_a_request() -> None:
     assert found.tokens_per_second == pytest.approx(10)
     one = measured(arrival_time=1.0, first_token_ts=2.0, scheduled_ts=2.0, last_token_ts=2.0, num_generation_tokens=1)
     assert (request_metrics(one, 1).mean_itl_ms, request_metrics(one, 1).tokens_per_second) == (None, None)
+    assert "mean_itl_ms" not in msgspec.to_builtins(request_metrics(one, 1, StreamedMetrics))
     assert request_metrics(measured(), 1).time_to_first_token_ms is None
 
 

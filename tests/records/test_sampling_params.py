@@ -96,6 +96,13 @@ def test_wrong_lists_are_refused_by_name(name: str, value: Any) -> None:
     assert str(caught.value).endswith(".")
 
 
+def test_all_wrong_keys_of_a_bias_are_named() -> None:
+    with pytest.raises(InvalidRequestError, match=r"got the keys 'one', 'two'\.$"):
+        SamplingParams(logit_bias={"one": 1.0, 3: 1.0, "two": 1.0})  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequestError, match=r"'k7', …\.$"):
+        SamplingParams(logit_bias={f"k{number}": 1.0 for number in range(50)})  # type: ignore[misc]
+
+
 def test_contradictions_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"min_tokens must not exceed max_tokens \(4\), got 5"):
         SamplingParams(max_tokens=4, min_tokens=5)
