@@ -18,6 +18,7 @@ from pooling_engine import PoolingEngine
 from running_server import RunningServer, start
 from tiny_bert import COLBERT_DIM, HIDDEN, MAX_LENGTH, write_bert
 
+from octavo.api import ignored_fields
 from octavo.api.pooling.encoding import pack_bits, to_bytes
 from octavo.api.pooling.protocol import MAX_INPUTS, EmbedDType
 from octavo.inputs import scoring
@@ -172,6 +173,26 @@ def test_bytes_come_with_their_places(serve: Serve) -> None:
     bare = post(server, "/v1/embeddings", input=TEXTS, encoding_format="bytes_only")
     assert "metadata" not in bare.headers
     assert np.allclose(np.frombuffer(bare.content, np.float32).reshape(3, -1), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "body"),
+    [
+        ("embed", "/v1/embeddings", {"input": "cat"}),
+        ("embed", "/v1/embeddings", {"messages": [{"role": "user", "content": "cat"}]}),
+        ("embed", "/pooling", {"input": "cat"}),
+        ("embed", "/v2/embed", {"texts": ["cat"], "input_type": "search_query"}),
+        ("embed", "/score", {"text_1": "cat", "text_2": "dog"}),
+        ("embed", "/v1/rerank", {"query": "cat", "documents": ["dog"]}),
+        ("classify", "/classify", {"input": "cat"}),
+    ],
+)
+def test_fields_that_nothing_reads_are_told(serve: Serve, kind: str, path: str, body: dict[str, Any]) -> None:
+    """As on the routes that write text; see ``test_ignored_fields.py``."""
+    answer = post(serve(kind), path, **body, no_such_field=1, truncation_side=None)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers[ignored_fields.HEADER] == "no_such_field"
+    assert ignored_fields.HEADER not in post(serve(kind), path, **body).headers
 
 
 def test_tasks_that_the_model_is_not_made_for(serve: Serve) -> None:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from scripted_engine import CITY
+from scripted_engine import CITY, TOO_LONG
 
 instructor = pytest.importorskip("instructor", reason="instructor is not installed")
+core = pytest.importorskip("instructor.core")
 openai = pytest.importorskip("openai")
 
 
@@ -31,3 +32,11 @@ def test_structured_output(base_url: str, mode: str, is_streamed: bool) -> None:
     else:
         city = client.chat.completions.create(**request)
     assert (city.city, city.population) == (CITY["city"], CITY["population"])
+
+
+def test_context_overflow(base_url: str) -> None:
+    client = instructor.from_openai(openai.OpenAI(base_url=base_url, api_key="none", max_retries=0))
+    with pytest.raises(core.InstructorRetryException, match="context_length_exceeded"):
+        client.chat.completions.create(
+            model="fake/model", response_model=City, messages=[{"role": "user", "content": TOO_LONG}], max_retries=0
+        )

@@ -4,9 +4,17 @@ import json
 from typing import Any
 
 import pytest
-from scripted_engine import ADD_TOOL, GREETING, SUM, TOO_LONG, add
+from pydantic import BaseModel
+from scripted_engine import ADD_TOOL, CITY, GREETING, SUM, TOO_LONG, add
 
 litellm = pytest.importorskip("litellm", reason="litellm is not installed")
+
+
+class City(BaseModel):
+    """What a structured answer holds."""
+
+    city: str
+    population: int
 
 
 @pytest.fixture(params=["hosted_vllm", "openai", "anthropic"])
@@ -50,6 +58,11 @@ def test_tool_loop(server: dict[str, Any], choice: str, is_streamed: bool) -> No
             result = add(**json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
     assert message.content == SUM and len(messages) == 3
+
+
+def test_structured_output(server: dict[str, Any]) -> None:
+    answer = litellm.completion(**server, messages=ask("A city?"), response_format=City)
+    assert json.loads(answer.choices[0].message.content) == CITY
 
 
 def test_context_overflow(server: dict[str, Any]) -> None:

@@ -3,13 +3,22 @@
 from typing import Any
 
 import pytest
-from scripted_engine import ARGUMENTS, GREETING, SUM, add
+from pydantic import BaseModel
+from scripted_engine import ARGUMENTS, CITY, GREETING, SUM, TOO_LONG, add
 
 openai_like = pytest.importorskip(
     "llama_index.llms.openai_like", reason="llama-index-llms-openai-like is not installed"
 )
+openai = pytest.importorskip("openai")
 llms = pytest.importorskip("llama_index.core.llms")
 tools_module = pytest.importorskip("llama_index.core.tools")
+
+
+class City(BaseModel):
+    """What a structured answer holds."""
+
+    city: str
+    population: int
 
 
 @pytest.fixture
@@ -55,3 +64,18 @@ def test_tool_loop(llm: Any, is_required: bool, is_streamed: bool) -> None:
                 llms.ChatMessage(role="tool", content=str(result), additional_kwargs={"tool_call_id": call.tool_id})
             )
     assert answer.message.content == SUM and len(messages) == 3
+
+
+@pytest.mark.parametrize("is_function_calling", [False, True])
+def test_structured_output(base_url: str, llm: Any, is_function_calling: bool) -> None:
+    """By a call that is forced, or by a schema that binds the answer."""
+    llm.is_function_calling_model = is_function_calling
+    llm.should_use_structured_outputs = not is_function_calling
+    answer = llm.as_structured_llm(City).chat([llms.ChatMessage("A city?")])
+    assert answer.raw == City(**CITY)
+
+
+def test_context_overflow(llm: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as refusal:
+        llm.chat([llms.ChatMessage(role="user", content=TOO_LONG)])
+    assert refusal.value.code == "context_length_exceeded"

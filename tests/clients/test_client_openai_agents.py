@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from scripted_engine import CITY, GREETING, SUM, add
+from scripted_engine import CITY, GREETING, SUM, TOO_LONG, add
 
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")
 openai = pytest.importorskip("openai")
@@ -59,3 +59,10 @@ def test_tool_loop(model: Any, choice: str, is_streamed: bool) -> None:
 
 def test_structured_output(model: Any) -> None:
     assert run(agents.Agent(name="geographer", model=model, output_type=City), "A city?", False) == City(**CITY)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_context_overflow(model: Any, is_streamed: bool) -> None:
+    with pytest.raises(openai.BadRequestError) as refusal:
+        run(agents.Agent(name="reader", model=model), TOO_LONG, is_streamed)
+    assert refusal.value.code == "context_length_exceeded"

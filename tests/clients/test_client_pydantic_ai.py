@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from scripted_engine import CITY, GREETING, SUM, add
+from scripted_engine import CITY, GREETING, SUM, TOO_LONG, add
 
 pydantic_ai = pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 models = pytest.importorskip("pydantic_ai.models.openai", reason="pydantic-ai-slim[openai] is not installed")
@@ -66,3 +66,11 @@ def test_forced_calls_then_a_structured_answer(model: Any) -> None:
     """A tool call is required at each step: first the function's, then that of the answer."""
     agent = pydantic_ai.Agent(model, output_type=City, tools=[pydantic_ai.Tool(add)])
     assert run(agent, "2 + 3, and a city?", False) == City(**CITY)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_context_overflow(model: Any, is_streamed: bool) -> None:
+    with pytest.raises(pydantic_ai.exceptions.ModelHTTPError, match="maximum context length") as refusal:
+        run(pydantic_ai.Agent(model), TOO_LONG, is_streamed)
+    assert refusal.value.status_code == 400
+    assert refusal.value.body["code"] == "context_length_exceeded"
