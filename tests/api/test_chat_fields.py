@@ -11,7 +11,7 @@ from running_server import RunningServer, StartServer
 from test_connections import until
 
 from octavo.api.chat.formats import check_names
-from octavo.api.usage import request_metrics
+from octavo.api.usage import StreamedMetrics, request_metrics
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError
 from octavo.records import RequestOutput, RequestStateStats
