@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
 from functools import partial
 from typing import Any, Self
 
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, ModelSettings
 from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
 from octavo.engine.child import EngineChild
 from octavo.engine.lifecycle import EngineLifecycle
@@ -57,6 +57,8 @@ class AsyncLLM(RemoteControl):
         index: place among the frontends of that engine; part of the metrics' labels.
         served_name: what metrics and traces call the model; by default what the settings call it.
         child: an engine process to begin with, started but not launched; by default one is started.
+        settles_reasoning: let structured output begin behind the model's reasoning, if ``reasoning_parser`` is set;
+            servers do that themselves.
         engine_settings: any setting of :mod:`octavo.config.settings` by name, ``model`` among them.
 
     Raises:
@@ -72,6 +74,7 @@ class AsyncLLM(RemoteControl):
         index: int = 0,
         served_name: str | None = None,
         child: EngineChild | None = None,
+        settles_reasoning: bool = True,
         **engine_settings: object,
     ) -> None:
         if settings is None:
@@ -87,6 +90,7 @@ class AsyncLLM(RemoteControl):
         self.index = index
         self._served_name = served_name or self.model_name
         self._chat_template = chat_template
+        self._settles_reasoning = settles_reasoning
         self._engine = EngineLifecycle(settings, self, address, child)
         self._requests = RequestsInFlight()
         self._frontend: Frontend | None = None
@@ -158,6 +162,11 @@ class AsyncLLM(RemoteControl):
     def tokenizer(self) -> Tokenizer | None:
         """The model's tokenizer, None if it was told to do without."""
         return None if self._frontend is None else self._frontend.tokenizer
+
+    @property
+    def model_settings(self) -> ModelSettings:
+        """What the owner said of the model."""
+        return self.settings.model
 
     @property
     def chat_renderer(self) -> ChatRenderer | None:
@@ -240,7 +249,7 @@ class AsyncLLM(RemoteControl):
         except BaseException:
             await self.shutdown()
             raise
-        self._inputs = self._frontend.input_processor(self.info)
+        self._inputs = self._frontend.input_processor(self.info, settles_reasoning=self._settles_reasoning)
         self._admission = Admission(self.settings, self.info, self._served_name, self.index, self._tracer)
 
     async def wait_until_dead(self) -> None:

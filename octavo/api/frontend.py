@@ -41,7 +41,10 @@ class Frontend:
             if renderer is not None:
                 with suppress(ChatTemplateError):  # without a template there are no chats
                     takes_tools = renderer.takes_tools
-            self._formats.append(AnswerFormats.choose(self.settings, self.engine.tokenizer, takes_tools))
+            formats = AnswerFormats.choose(
+                self.engine.model_settings, self.settings, self.engine.tokenizer, takes_tools
+            )
+            self._formats.append(formats)
         return self._formats[0]
 
     @property

@@ -77,7 +77,13 @@ def first_name(server: ServerSettings) -> str | None:
 
 
 async def _serve_alone(settings: EngineConfig, server: ServerSettings, child: EngineChild | None) -> int:
-    engine = AsyncLLM(settings, chat_template=server.chat_template, served_name=first_name(server), child=child)
+    engine = AsyncLLM(
+        settings,
+        chat_template=server.chat_template,
+        served_name=first_name(server),
+        child=child,
+        settles_reasoning=False,
+    )
     loading = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     # The web framework is imported while the engine process imports and loads the model.
@@ -107,7 +113,7 @@ async def serve_engine(
             report_start(engine, engine.settings, server, address, time.time() - started)
 
     try:
-        check_names(server)
+        check_names(engine.settings.model, server)
         sockets = bind_sockets(server) if sockets is None else sockets
         await loading
         collect_garbage_rarely()

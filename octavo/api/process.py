@@ -21,6 +21,7 @@ async def _serve(launch: ApiLaunch) -> int:
         address=launch.address,
         index=launch.index,
         served_name=first_name(launch.server),
+        settles_reasoning=False,
     )
     loading = asyncio.create_task(engine.start())
     sockets = [socket.socket(fileno=fd) for fd in launch.fds]

@@ -96,6 +96,23 @@ class ModelSettings(msgspec.Struct, kw_only=True):
             "grammar uses."
         ),
     ] = "auto"
+    reasoning_parser: Annotated[
+        str,
+        Meta(
+            description="Parser that separates reasoning from content; auto goes by the chat template, empty leaves "
+            "reasoning in the content. Structured output constrains what follows the reasoning."
+        ),
+    ] = ""
+    reasoning_config: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="Markers for thinking_token_budget in place of the reasoning parser's own, as JSON: "
+            "reasoning_start_str begins reasoning, reasoning_end_str is forced when the budget is spent."
+        ),
+    ] = None
+    reasoning_parser_plugin: Annotated[
+        str, Meta(description="Python file that registers additional reasoning parsers.")
+    ] = ""
     enable_prompt_embeds: Annotated[
         bool, Meta(description="Accept prompts as vectors, one per token, instead of text.")
     ] = False
@@ -310,23 +327,6 @@ class ServerSettings(msgspec.Struct, kw_only=True):
             "auto sets none."
         ),
     ] = "auto"
-    reasoning_parser: Annotated[
-        str,
-        Meta(
-            description="Parser that separates reasoning from content; auto goes by the chat template, empty leaves "
-            "reasoning in the content."
-        ),
-    ] = ""
-    reasoning_config: Annotated[
-        dict[str, Any] | None,
-        Meta(
-            description="Markers for thinking_token_budget in place of the reasoning parser's own, as JSON: "
-            "reasoning_start_str begins reasoning, reasoning_end_str is forced when the budget is spent."
-        ),
-    ] = None
-    reasoning_parser_plugin: Annotated[
-        str, Meta(description="Python file that registers additional reasoning parsers.")
-    ] = ""
     tool_call_parser: Annotated[
         str,
         Meta(description="Parser for tool calls; auto goes by the chat template, empty leaves calls in the content."),

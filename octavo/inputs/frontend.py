@@ -8,6 +8,7 @@ from octavo.config import EngineConfig
 from octavo.hub import ModelSource, find_files, find_model, load_generation_config, tokenizer_path
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
+from octavo.inputs.reasoning import ReasoningBinder, check_reasoning_parser
 from octavo.records import EngineInfo, SamplingParams
 from octavo.tokenization import Tokenizer, load_tokenizer, read_chat_template
 from octavo.tokenization.chat_template import compile_template
@@ -40,6 +41,7 @@ class Frontend:
             OctavoError: something is missing or broken.
         """
         model = settings.model
+        check_reasoning_parser(model)
         source, config = find_model(settings)
         generation = load_generation_config(source)
         eos = set(config.eos_token_ids)
@@ -55,11 +57,14 @@ class Frontend:
         renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
 
-    def input_processor(self, info: EngineInfo) -> InputProcessor:
+    def input_processor(self, info: EngineInfo, *, settles_reasoning: bool = True) -> InputProcessor:
         """The processor for an engine that has started.
 
+        Args:
+            settles_reasoning: let structured output begin behind the model's reasoning, if there is a parser for it.
+
         Raises:
-            ConfigError: a logits processor cannot be found.
+            ConfigError: a logits processor cannot be found, or the reasoning parser has no tokenizer.
         """
         model = self.settings.model
         return InputProcessor(
@@ -70,6 +75,7 @@ class Frontend:
             max_logprobs=model.max_logprobs,
             seed=model.seed,
             validators=_validators(model.logits_processors or []),
+            reasoning=ReasoningBinder.of(model, self.tokenizer) if settles_reasoning else None,
         )
 
 

@@ -99,7 +99,7 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
         ("structured_outputs_config", {"enable_in_reasoning": True}, "structured_outputs_config.enable_in_reasoning"),
         ("structured_outputs_config", {"colour": 1}, "There is no structured_outputs_config.colour"),
         ("structured_outputs_config", 3, "takes an object"),
-        ("reasoning_parser", "qwen3", "octavo serve has it"),
+        ("response_role", "me", "octavo serve has it"),
     ],
 )
 def test_what_would_change_results_is_rejected(name: str, value: Any, sentence: str) -> None:

@@ -60,9 +60,10 @@ def derender_router(frontend: Frontend) -> APIRouter:
         settings, count = frontend.settings, body.prompt_tokens
         if body.chat_request is None:
             # Without the request nobody can tell a call from text that looks like one.
-            settings = msgspec.structs.replace(settings, reasoning_parser="", tool_call_parser="")
+            settings = msgspec.structs.replace(settings, tool_call_parser="")
             count = count or 0
-        engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count])
+        is_parsed = body.chat_request is not None
+        engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count], is_parsed=is_parsed)
         request = body.chat_request or _bare_chat_request(given)
         asks = {} if "logprobs" in request.model_fields_set else _logprobs_given(given)
         request = request.model_copy(update={**_SETTLED, **asks})
