@@ -50,9 +50,9 @@ ROWS = (
     Row(
         ("vllm.sampling_params",),
         "octavo.records",
-        "BeamSearchParams GuidedDecodingParams=StructuredOutputsParams RepetitionDetectionParams RequestOutputKind "
-        "SamplingParams StructuredOutputsParams",
+        "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams StructuredOutputsParams",
     ),
+    Row(("vllm.sampling_params",), f"{_COMPAT}.guided_decoding", "GuidedDecodingParams"),
     Row(("vllm.pooling_params",), "octavo.records", "PoolingParams"),
     Row(("vllm.inputs", "vllm.inputs.data", "vllm.inputs.llm"), "octavo.records", f"EmbedsPrompt {_PROMPTS}"),
     Row(("vllm.lora.request",), f"{_COMPAT}.lora", "LoRARequest"),
