@@ -15,6 +15,7 @@ from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchFace
 from octavo.llm_engine import LLMEngine
 from octavo.llm_pooling import PoolingFace, as_prompts
+from octavo.llm_queue import Params, QueueFace, one_each, progress_bar
 from octavo.outputs.processor import error_of
 from octavo.records import (
     PreparedRequest,
@@ -27,11 +28,10 @@ from octavo.records import (
 from octavo.telemetry.reader import Metric
 from octavo.tokenization import Tokenizer
 
-Params = SamplingParams | Sequence[SamplingParams] | None
 Message = dict[str, Any]
 
 
-class LLM(PoolingFace, BeamSearchFace, LocalControl):
+class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
     """A model for offline inference, with vLLM's interface.
 
     Args:
@@ -60,6 +60,7 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         self._held = engine._held
         self._inputs, self._outputs = engine.inputs, engine.outputs
         self._request_ids = count()
+        self._enqueued = []
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer.
@@ -114,8 +115,8 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         reject_foreign(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         truncate = prompt_truncation(tokenization_kwargs)
         items = as_prompts(prompts)
-        params = _one_each(sampling_params, len(items), "sampling_params")
-        priorities = _one_each(priority, len(items), "priority")
+        params = one_each(sampling_params, len(items), "sampling_params")
+        priorities = one_each(priority, len(items), "priority")
         now = time.time()
         prepared = (
             self._prepare(prompt, param, rank or 0, now, truncate)
@@ -151,6 +152,31 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             lora_request,
             priority=priority,
             tokenization_kwargs=tokenization_kwargs,
+        )
+
+    def enqueue_chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., tqdm] = True,
+        lora_request: object = None,
+        priority: int | Sequence[int] | None = None,
+        *,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        **chat_options: Any,
+    ) -> list[str]:
+        """Add conversations that :meth:`wait_for_completion` answers; returns their ids, in order.
+
+        Args:
+            messages, chat_options: as of :meth:`chat`; the other arguments as of :meth:`enqueue`.
+
+        Raises:
+            InvalidRequestError: as of :meth:`enqueue`.
+            ChatTemplateError: the template is missing or rejects a conversation.
+        """
+        prompts = self.preprocess_chat(messages, **chat_options)
+        return self.enqueue(
+            prompts, sampling_params, lora_request, priority, use_tqdm, tokenization_kwargs=tokenization_kwargs
         )
 
     def preprocess_chat(
@@ -229,12 +255,14 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
     ) -> list[RequestOutput]:
         self._engine.check_awake()
         if self.llm_engine.has_unfinished_requests():
+            if self._enqueued:
+                raise InvalidRequestError("There are enqueued requests; call wait_for_completion() first.")
             raise InvalidRequestError("llm_engine has unfinished requests of its own; step it to their ends first.")
         coming = iter(prepared)
         started: list[PreparedRequest] = []
         done: dict[str, RequestOutput] = {}
         try:
-            with _progress(use_tqdm, total) as bar:
+            with progress_bar(use_tqdm, total) as bar:
                 while len(done) < total:
                     self._start_some(coming, started)
                     self._run_step(done, bar)
@@ -271,23 +299,9 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             bar.update()
 
 
-def _progress(use_tqdm: bool | Callable[..., tqdm], total: int) -> tqdm:
-    make = use_tqdm if callable(use_tqdm) else tqdm
-    return make(total=total, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm)
-
-
 def _as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
     if not messages:
         raise InvalidRequestError("The conversation is empty.", "messages")
     if isinstance(messages[0], dict):
         return [messages]  # type: ignore[list-item]
     return list(messages)  # type: ignore[arg-type]
-
-
-def _one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
-    """One value per prompt from one for all or a sequence."""
-    if not isinstance(value, Sequence):
-        return [value] * num_prompts
-    if len(value) != num_prompts:
-        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(value)} {name}.", name)
-    return list(value)

@@ -197,6 +197,10 @@ class LLMEngine(LocalControl):
             if self._meter is not None:
                 self._meter.end(ended, "abort")
 
+    def abort_all_requests(self) -> None:
+        """End all requests without further outputs."""
+        self.abort_request([*self.outputs.request_ids, *self._pooling.request_ids])
+
     def has_unfinished_requests(self) -> bool:
         """Whether :meth:`step` has more to bring."""
         return self.get_num_unfinished_requests() > 0
