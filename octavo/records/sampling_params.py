@@ -60,7 +60,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         min_tokens: tokens before which no end or stop token may be sampled.
         logprobs: number of top log-probabilities per generated token; −1 is the whole vocabulary.
         prompt_logprobs: the same for prompt tokens.
-        detokenize: whether to produce text.
+        detokenize: whether to produce text; without it, tokens of log-probabilities have none either.
         skip_special_tokens: leave special tokens out of the text.
         spaces_between_special_tokens: exists for compatibility; fast tokenizers do not use it.
         output_kind: cumulative, delta or only the final output.
