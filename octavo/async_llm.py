@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from octavo.config import EngineConfig, ModelSettings
 from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
@@ -38,6 +38,9 @@ from octavo.records import (
 from octavo.telemetry.metrics import Metrics
 from octavo.telemetry.tracing import Tracer
 from octavo.tokenization import Tokenizer
+
+if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 _LONG_TEXT = 4096
 _LONG_LISTS = 1 << 13
@@ -129,15 +132,15 @@ class AsyncLLM(RemoteControl):
         """Why the engine is gone for good, None while it is not."""
         return self._engine.error
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
+    def get_tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The model's tokenizer, as an object of Hugging Face transformers that is its callers' own.
 
         Raises:
             ConfigError: the model was loaded without one, or is not started.
         """
-        if self.tokenizer is None:
-            raise ConfigError("There is no tokenizer: the engine is not started, or was told to do without.")
-        return self.tokenizer
+        if self._frontend is None:
+            raise ConfigError("There is no tokenizer: the engine is not started.")
+        return self._frontend.callers_tokenizer(self.info.max_model_len)
 
     @property
     def vllm_config(self) -> VllmConfig:

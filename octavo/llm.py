@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
 
@@ -26,7 +26,9 @@ from octavo.records import (
     TokensPrompt,
 )
 from octavo.telemetry.reader import Metric
-from octavo.tokenization import Tokenizer
+
+if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, Any]
 
@@ -62,8 +64,8 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
         self._request_ids = count()
         self._enqueued = []
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
+    def get_tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The model's tokenizer, as an object of Hugging Face transformers that is its callers' own.
 
         Raises:
             ConfigError: the model was loaded without one.

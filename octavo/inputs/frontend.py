@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.hub import ModelSource, find_files, find_model, load_generation_config, tokenizer_path
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
@@ -12,6 +13,10 @@ from octavo.inputs.reasoning import ReasoningBinder, check_reasoning_parser
 from octavo.records import EngineInfo, SamplingParams
 from octavo.tokenization import Tokenizer, load_tokenizer, read_chat_template
 from octavo.tokenization.chat_template import compile_template
+from octavo.tokenization.hugging_face import to_hugging_face
+
+if TYPE_CHECKING:  # takes a second to import, and servers do without
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(slots=True)
@@ -29,6 +34,7 @@ class Frontend:
     chat_renderer: ChatRenderer | None
     eos_token_ids: list[int]
     default_params: dict[str, Any]
+    _callers_tokenizer: "PreTrainedTokenizerBase | None" = None
 
     @classmethod
     def load(cls, settings: EngineConfig, chat_template: str | None = None) -> "Frontend":
@@ -56,6 +62,19 @@ class Frontend:
             compile_template(template)
         renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
+
+    def callers_tokenizer(self, max_model_len: int) -> "PreTrainedTokenizerBase":
+        """The tokenizer for callers, as transformers has it; made when it is first asked for.
+
+        Raises:
+            ConfigError: the model was loaded without one.
+        """
+        if self.tokenizer is None:
+            raise ConfigError("The model was loaded with skip_tokenizer_init; it has no tokenizer.")
+        if self._callers_tokenizer is None:
+            model = self.settings.model
+            self._callers_tokenizer = to_hugging_face(self.tokenizer, model.tokenizer or model.model, max_model_len)
+        return self._callers_tokenizer
 
     def input_processor(self, info: EngineInfo, *, settles_reasoning: bool = True) -> InputProcessor:
         """The processor for an engine that has started.
