@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from tqdm import tqdm
 
@@ -11,6 +11,7 @@ from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, ModelConfig
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
+from octavo.inputs.chat import ContentFormat
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchFace
 from octavo.llm_engine import LLMEngine
@@ -185,7 +186,7 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
+        chat_template_content_format: ContentFormat = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
@@ -201,16 +202,17 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
             continue_final_message: let the answer go on where the last message ends.
             tools: descriptions of functions, for the template.
             chat_template_kwargs: further values for the template.
-            chat_template_content_format: ``auto``; messages' content is given as the template reads it.
+            chat_template_content_format: how the template gets messages' content: ``string`` is one text, ``openai`` a
+                list of parts, ``auto`` what the template looks made for.
             mm_processor_kwargs: not supported.
 
         Raises:
             ChatTemplateError: the template is missing or refuses the conversation.
         """
         reject_foreign(mm_processor_kwargs=mm_processor_kwargs)
-        if chat_template_content_format != "auto":
+        if chat_template_content_format not in get_args(ContentFormat):
             raise InvalidRequestError(
-                f"chat_template_content_format must be 'auto', got {chat_template_content_format!r}.",
+                f"chat_template_content_format is auto, string or openai, not {chat_template_content_format!r}.",
                 "chat_template_content_format",
             )
         renderer = self._frontend.chat_renderer
@@ -225,6 +227,7 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 template_kwargs=chat_template_kwargs,
+                content_format=chat_template_content_format,
             )
             for conversation in _as_conversations(messages)
         ]

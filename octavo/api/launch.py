@@ -63,7 +63,8 @@ def run_server(settings: EngineConfig, server: ServerSettings, child: EngineChil
     Raises:
         OctavoError: a setting or the model is wrong, or the address is taken.
     """
-    configure_logging(settings.logging.log_level, settings.logging.log_format)
+    log = settings.logging
+    configure_logging(log.log_level, log.log_format, log.log_config_file)
     if server.enable_admin_endpoints and not server.api_key:
         logger.warning("Admin routes are open to everybody who reaches this server; set --api-key.")
     if server.api_server_count == 1:

@@ -32,7 +32,8 @@ def main() -> int:
     """Entry of the process."""
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiLaunch)
     end_with_parent()
-    configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
+    log = launch.settings.logging
+    configure_logging(log.log_level, log.log_format, log.log_config_file)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(launch))

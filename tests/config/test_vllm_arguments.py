@@ -93,7 +93,7 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
         ("speculative_config", {"method": "ngram"}, "needs speculative decoding"),
         ("logprobs_mode", "processed_logits", "needs log-probabilities other than raw ones"),
         ("tokenizer_mode", "mistral", "needs another kind of tokenizer"),
-        ("max_num_active_seqs", 4, "Set max_num_seqs instead."),
+        ("enable_dbo", True, "needs several devices"),
         ("task", "transcription", "task is one of auto, generate"),
         ("optimization_level", 4, "optimization_level is 0, 1, 2 or 3"),
         ("structured_outputs_config", {"enable_in_reasoning": True}, "structured_outputs_config.enable_in_reasoning"),
@@ -107,6 +107,11 @@ def test_what_would_change_results_is_rejected(name: str, value: Any, sentence: 
         EngineConfig.from_kwargs(model="m", **{name: value})
     assert name in str(error.value) and sentence in str(error.value)
     assert str(error.value).endswith(".")
+
+
+def test_no_more_requests_can_run_than_a_step_holds() -> None:
+    with pytest.raises(ConfigError, match=r"max_num_active_seqs \(9\) is above max_num_seqs \(8\)"):
+        EngineConfig.from_kwargs(model="m", max_num_active_seqs=9, max_num_seqs=8)
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
@@ -140,6 +145,9 @@ class StructuredOutputsConfig:
         ),
         ({"guided_decoding_backend": "guidance"}, {"structured_outputs_backend": "guidance"}),
         ({"max_num_queued_tokens": 5}, {"max_num_waiting_tokens": 5}),
+        ({"max_num_active_seqs": 4}, {"max_num_seqs": 4}),
+        ({"max_num_seqs": 8, "max_num_active_seqs": 4}, {"max_num_seqs": 4}),
+        ({"tokens_only": True}, {"skip_tokenizer_init": True}),
         (
             {"rope_theta": 1e6, "hf_overrides": {"hidden_act": "silu"}},
             {"hf_overrides": {"rope_theta": 1e6, "hidden_act": "silu"}},

@@ -54,7 +54,7 @@ def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> in
     """
     import uvloop
 
-    configure_logging(config.logging.log_level)
+    configure_logging(config.logging.log_level, config_file=config.logging.log_config_file)
     check_files(job)
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))

@@ -65,7 +65,12 @@ def completions_router(frontend: Frontend) -> APIRouter:
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(send, answer.events(prompts, send), frontend.drain)
+                await send_events(
+                    send,
+                    answer.events(prompts, send),
+                    frontend.drain,
+                    keep_alive_interval=frontend.settings.sse_keep_alive_interval,
+                )
             else:
                 await send_json(send, await answer.whole(await last_items(answer.outputs(prompts))))
 

@@ -70,7 +70,12 @@ def generate_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             with running.entered(_owner(request), name, answer.engine_id):
                 if body.stream:
-                    await send_events(send, answer.events(source), frontend.drain)
+                    await send_events(
+                        send,
+                        answer.events(source),
+                        frontend.drain,
+                        keep_alive_interval=frontend.settings.sse_keep_alive_interval,
+                    )
                 else:
                     await send_json(send, await answer.whole((await last_items([source]))[0]))
 
