@@ -51,8 +51,9 @@ StartServer = Callable[..., RunningServer]
 
 def start(engine: FakeEngine, **settings: object) -> RunningServer:
     """Start a server and wait until it listens."""
-    of_model = {name: settings.pop(name) for name in ModelSettings.__struct_fields__ if settings.get(name) is not None}
-    engine.model_settings = msgspec.structs.replace(engine.model_settings, **of_model)
+    of_model = {name: settings.pop(name) for name in ModelSettings.__struct_fields__ if name in settings}
+    given = {name: value for name, value in of_model.items() if value is not None}
+    engine.model_settings = msgspec.structs.replace(engine.model_settings, **given)
     all_settings = ServerSettings(host="127.0.0.1", port=0, disable_uvicorn_access_log=True, **settings)
     listeners = bind_sockets(all_settings)
     # Connections inherit this: what a client leaves unread shows soon.
