@@ -68,7 +68,7 @@ def run_server(settings: EngineConfig, server: ServerSettings, child: EngineChil
     if server.enable_admin_endpoints and not server.api_key:
         logger.warning("Admin routes are open to everybody who reaches this server; set --api-key.")
     if server.api_server_count == 1:
-        return _run(_serve_alone(settings, server, child))
+        return _run(serve_alone(settings, server, child))
     return _run(_serve_with_children(settings, server, child))
 
 
@@ -77,7 +77,8 @@ def first_name(server: ServerSettings) -> str | None:
     return server.served_model_name[0] if server.served_model_name else None
 
 
-async def _serve_alone(settings: EngineConfig, server: ServerSettings, child: EngineChild | None) -> int:
+async def serve_alone(settings: EngineConfig, server: ServerSettings, child: EngineChild | None = None) -> int:
+    """Serve from this process until a signal; see :func:`run_server`."""
     engine = AsyncLLM(
         settings,
         chat_template=server.chat_template,

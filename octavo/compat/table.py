@@ -47,6 +47,12 @@ ROWS = (
     Row(("vllm.v1.engine.async_llm",), f"{_COMPAT}.async_llm", "AsyncLLM"),
     Row(("vllm", "vllm.engine.arg_utils"), f"{_COMPAT}.engine_args", "AsyncEngineArgs EngineArgs"),
     Row(("vllm.entrypoints.cli.main",), f"{_COMPAT}.commands", "main"),
+    Row(("vllm.entrypoints.openai.api_server",), f"{_COMPAT}.api_server", "run_server"),
+    Row(
+        ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.common.cli_args"),
+        f"{_COMPAT}.api_server",
+        "make_arg_parser validate_parsed_serve_args",
+    ),
     # What goes in.
     Row(("vllm",), "octavo.records", f"SamplingParams PoolingParams {_PROMPTS} {_OUTPUTS}"),
     Row(
