@@ -4,9 +4,9 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, ModelSettings
 from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
 from octavo.engine.child import EngineChild
 from octavo.engine.lifecycle import EngineLifecycle
@@ -39,6 +39,9 @@ from octavo.telemetry.metrics import Metrics
 from octavo.telemetry.tracing import Tracer
 from octavo.tokenization import Tokenizer
 
+if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+    from transformers import PreTrainedTokenizerBase
+
 _LONG_TEXT = 4096
 _LONG_LISTS = 1 << 13
 
@@ -57,6 +60,8 @@ class AsyncLLM(RemoteControl):
         index: place among the frontends of that engine; part of the metrics' labels.
         served_name: what metrics and traces call the model; by default what the settings call it.
         child: an engine process to begin with, started but not launched; by default one is started.
+        settles_reasoning: let structured output begin behind the model's reasoning, if ``reasoning_parser`` is set;
+            servers do that themselves.
         engine_settings: any setting of :mod:`octavo.config.settings` by name, ``model`` among them.
 
     Raises:
@@ -72,6 +77,7 @@ class AsyncLLM(RemoteControl):
         index: int = 0,
         served_name: str | None = None,
         child: EngineChild | None = None,
+        settles_reasoning: bool = True,
         **engine_settings: object,
     ) -> None:
         if settings is None:
@@ -87,6 +93,7 @@ class AsyncLLM(RemoteControl):
         self.index = index
         self._served_name = served_name or self.model_name
         self._chat_template = chat_template
+        self._settles_reasoning = settles_reasoning
         self._engine = EngineLifecycle(settings, self, address, child)
         self._requests = RequestsInFlight()
         self._frontend: Frontend | None = None
@@ -125,15 +132,15 @@ class AsyncLLM(RemoteControl):
         """Why the engine is gone for good, None while it is not."""
         return self._engine.error
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
+    def get_tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The model's tokenizer, as an object of Hugging Face transformers that is its callers' own.
 
         Raises:
             ConfigError: the model was loaded without one, or is not started.
         """
-        if self.tokenizer is None:
-            raise ConfigError("There is no tokenizer: the engine is not started, or was told to do without.")
-        return self.tokenizer
+        if self._frontend is None:
+            raise ConfigError("There is no tokenizer: the engine is not started.")
+        return self._frontend.callers_tokenizer(self.info.max_model_len)
 
     @property
     def vllm_config(self) -> VllmConfig:
@@ -158,6 +165,11 @@ class AsyncLLM(RemoteControl):
     def tokenizer(self) -> Tokenizer | None:
         """The model's tokenizer, None if it was told to do without."""
         return None if self._frontend is None else self._frontend.tokenizer
+
+    @property
+    def model_settings(self) -> ModelSettings:
+        """What the owner said of the model."""
+        return self.settings.model
 
     @property
     def chat_renderer(self) -> ChatRenderer | None:
@@ -240,7 +252,7 @@ class AsyncLLM(RemoteControl):
         except BaseException:
             await self.shutdown()
             raise
-        self._inputs = self._frontend.input_processor(self.info)
+        self._inputs = self._frontend.input_processor(self.info, settles_reasoning=self._settles_reasoning)
         self._admission = Admission(self.settings, self.info, self._served_name, self.index, self._tracer)
 
     async def wait_until_dead(self) -> None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from tqdm import tqdm
 
@@ -11,10 +11,12 @@ from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, ModelConfig
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
+from octavo.inputs.chat import ContentFormat
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchFace
 from octavo.llm_engine import LLMEngine
 from octavo.llm_pooling import PoolingFace, as_prompts
+from octavo.llm_queue import Params, QueueFace, one_each, progress_bar
 from octavo.outputs.processor import error_of
 from octavo.records import (
     PreparedRequest,
@@ -25,13 +27,14 @@ from octavo.records import (
     TokensPrompt,
 )
 from octavo.telemetry.reader import Metric
-from octavo.tokenization import Tokenizer
 
-Params = SamplingParams | Sequence[SamplingParams] | None
+if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+    from transformers import PreTrainedTokenizerBase
+
 Message = dict[str, Any]
 
 
-class LLM(PoolingFace, BeamSearchFace, LocalControl):
+class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
     """A model for offline inference, with vLLM's interface.
 
     Args:
@@ -60,9 +63,10 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         self._held = engine._held
         self._inputs, self._outputs = engine.inputs, engine.outputs
         self._request_ids = count()
+        self._enqueued = []
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
+    def get_tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The model's tokenizer, as an object of Hugging Face transformers that is its callers' own.
 
         Raises:
             ConfigError: the model was loaded without one.
@@ -114,8 +118,8 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
         reject_foreign(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         truncate = prompt_truncation(tokenization_kwargs)
         items = as_prompts(prompts)
-        params = _one_each(sampling_params, len(items), "sampling_params")
-        priorities = _one_each(priority, len(items), "priority")
+        params = one_each(sampling_params, len(items), "sampling_params")
+        priorities = one_each(priority, len(items), "priority")
         now = time.time()
         prepared = (
             self._prepare(prompt, param, rank or 0, now, truncate)
@@ -153,11 +157,36 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             tokenization_kwargs=tokenization_kwargs,
         )
 
+    def enqueue_chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., tqdm] = True,
+        lora_request: object = None,
+        priority: int | Sequence[int] | None = None,
+        *,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        **chat_options: Any,
+    ) -> list[str]:
+        """Add conversations that :meth:`wait_for_completion` answers; returns their ids, in order.
+
+        Args:
+            messages, chat_options: as of :meth:`chat`; the other arguments as of :meth:`enqueue`.
+
+        Raises:
+            InvalidRequestError: as of :meth:`enqueue`.
+            ChatTemplateError: the template is missing or rejects a conversation.
+        """
+        prompts = self.preprocess_chat(messages, **chat_options)
+        return self.enqueue(
+            prompts, sampling_params, lora_request, priority, use_tqdm, tokenization_kwargs=tokenization_kwargs
+        )
+
     def preprocess_chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
+        chat_template_content_format: ContentFormat = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
@@ -173,16 +202,17 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             continue_final_message: let the answer go on where the last message ends.
             tools: descriptions of functions, for the template.
             chat_template_kwargs: further values for the template.
-            chat_template_content_format: ``auto``; messages' content is given as the template reads it.
+            chat_template_content_format: how the template gets messages' content: ``string`` is one text, ``openai`` a
+                list of parts, ``auto`` what the template looks made for.
             mm_processor_kwargs: not supported.
 
         Raises:
             ChatTemplateError: the template is missing or refuses the conversation.
         """
         reject_foreign(mm_processor_kwargs=mm_processor_kwargs)
-        if chat_template_content_format != "auto":
+        if chat_template_content_format not in get_args(ContentFormat):
             raise InvalidRequestError(
-                f"chat_template_content_format must be 'auto', got {chat_template_content_format!r}.",
+                f"chat_template_content_format is auto, string or openai, not {chat_template_content_format!r}.",
                 "chat_template_content_format",
             )
         renderer = self._frontend.chat_renderer
@@ -197,6 +227,7 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 template_kwargs=chat_template_kwargs,
+                content_format=chat_template_content_format,
             )
             for conversation in _as_conversations(messages)
         ]
@@ -229,12 +260,14 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
     ) -> list[RequestOutput]:
         self._engine.check_awake()
         if self.llm_engine.has_unfinished_requests():
+            if self._enqueued:
+                raise InvalidRequestError("There are enqueued requests; call wait_for_completion() first.")
             raise InvalidRequestError("llm_engine has unfinished requests of its own; step it to their ends first.")
         coming = iter(prepared)
         started: list[PreparedRequest] = []
         done: dict[str, RequestOutput] = {}
         try:
-            with _progress(use_tqdm, total) as bar:
+            with progress_bar(use_tqdm, total) as bar:
                 while len(done) < total:
                     self._start_some(coming, started)
                     self._run_step(done, bar)
@@ -271,23 +304,9 @@ class LLM(PoolingFace, BeamSearchFace, LocalControl):
             bar.update()
 
 
-def _progress(use_tqdm: bool | Callable[..., tqdm], total: int) -> tqdm:
-    make = use_tqdm if callable(use_tqdm) else tqdm
-    return make(total=total, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm)
-
-
 def _as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
     if not messages:
         raise InvalidRequestError("The conversation is empty.", "messages")
     if isinstance(messages[0], dict):
         return [messages]  # type: ignore[list-item]
     return list(messages)  # type: ignore[arg-type]
-
-
-def _one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
-    """One value per prompt from one for all or a sequence."""
-    if not isinstance(value, Sequence):
-        return [value] * num_prompts
-    if len(value) != num_prompts:
-        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(value)} {name}.", name)
-    return list(value)

@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.local_control import LocalControl
-from octavo.errors import ConfigError
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
@@ -21,6 +20,9 @@ from octavo.records import PoolingParams, PreparedRequest, PromptType, RequestOu
 from octavo.telemetry.metrics import Metrics
 from octavo.telemetry.reader import Metric, read_metrics
 from octavo.tokenization import Tokenizer
+
+if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -91,15 +93,13 @@ class LLMEngine(LocalControl):
         """The model's tokenizer, None if it was told to do without."""
         return self.frontend.tokenizer
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
+    def get_tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The model's tokenizer, as an object of Hugging Face transformers that is its callers' own.
 
         Raises:
             ConfigError: the model was loaded without one.
         """
-        if self.frontend.tokenizer is None:
-            raise ConfigError("The model was loaded with skip_tokenizer_init; it has no tokenizer.")
-        return self.frontend.tokenizer
+        return self.frontend.callers_tokenizer(self.core.info.max_model_len)
 
     def get_supported_tasks(self) -> tuple[str, ...]:
         """What the model does: ``generate``, or its pooling tasks."""
@@ -196,6 +196,10 @@ class LLMEngine(LocalControl):
             self.core.abort(ended)
             if self._meter is not None:
                 self._meter.end(ended, "abort")
+
+    def abort_all_requests(self) -> None:
+        """End all requests without further outputs."""
+        self.abort_request([*self.outputs.request_ids, *self._pooling.request_ids])
 
     def has_unfinished_requests(self) -> bool:
         """Whether :meth:`step` has more to bring."""

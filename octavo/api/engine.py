@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from octavo.config import ModelSettings
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor
 from octavo.inputs.processor import InputProcessor
@@ -19,6 +20,10 @@ class ServingEngine(Protocol):
     @property
     def model_name(self) -> str:
         """What the model is called unless the settings name it."""
+
+    @property
+    def model_settings(self) -> ModelSettings:
+        """What the owner said of the model."""
 
     @property
     def info(self) -> EngineInfo:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastapi import Request
+from msgspec import UNSET, UnsetType
 
 from octavo import __version__
 from octavo.api.chat.formats import AnswerFormats
@@ -41,7 +42,10 @@ class Frontend:
             if renderer is not None:
                 with suppress(ChatTemplateError):  # without a template there are no chats
                     takes_tools = renderer.takes_tools
-            self._formats.append(AnswerFormats.choose(self.settings, self.engine.tokenizer, takes_tools))
+            formats = AnswerFormats.choose(
+                self.engine.model_settings, self.settings, self.engine.tokenizer, takes_tools
+            )
+            self._formats.append(formats)
         return self._formats[0]
 
     @property
@@ -50,8 +54,11 @@ class Frontend:
         return self.settings.served_model_name or [self.engine.model_name]
 
     @property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str | UnsetType:
         """Names the software and the model's settings: texts of equal seeds are comparable where it is the same."""
+        mode = self.settings.fingerprint_mode
+        if mode in ("custom", "none"):
+            return self.settings.fingerprint_value if mode == "custom" and self.settings.fingerprint_value else UNSET
         info = self.engine.info
         parts = (__version__, self.engine.model_name, info.max_model_len, info.vocab_size, info.device)
         return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"

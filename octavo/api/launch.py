@@ -63,11 +63,12 @@ def run_server(settings: EngineConfig, server: ServerSettings, child: EngineChil
     Raises:
         OctavoError: a setting or the model is wrong, or the address is taken.
     """
-    configure_logging(settings.logging.log_level, settings.logging.log_format)
+    log = settings.logging
+    configure_logging(log.log_level, log.log_format, log.log_config_file)
     if server.enable_admin_endpoints and not server.api_key:
         logger.warning("Admin routes are open to everybody who reaches this server; set --api-key.")
     if server.api_server_count == 1:
-        return _run(_serve_alone(settings, server, child))
+        return _run(serve_alone(settings, server, child))
     return _run(_serve_with_children(settings, server, child))
 
 
@@ -76,8 +77,15 @@ def first_name(server: ServerSettings) -> str | None:
     return server.served_model_name[0] if server.served_model_name else None
 
 
-async def _serve_alone(settings: EngineConfig, server: ServerSettings, child: EngineChild | None) -> int:
-    engine = AsyncLLM(settings, chat_template=server.chat_template, served_name=first_name(server), child=child)
+async def serve_alone(settings: EngineConfig, server: ServerSettings, child: EngineChild | None = None) -> int:
+    """Serve from this process until a signal; see :func:`run_server`."""
+    engine = AsyncLLM(
+        settings,
+        chat_template=server.chat_template,
+        served_name=first_name(server),
+        child=child,
+        settles_reasoning=False,
+    )
     loading = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     # The web framework is imported while the engine process imports and loads the model.
@@ -107,7 +115,7 @@ async def serve_engine(
             report_start(engine, engine.settings, server, address, time.time() - started)
 
     try:
-        check_names(server)
+        check_names(engine.settings.model, server)
         sockets = bind_sockets(server) if sockets is None else sockets
         await loading
         collect_garbage_rarely()

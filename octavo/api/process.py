@@ -21,6 +21,7 @@ async def _serve(launch: ApiLaunch) -> int:
         address=launch.address,
         index=launch.index,
         served_name=first_name(launch.server),
+        settles_reasoning=False,
     )
     loading = asyncio.create_task(engine.start())
     sockets = [socket.socket(fileno=fd) for fd in launch.fds]
@@ -31,7 +32,8 @@ def main() -> int:
     """Entry of the process."""
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=ApiLaunch)
     end_with_parent()
-    configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
+    log = launch.settings.logging
+    configure_logging(log.log_level, log.log_format, log.log_config_file)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(launch))

@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from octavo.api.connection import Encode, text_writer
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
+from octavo.api.keep_alive import kept_alive
 from octavo.errors import OctavoError, OverloadedError
 from octavo.outputs.stream import TextTaker
 
@@ -120,6 +121,7 @@ async def send_events(
     *,
     done: bytes = DONE,
     describe: Callable[[Exception], bytes] = error_event,
+    keep_alive_interval: float = 0.0,
 ) -> None:
     """Send server-sent events as they come, closed by ``done``.
 
@@ -128,7 +130,10 @@ async def send_events(
 
     Args:
         describe: makes that event, in the protocol's shape.
+        keep_alive_interval: seconds without an event after which the stream gets a comment, and so begins; 0 is never.
     """
+    if keep_alive_interval:
+        events = kept_alive(events, keep_alive_interval)
     try:
         first = await anext(events, b"")
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})

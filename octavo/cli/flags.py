@@ -150,7 +150,7 @@ def engine_config(values: Mapping[str, Any]) -> EngineConfig:
     if not values.get("model"):
         raise ConfigError("Name a model: a Hugging Face id, a folder, a GGUF file or bundled:smollm2.")
     names = {name for settings in ENGINE_SECTIONS.values() for name in settings.__struct_fields__}
-    _warn(environment_warning(), values)
+    _warn(environment_warning(is_error=bool(values.get("fail_on_environ_validation"))), values)
     given = {name: value for name, value in values.items() if name in names}
     return EngineConfig.from_settings({**given, **settings_from_environment(names, given)})
 
@@ -173,7 +173,9 @@ def _warn(sentence: str, values: Mapping[str, Any]) -> None:
         # Not needed unless there is something to say, and it brings numpy along.
         from octavo.telemetry.logs import configure_logging
 
-        configure_logging(values.get("log_level") or "info", values.get("log_format") or "text")
+        configure_logging(
+            values.get("log_level") or "info", values.get("log_format") or "text", values.get("log_config_file")
+        )
         logger.warning("%s", sentence)
 
 

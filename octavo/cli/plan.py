@@ -103,7 +103,7 @@ def _check_named(config: EngineConfig, server: ServerSettings) -> None:
     from octavo.tokenization.chat_template import compile_template
     from octavo.tokenization.load import read_chat_template
 
-    check_names(server)
+    check_names(config.model, server)
     processor_classes(config.model.logits_processors or [])
     if server.chat_template is not None:
         compile_template(read_chat_template(server.chat_template))

@@ -43,8 +43,6 @@ BATCH_SETTINGS = frozenset(
         "max_request_bytes",
         "port",
         "reasoning_effort_map",
-        "reasoning_parser",
-        "reasoning_parser_plugin",
         "response_role",
         "return_tokens_as_token_ids",
         "served_model_name",

@@ -1,6 +1,7 @@
 """vLLM's ``EngineArgs``: an engine's settings before there is an engine."""
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import field, make_dataclass
 from typing import Any, Self
 
@@ -11,6 +12,37 @@ from octavo.config import EngineConfig
 from octavo.config.settings import ENGINE_SECTIONS
 
 _DEFAULT_MODEL = "bundled:smollm2"
+
+
+def add_plain_flags(group: argparse._ActionsContainer, sections: Iterable[type[msgspec.Struct]]) -> None:
+    """Give a parser of argparse's a flag for every setting, each with its default."""
+    for section in sections:
+        defaults = defaults_of(section)
+        for flag in flags_of(section):
+            options: dict[str, Any] = {
+                "dest": flag.name,
+                "default": defaults[flag.name],
+                "help": flag.description.replace("%", "%%"),
+            }
+            if flag.kind == "bool":
+                group.add_argument(flag.option, action=argparse.BooleanOptionalAction, **options)
+            elif flag.kind == "list":
+                group.add_argument(flag.option, nargs="+", **options)
+            else:
+                group.add_argument(flag.option, type=flag.read, **options)
+
+
+def defaults_of(section: type[msgspec.Struct]) -> dict[str, Any]:
+    """Setting → default; the model's is the bundled one."""
+    values: dict[str, Any] = {}
+    for entry in msgspec.structs.fields(section):
+        if entry.required:
+            values[entry.name] = _DEFAULT_MODEL
+        elif entry.default is not msgspec.NODEFAULT:
+            values[entry.name] = entry.default
+        else:
+            values[entry.name] = entry.default_factory()
+    return values
 
 
 class _EngineArgs:
@@ -32,20 +64,7 @@ class _EngineArgs:
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         """Give a parser a flag for every setting; each is in the namespace, whether it was given or not."""
-        group = parser.add_argument_group("Engine")
-        for section in ENGINE_SECTIONS.values():
-            for flag in flags_of(section):
-                options: dict[str, Any] = {
-                    "dest": flag.name,
-                    "default": _DEFAULTS[flag.name],
-                    "help": flag.description.replace("%", "%%"),
-                }
-                if flag.kind == "bool":
-                    group.add_argument(flag.option, action=argparse.BooleanOptionalAction, **options)
-                elif flag.kind == "list":
-                    group.add_argument(flag.option, nargs="+", **options)
-                else:
-                    group.add_argument(flag.option, type=flag.read, **options)
+        add_plain_flags(parser.add_argument_group("Engine"), ENGINE_SECTIONS.values())
         return parser
 
     @classmethod
@@ -67,21 +86,7 @@ class _EngineArgs:
         return EngineConfig.from_kwargs(**{"model": _DEFAULT_MODEL} | changed)
 
 
-def _defaults() -> dict[str, Any]:
-    """Setting → default, all sections together."""
-    values: dict[str, Any] = {}
-    for section in ENGINE_SECTIONS.values():
-        for entry in msgspec.structs.fields(section):
-            if entry.required:
-                values[entry.name] = _DEFAULT_MODEL
-            elif entry.default is not msgspec.NODEFAULT:
-                values[entry.name] = entry.default
-            else:
-                values[entry.name] = entry.default_factory()
-    return values
-
-
-_DEFAULTS = _defaults()
+_DEFAULTS = {name: value for section in ENGINE_SECTIONS.values() for name, value in defaults_of(section).items()}
 _NAMESPACE = {"__module__": __name__}
 _FIELDS = [(name, Any, field(default=None)) for name in _DEFAULTS]
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
-from octavo.compat.table import VERSION, mirrored_modules
+from octavo.compat.table import COMMAND_MODULES, LIVE_MODULES, MISSING_FEATURES, VERSION, mirrored_modules
 
 _SITE = Path(__file__).parent / "site"
 _METADATA = f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}\nSummary: vLLM's interface, mirrored by Octavo\n"
@@ -71,6 +71,8 @@ class MirrorModule(ModuleType):
             value = getattr(importlib.import_module(home), ours)
             setattr(self, name, value)
             return value
+        if path in LIVE_MODULES and not name.startswith("_"):
+            return getattr(importlib.import_module(LIVE_MODULES[path]), name)
         if f"{path}.{name}" in _MODULES:
             return importlib.import_module(f"{path}.{name}")
         raise AttributeError(_missing(f"{path}.{name}"), name=name, obj=self)
@@ -78,7 +80,8 @@ class MirrorModule(ModuleType):
     def __dir__(self) -> Iterable[str]:
         path = self.__name__
         below = (name.removeprefix(f"{path}.") for name in _MODULES if name.startswith(f"{path}."))
-        return sorted({*super().__dir__(), *_MODULES[path], *(name for name in below if "." not in name)})
+        live = dir(importlib.import_module(LIVE_MODULES[path])) if path in LIVE_MODULES else ()
+        return sorted({*super().__dir__(), *_MODULES[path], *live, *(name for name in below if "." not in name)})
 
 
 class MirrorFinder(importlib.metadata.DistributionFinder, MetaPathFinder, Loader):
@@ -95,12 +98,20 @@ class MirrorFinder(importlib.metadata.DistributionFinder, MetaPathFinder, Loader
         if not fullname.startswith("vllm.") or not isinstance(sys.modules.get("vllm"), MirrorModule):
             return None
         if fullname in _MODULES:
-            return ModuleSpec(fullname, self, origin="octavo.compat", is_package=True)
+            return ModuleSpec(fullname, self, origin="octavo.compat", is_package=fullname not in COMMAND_MODULES)
         parent, _, name = fullname.rpartition(".")
         # "from vllm.outputs import X" asks for X as a module, too; an error of that name would be passed over.
         if parent in _MODULES and not name.islower():
             raise ImportError(_missing(fullname), name=parent)
         raise ModuleNotFoundError(_missing(fullname), name=parent)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """What ``python -m`` runs: a command, or nothing."""
+        command = COMMAND_MODULES.get(fullname)
+        if command is None:
+            return None
+        source = f"import sys\nfrom octavo.compat.commands import {command}\nsys.exit({command}())\n"
+        return compile(source, fullname, "exec")
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """An empty mirror."""
@@ -131,4 +142,7 @@ def _document(path: str) -> str:
 
 
 def _missing(path: str) -> str:
+    for prefix, reason in MISSING_FEATURES.items():
+        if path == prefix or path.startswith(f"{prefix}."):
+            return f"Octavo has no {path}: {reason}."
     return f"Octavo has no {path}: it mirrors a part of vLLM {VERSION}, which docs/compat.md lists."

@@ -4,6 +4,7 @@ Paths of several vLLM versions stand side by side where something has moved.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 VERSION = "0.33.0"
 """The vLLM version whose interface is mirrored."""
@@ -45,14 +46,21 @@ ROWS = (
     Row(("vllm", "vllm.engine.async_llm_engine"), f"{_COMPAT}.async_llm", "AsyncLLMEngine=AsyncLLM"),
     Row(("vllm.v1.engine.async_llm",), f"{_COMPAT}.async_llm", "AsyncLLM"),
     Row(("vllm", "vllm.engine.arg_utils"), f"{_COMPAT}.engine_args", "AsyncEngineArgs EngineArgs"),
+    Row(("vllm.entrypoints.cli.main",), f"{_COMPAT}.commands", "main"),
+    Row(("vllm.entrypoints.openai.api_server",), f"{_COMPAT}.api_server", "run_server"),
+    Row(
+        ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.common.cli_args"),
+        f"{_COMPAT}.api_server",
+        "make_arg_parser validate_parsed_serve_args",
+    ),
     # What goes in.
     Row(("vllm",), "octavo.records", f"SamplingParams PoolingParams {_PROMPTS} {_OUTPUTS}"),
     Row(
         ("vllm.sampling_params",),
         "octavo.records",
-        "BeamSearchParams GuidedDecodingParams=StructuredOutputsParams RepetitionDetectionParams RequestOutputKind "
-        "SamplingParams StructuredOutputsParams",
+        "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams StructuredOutputsParams",
     ),
+    Row(("vllm.sampling_params",), f"{_COMPAT}.guided_decoding", "GuidedDecodingParams"),
     Row(("vllm.pooling_params",), "octavo.records", "PoolingParams"),
     Row(("vllm.inputs", "vllm.inputs.data", "vllm.inputs.llm"), "octavo.records", f"EmbedsPrompt {_PROMPTS}"),
     Row(("vllm.lora.request",), f"{_COMPAT}.lora", "LoRARequest"),
@@ -119,14 +127,36 @@ ROWS = (
     ),
 )
 
+LIVE_MODULES = {"vllm.envs": f"{_COMPAT}.envs"}
+"""Modules whose attributes change while a program runs, with those of Octavo that are asked each time."""
+
+COMMAND_MODULES = {
+    "vllm.entrypoints.cli.main": "main",
+    "vllm.entrypoints.openai.api_server": "serve",
+    "vllm.entrypoints.openai.run_batch": "run_batch",
+}
+"""Modules that are commands (``python -m …``), with the functions of :mod:`octavo.compat.commands` that run them."""
+
+_TEXT_ONLY = "models take text only so far, no images, audio or video"
+MISSING_FEATURES = {
+    "vllm.assets": _TEXT_ONLY,
+    "vllm.multimodal": _TEXT_ONLY,
+    "vllm.distributed.kv_transfer": "a cache cannot be moved between engines yet",
+    "vllm.model_executor.layers": "models are written in Octavo's own layers",
+    "vllm.spec_decode": "speculative decoding is not supported yet",
+    "vllm.v1.spec_decode": "speculative decoding is not supported yet",
+}
+"""Paths of vLLM below which there is nothing here, and why."""
+
 
 def mirrored_modules() -> dict[str, dict[str, tuple[str, str]]]:
     """vLLM's module path → its names → Octavo's module and name; folders without names of their own included."""
     modules: dict[str, dict[str, tuple[str, str]]] = {}
+    for path in chain(*(row.modules for row in ROWS), LIVE_MODULES, COMMAND_MODULES):
+        parts = path.split(".")
+        for length in range(1, len(parts) + 1):
+            modules.setdefault(".".join(parts[:length]), {})
     for row in ROWS:
         for module in row.modules:
-            parts = module.split(".")
-            for length in range(1, len(parts) + 1):
-                modules.setdefault(".".join(parts[:length]), {})
             modules[module].update({theirs: (row.home, ours) for theirs, ours in row.targets().items()})
     return modules

@@ -3,12 +3,13 @@
 from functools import lru_cache
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.hub import find_model, tokenizer_path
 from octavo.tokenization import load_tokenizer, read_chat_template
+from octavo.tokenization.hugging_face import to_hugging_face
 
 AnyTokenizer = PreTrainedTokenizerBase
 
@@ -82,11 +83,4 @@ def _is_own(name: str) -> bool:
 def _from_octavo(name: str) -> PreTrainedTokenizerBase:
     settings = EngineConfig.from_kwargs(model=name)
     source, _ = find_model(settings)
-    own = load_tokenizer(tokenizer_path(settings, source))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=own.backend,
-        chat_template=own.chat_template,
-        name_or_path=name,
-        clean_up_tokenization_spaces=False,
-        **own.special_tokens.named,
-    )
+    return to_hugging_face(load_tokenizer(tokenizer_path(settings, source)), name)

@@ -134,12 +134,21 @@ def settings_from_environment(
     return values
 
 
-def environment_warning(environment: Mapping[str, str] | None = None) -> str:
-    """One sentence that names vLLM's variables that are set in vain; empty if there are none."""
+def environment_warning(environment: Mapping[str, str] | None = None, *, is_error: bool = False) -> str:
+    """One sentence that names vLLM's variables that are set in vain; empty if there are none.
+
+    Raises:
+        ConfigError: with that sentence, if there are any and that ``is_error``.
+    """
     environment = os.environ if environment is None else environment
     names = sorted(
         name for name in environment if name.startswith(_VLLM) and name not in TWINS and name not in SATISFIED
     )
     if not names:
         return ""
-    return f"Variables of vLLM without effect here: {', '.join(names)}; docs/vllm-arguments.md lists those with one."
+    sentence = (
+        f"Variables of vLLM without effect here: {', '.join(names)}; docs/vllm-arguments.md lists those with one."
+    )
+    if is_error:
+        raise ConfigError(sentence)
+    return sentence

@@ -24,6 +24,7 @@ LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Policy = Literal["fcfs", "priority"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 PositiveInt = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 BlockSize = Annotated[int, Meta(ge=1, le=1024)]
@@ -99,6 +100,23 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     structured_outputs_disable_any_whitespace: Annotated[
         bool, Meta(description="JSON on one line, for requests whose grammar is JSON; models may otherwise indent it.")
     ] = False
+    reasoning_parser: Annotated[
+        str,
+        Meta(
+            description="Parser that separates reasoning from content; auto goes by the chat template, empty leaves "
+            "reasoning in the content. Structured output constrains what follows the reasoning."
+        ),
+    ] = ""
+    reasoning_config: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="Markers for thinking_token_budget in place of the reasoning parser's own, as JSON: "
+            "reasoning_start_str begins reasoning, reasoning_end_str is forced when the budget is spent."
+        ),
+    ] = None
+    reasoning_parser_plugin: Annotated[
+        str, Meta(description="Python file that registers additional reasoning parsers.")
+    ] = ""
     enable_prompt_embeds: Annotated[
         bool, Meta(description="Accept prompts as vectors, one per token, instead of text.")
     ] = False
@@ -214,6 +232,10 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
             "rejected with status 429."
         ),
     ] = None
+    max_num_queued_reqs: Annotated[
+        PositiveInt | None,
+        Meta(description="Most requests in flight, running ones included; further ones are rejected with status 429."),
+    ] = None
     step_timeout: Annotated[
         float,
         Meta(
@@ -266,6 +288,16 @@ class LoggingSettings(msgspec.Struct, kw_only=True):
     log_format: Annotated[Literal["text", "json"], Meta(description="Lines of text, or one JSON object per line.")] = (
         "text"
     )
+    log_config_file: Annotated[
+        str | None,
+        Meta(
+            description="JSON file that configures logging, as Python's logging.config.dictConfig reads it, instead of "
+            "log_level and log_format; a server's and its engine's."
+        ),
+    ] = None
+    fail_on_environ_validation: Annotated[
+        bool, Meta(description="Do not start if one of vLLM's variables is set that has no effect here.")
+    ] = False
     otlp_traces_endpoint: Annotated[
         str | None, Meta(description="URL of the OpenTelemetry collector that receives a trace of each request.")
     ] = None
@@ -301,6 +333,19 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     ] = None
     skip_model_name_validation: Annotated[bool, Meta(description="Accept requests with any model name.")] = False
     chat_template: Annotated[str | None, Meta(description="Chat template: a file or the template itself.")] = None
+    chat_template_content_format: Annotated[
+        Literal["auto", "string", "openai"],
+        Meta(
+            description="How the chat template gets messages' content: string as one text, openai as a list of parts; "
+            "auto looks at the template."
+        ),
+    ] = "auto"
+    reasoning_effort_map: Annotated[
+        dict[Effort, str] | None,
+        Meta(
+            description="Reasoning efforts that requests ask for, and what the chat template is told instead, as JSON."
+        ),
+    ] = None
     default_chat_template_kwargs: Annotated[
         dict[str, Any] | None,
         Meta(description="Values passed to the chat template unless the request sets them, as JSON."),
@@ -313,23 +358,6 @@ class ServerSettings(msgspec.Struct, kw_only=True):
             "auto sets none."
         ),
     ] = "auto"
-    reasoning_parser: Annotated[
-        str,
-        Meta(
-            description="Parser that separates reasoning from content; auto goes by the chat template, empty leaves "
-            "reasoning in the content."
-        ),
-    ] = ""
-    reasoning_config: Annotated[
-        dict[str, Any] | None,
-        Meta(
-            description="Markers for thinking_token_budget in place of the reasoning parser's own, as JSON: "
-            "reasoning_start_str begins reasoning, reasoning_end_str is forced when the budget is spent."
-        ),
-    ] = None
-    reasoning_parser_plugin: Annotated[
-        str, Meta(description="Python file that registers additional reasoning parsers.")
-    ] = ""
     tool_call_parser: Annotated[
         str,
         Meta(description="Parser for tool calls; auto goes by the chat template, empty leaves calls in the content."),
@@ -411,6 +439,22 @@ class ServerSettings(msgspec.Struct, kw_only=True):
         list[str],
         Meta(description="ASGI middleware around the server, as package.module.Class or package.module:Class."),
     ] = []
+    sse_keep_alive_interval: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Seconds without an event after which a stream gets a comment, for proxies that close quiet "
+            "connections; 0 is never. Streams of the Responses API get none.",
+        ),
+    ] = 0.0
+    fingerprint_mode: Annotated[
+        Literal["full", "hash", "custom", "none"],
+        Meta(
+            description="What answers say as system_fingerprint: full or hash names version and settings, custom is "
+            "fingerprint_value, none leaves it out."
+        ),
+    ] = "full"
+    fingerprint_value: Annotated[str | None, Meta(description="The system_fingerprint of the mode custom.")] = None
     root_path: Annotated[str, Meta(description="Path prefix that a proxy strips.")] = ""
     allowed_origins: Annotated[list[str], Meta(description="Origins that CORS allows, as JSON; none by default.")] = []
     allowed_methods: Annotated[
@@ -474,7 +518,8 @@ class EngineConfig(msgspec.Struct, kw_only=True):
         settings = dict(translation.settings)
         for name in _SERVER_NAMES_OF_ENGINES & set(settings):
             translation.without_effect[name] = settings.pop(name)
-        for warning in (translation.warning(), environment_warning()):
+        must_stop = bool(settings.get("fail_on_environ_validation"))
+        for warning in (translation.warning(), environment_warning(is_error=must_stop)):
             if warning:
                 logger.warning("%s", warning)
         return cls.from_settings({**settings, **settings_from_environment(_SECTION_OF, settings)})

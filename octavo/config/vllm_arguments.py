@@ -216,6 +216,20 @@ def _fields(name: str, value: Any) -> dict[str, Any]:
     return {str(key): each for key, each in value.items()}
 
 
+def _convert_max_num_active_seqs(value: Any, result: Translation) -> None:
+    most = result.settings.get("max_num_seqs")
+    if type(value) is int and type(most) is int and value > most:
+        raise ConfigError(f"max_num_active_seqs ({value}) is above max_num_seqs ({most}).")
+    result.settings["max_num_seqs"] = value
+
+
+def _convert_tokens_only(value: Any, result: Translation) -> None:
+    if value:
+        result.settings["skip_tokenizer_init"] = True
+    else:
+        result.without_effect["tokens_only"] = value
+
+
 def _convert_rope(name: str) -> Callable[[Any, Translation], None]:
     def convert(value: Any, result: Translation) -> None:
         overrides = result.settings.get("hf_overrides") or {}
@@ -226,6 +240,8 @@ def _convert_rope(name: str) -> Callable[[Any, Translation], None]:
 
 _CONVERTERS: dict[str, Callable[[Any, Translation], None]] = {
     "task": _convert_task,
+    "max_num_active_seqs": _convert_max_num_active_seqs,
+    "tokens_only": _convert_tokens_only,
     "optimization_level": _convert_optimization_level,
     "compilation_config": _convert_compilation_config,
     "structured_outputs_config": _convert_structured_outputs_config,

@@ -169,22 +169,12 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "enable_layerwise_nvtx_tracing:bool": ((False,), "NVTX ranges; set profiler_config"),
     "enable_mfu_metrics:bool": ((False,), "metrics of utilisation; octavo bench engine measures it"),
     "enable_logging_iteration_details:bool": ((False,), "log lines for each step"),
-    "max_num_active_seqs:int": ((), "a limit on running requests of its own; set max_num_seqs"),
-    "max_num_queued_reqs:int": ((), "a limit on waiting and running requests together; set max_num_waiting"),
     "headless:bool": ((False,), "several machines"),
     "grpc:bool": ((False,), "gRPC"),
-    "fail_on_environ_validation:bool": ((False,), "a start that fails for unknown variables"),
-    "chat_template_content_format:str": (("auto",), "another format of messages than the chat template's own"),
     "trust_request_chat_template:bool": ((False,), "chat templates that requests bring; set chat_template"),
-    "reasoning_effort_map:object": (({},), "other names of reasoning efforts"),
     "tool_strict_level:str": (("auto", "none"), "a level of strictness for all tools; set strict in the tools"),
-    "sse_keep_alive_interval:int": ((0,), "comments in idle streams"),
-    "tokens_only:bool": ((False,), "a server without text; set skip_tokenizer_init"),
-    "fingerprint_mode:str": (("full",), "another system_fingerprint"),
-    "fingerprint_value:str": (("",), "another system_fingerprint"),
     "enable_ssl_refresh:bool": ((False,), "certificates that are read again while the server runs"),
-    "logging_config:str": (("",), "another configuration of logging; set log_level and log_format"),
-    "log_config_file:str": (("",), "another configuration of logging; set log_level and log_format"),
+    "logging_config:str": (("",), "another configuration of logging; set log_config_file"),
     "guided_decoding_disable_additional_properties:bool": ((False,), "closed objects; say so in the schema"),
 }
 
@@ -205,20 +195,22 @@ CONVERTED: dict[str, str] = {
         "`structured_outputs_backend`, `structured_outputs_disable_any_whitespace`, `reasoning_parser` and "
         "`reasoning_parser_plugin`; `enable_in_reasoning` is rejected if true"
     ),
+    "max_num_active_seqs:int": "`max_num_seqs`, of which it is the smaller twin: device state for more serves nothing",
+    "tokens_only:bool": "`skip_tokenizer_init`; routes that need text answer with an error",
     "rope_scaling:object": "`hf_overrides`",
     "rope_theta:float": "`hf_overrides`",
 }
 
 # What only ``vllm serve`` takes, not ``vllm.LLM``.
 _SERVER_ONLY = """
-    headless grpc grpc_port aggregate_engine_logging lora_modules chat_template_content_format
-    trust_request_chat_template trust_request_mm_kwargs reasoning_effort_map tool_strict_level
-    enable_server_load_tracking sse_keep_alive_interval enable_log_deltas cohere_is_reasoning_model cohere_format
-    log_error_stack enable_scale_out tokens_only fingerprint_mode fingerprint_value data_parallel_supervisor_port
+    headless grpc grpc_port aggregate_engine_logging lora_modules
+    trust_request_chat_template trust_request_mm_kwargs tool_strict_level
+    enable_server_load_tracking enable_log_deltas cohere_is_reasoning_model cohere_format
+    log_error_stack enable_scale_out tokens_only data_parallel_supervisor_port
     dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dp_supervisor_probe_failure_threshold
     data_parallel_multi_port_external_lb uvicorn_log_level enable_ssl_refresh h11_max_incomplete_event_size
     h11_max_header_count enable_offline_docs enable_flash_late_interaction disable_frontend_multiprocessing
-    enable_reasoning fail_on_environ_validation logging_config log_config_file
+    enable_reasoning logging_config
 """
 SERVER_ONLY = frozenset(_SERVER_ONLY.split())
 

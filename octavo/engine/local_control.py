@@ -76,13 +76,23 @@ class LocalControl:
         """Call a function with the model; see :meth:`collective_rpc`."""
         return self.collective_rpc(lambda worker: func(worker.model))
 
-    def sleep(self, level: int = 1) -> None:
-        """Release memory: 1 moves weights to host memory and drops the cache, 2 drops both, 0 only pauses."""
-        self._call("sleep", level=level)
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Release memory: 1 moves weights to host memory and drops the cache, 2 drops both, 0 only pauses.
 
-    def wake_up(self, tags: list[str] | None = None) -> None:
-        """Wake up, all or some of ``weights``, ``kv_cache`` and ``scheduling``."""
+        Args:
+            mode: what becomes of requests that are here: ``abort`` ends them, ``wait`` finishes them first, ``keep``
+                lets them go on afterwards.
+        """
+        self._call("sleep", level=level, mode=mode)
+
+    def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Wake up, all or some of ``weights``, ``kv_cache`` and ``scheduling``.
+
+        Returns:
+            Whether the engine is fully awake.
+        """
         self._call("wake_up", tags=tags)
+        return not self._engine.is_paused
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Clear the prefix cache; returns whether it was cleared."""

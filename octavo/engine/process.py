@@ -28,7 +28,8 @@ def main() -> int:
         return 0  # it is not needed after all
     launch = msgspec.json.decode(line, type=Launch)
     end_with_parent()
-    configure_logging(launch.settings.logging.log_level, launch.settings.logging.log_format)
+    log = launch.settings.logging
+    configure_logging(log.log_level, log.log_format, log.log_config_file)
     return EngineServer(launch).run()
 
 

@@ -48,7 +48,9 @@ class Admission:
         self.meter = RequestMeter(self.metrics, tracer, model_name)
         self.log = RequestLog(settings.logging)
         limits = settings.scheduler
-        self._gate = Gate(info.max_num_seqs, limits.max_num_waiting, limits.max_num_waiting_tokens)
+        self._gate = Gate(
+            info.max_num_seqs, limits.max_num_waiting, limits.max_num_waiting_tokens, limits.max_num_queued_reqs
+        )
 
     def check(self, num_tokens: int = 0) -> None:
         """Refuse a request if there is no room for it.

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from octavo.errors import ChatTemplateError
 from octavo.inputs.harmony import Preambles, harmony_effort, harmony_messages, harmony_tools, is_harmony_template
@@ -13,6 +13,7 @@ from octavo.records import TokensPrompt
 from octavo.tokenization.chat_template import CompiledTemplate, compile_template
 from octavo.tokenization.tokenizer import Tokenizer
 
+ContentFormat = Literal["auto", "string", "openai"]
 MAX_MESSAGES = 1 << 14
 MAX_TEMPLATE_KWARGS = 64
 _PROBE = "octavo probe"
@@ -68,6 +69,7 @@ class ChatRenderer:
         template_kwargs: Mapping[str, Any] | None = None,
         add_special_tokens: bool = False,
         call_text: CallText | None = HERMES,
+        content_format: ContentFormat = "auto",
     ) -> TokensPrompt:
         """Apply the chat template.
 
@@ -80,6 +82,8 @@ class ChatRenderer:
             template_kwargs: further values for the template.
             add_special_tokens: let the tokenizer add its own, on top of what the template wrote.
             call_text: how a model whose template has no place for tools is told to call them; None tells it nothing.
+            content_format: how the template gets messages' content: ``string`` is one text, ``openai`` a list of parts,
+                ``auto`` what the template looks made for.
 
         Raises:
             ChatTemplateError: a message is malformed, or the template is missing or failed.
@@ -87,6 +91,9 @@ class ChatRenderer:
         """
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=bool(tools))
         compiled = compile_template(template)
+        if content_format != "auto":
+            is_text = content_format == "string"
+            compiled = replace(compiled, takes_content_text=is_text, takes_content_parts=not is_text)
         is_harmony = is_harmony_template(template)
         if is_harmony:
             compiled = replace(compiled, takes_content_parts=False, takes_content_text=True)
@@ -103,6 +110,7 @@ class ChatRenderer:
                 kwargs["reasoning_effort"] = harmony_effort(kwargs["reasoning_effort"])
         elif not compiled.takes_tools:
             shown = self._with_tools_in_text(template, shown, tools or (), call_text)
+            shown = shown if compiled.takes_content_text else contents_as_parts(shown)
         text = self._tokenizer.apply_chat_template(
             shown,
             tools=tools or None,
@@ -131,7 +139,7 @@ class ChatRenderer:
         if tools:
             text = describe_tools(tools, call_text)
             shown = with_description(shown, text, takes_system=self._shows_system(template))
-        return shown if compile_template(template).takes_content_text else contents_as_parts(shown)
+        return shown
 
     def _shows_system(self, template: str) -> bool:
         """Whether system messages reach the model; seen once by a rendering of one."""

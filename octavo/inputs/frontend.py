@@ -2,15 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.hub import ModelSource, find_files, find_model, load_generation_config, tokenizer_path
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
+from octavo.inputs.reasoning import ReasoningBinder, check_reasoning_parser
 from octavo.records import EngineInfo, SamplingParams
 from octavo.tokenization import Tokenizer, load_tokenizer, read_chat_template
 from octavo.tokenization.chat_template import compile_template
+from octavo.tokenization.hugging_face import to_hugging_face
+
+if TYPE_CHECKING:  # takes a second to import, and servers do without
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(slots=True)
@@ -28,6 +34,7 @@ class Frontend:
     chat_renderer: ChatRenderer | None
     eos_token_ids: list[int]
     default_params: dict[str, Any]
+    _callers_tokenizer: "PreTrainedTokenizerBase | None" = None
 
     @classmethod
     def load(cls, settings: EngineConfig, chat_template: str | None = None) -> "Frontend":
@@ -40,6 +47,7 @@ class Frontend:
             OctavoError: something is missing or broken.
         """
         model = settings.model
+        check_reasoning_parser(model)
         source, config = find_model(settings)
         generation = load_generation_config(source)
         eos = set(config.eos_token_ids)
@@ -55,11 +63,27 @@ class Frontend:
         renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
 
-    def input_processor(self, info: EngineInfo) -> InputProcessor:
-        """The processor for an engine that has started.
+    def callers_tokenizer(self, max_model_len: int) -> "PreTrainedTokenizerBase":
+        """The tokenizer for callers, as transformers has it; made when it is first asked for.
 
         Raises:
-            ConfigError: a logits processor cannot be found.
+            ConfigError: the model was loaded without one.
+        """
+        if self.tokenizer is None:
+            raise ConfigError("The model was loaded with skip_tokenizer_init; it has no tokenizer.")
+        if self._callers_tokenizer is None:
+            model = self.settings.model
+            self._callers_tokenizer = to_hugging_face(self.tokenizer, model.tokenizer or model.model, max_model_len)
+        return self._callers_tokenizer
+
+    def input_processor(self, info: EngineInfo, *, settles_reasoning: bool = True) -> InputProcessor:
+        """The processor for an engine that has started.
+
+        Args:
+            settles_reasoning: let structured output begin behind the model's reasoning, if there is a parser for it.
+
+        Raises:
+            ConfigError: a logits processor cannot be found, or the reasoning parser has no tokenizer.
         """
         model = self.settings.model
         return InputProcessor(
@@ -70,6 +94,7 @@ class Frontend:
             max_logprobs=model.max_logprobs,
             seed=model.seed,
             validators=_validators(model.logits_processors or []),
+            reasoning=ReasoningBinder.of(model, self.tokenizer) if settles_reasoning else None,
         )
 
 

@@ -28,6 +28,7 @@ class Gate:
         max_running: requests that the engine runs at a time; only what is beyond them waits.
         max_waiting: most requests that may wait; None is no limit.
         max_waiting_tokens: most prompt tokens of requests without a first token; None is no limit.
+        max_requests: most requests in all; None is no limit.
         clock: seconds on any steady clock.
     """
 
@@ -36,9 +37,11 @@ class Gate:
         max_running: int,
         max_waiting: int | None,
         max_waiting_tokens: int | None,
+        max_requests: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_requests = None if max_waiting is None else max_running + max_waiting
+        limits = [max_requests, None if max_waiting is None else max_running + max_waiting]
+        self._max_requests = min((limit for limit in limits if limit is not None), default=None)
         self._max_tokens = max_waiting_tokens
         self._max_running = max_running
         self._clock = clock

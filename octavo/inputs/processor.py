@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.errors import InvalidRequestError, PromptTooLongError
 from octavo.inputs.prompts import ParsedPrompt, check_num_tokens, check_token_ids, parse_prompt
+from octavo.inputs.reasoning import ReasoningBinder
 from octavo.records import EngineInfo, EngineRequest, PreparedRequest, PromptType, SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -40,6 +41,7 @@ class InputProcessor:
         default_params: sampling defaults, with the names of Hugging Face's generation config.
         max_logprobs: most log-probabilities per token that a request may ask for; −1 is no limit.
         seed: decides the random numbers of requests without a seed, together with their order.
+        reasoning: lets structured output begin behind the model's reasoning; None if whoever calls does that.
         validators: called with each request's parameters; an exception rejects the request.
     """
 
@@ -53,9 +55,11 @@ class InputProcessor:
         max_logprobs: int,
         seed: int,
         validators: Sequence[Callable[[SamplingParams], None]] = (),
+        reasoning: ReasoningBinder | None = None,
     ) -> None:
         self._info = info
         self._validators = validators
+        self._reasoning = reasoning
         self._tokenizer = tokenizer
         self._eos_token_ids = sorted(set(eos_token_ids))
         self._defaults = {
@@ -120,6 +124,9 @@ class InputProcessor:
             truncate_prompt_tokens=truncate_prompt_tokens,
             embeds_size=self._info.embeds_size,
         )
+        if self._reasoning is not None:
+            params = self._reasoning.bind(params, parsed)
+        self._check_reasoning_tags(params)
         if parsed.embeds is not None and params.prompt_logprobs is not None:
             raise InvalidRequestError("prompt_logprobs do not go with prompt_embeds.", "prompt_logprobs")
         room = self._room_behind(parsed)
@@ -167,6 +174,17 @@ class InputProcessor:
         ):
             if ids:
                 check_token_ids(list(ids), self._info.vocab_size, name)
+        if self._tokenizer is None and (params.stop or params.bad_words):
+            name = "stop" if params.stop else "bad_words"
+            raise InvalidRequestError(f"{name} needs a tokenizer, and the engine runs without one.", name)
+        for validate in self._validators:
+            try:
+                validate(params)
+            except Exception as error:
+                raise InvalidRequestError(f"A logits processor rejects the request: {error}", "extra_args") from error
+        return params
+
+    def _check_reasoning_tags(self, params: SamplingParams) -> None:
         if params.thinking_token_budget is not None and params.thought_tags is None:
             raise InvalidRequestError(
                 "thinking_token_budget: it is not known how the model marks its thoughts; set --reasoning-parser to a "
@@ -177,15 +195,6 @@ class InputProcessor:
             tags = params.thought_tags
             for tag in (*tags.start, tags.end, tags.forced_end or tags.end):
                 check_token_ids(tag, self._info.vocab_size, "thought_tags")
-        if self._tokenizer is None and (params.stop or params.bad_words):
-            name = "stop" if params.stop else "bad_words"
-            raise InvalidRequestError(f"{name} needs a tokenizer, and the engine runs without one.", name)
-        for validate in self._validators:
-            try:
-                validate(params)
-            except Exception as error:
-                raise InvalidRequestError(f"A logits processor rejects the request: {error}", "extra_args") from error
-        return params
 
     def _check_logprobs(self, name: str, count: int | None) -> None:
         if count is None or self._max_logprobs == -1:

@@ -142,7 +142,6 @@ class PromptSearch:
             max_tokens=1,
             logprobs=max(self._search.num_candidates, num_logprobs),
             ignore_eos=True,
-            detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 

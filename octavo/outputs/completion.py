@@ -61,7 +61,7 @@ class Completion:
         self._tokenizer = tokenizer
         self._detokenizer: IncrementalDetokenizer | None = None
         self._matcher: StopStringMatcher | None = None
-        if tokenizer is not None and params.detokenize:
+        if tokenizer is not None:
             self._detokenizer = make_detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
             if stop_strings := params.stop_strings:
                 self._matcher = StopStringMatcher(stop_strings, params.include_stop_str_in_output)

@@ -27,6 +27,11 @@ class PoolingOutputs:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def request_ids(self) -> list[str]:
+        """Requests in flight."""
+        return list(self._requests)
+
     def has(self, request_id: str) -> bool:
         """Whether a request is in flight."""
         return request_id in self._requests

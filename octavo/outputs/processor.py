@@ -70,6 +70,11 @@ class OutputProcessor:
         """Requests in flight, each counted once whatever its ``n``."""
         return len(self._requests)
 
+    @property
+    def request_ids(self) -> list[str]:
+        """Requests in flight."""
+        return list(self._requests)
+
     def has(self, request_id: str) -> bool:
         """Whether a request is in flight."""
         return request_id in self._requests
@@ -82,7 +87,9 @@ class OutputProcessor:
                 be told; those that it takes are in no output.
         """
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
-        request = _Request(prepared, self._tokenizer, has_late_logprobs=self._has_late_logprobs)
+        # Without text, the tokens of log-probabilities are not spelled out either.
+        tokenizer = self._tokenizer if prepared.params.detokenize else None
+        request = _Request(prepared, tokenizer, has_late_logprobs=self._has_late_logprobs)
         self._requests[prepared.request_id] = request
         for completion in request.completions:
             engine_id = completion.request.request_id

@@ -1,7 +1,9 @@
 """Sampling parameters of a request."""
 
+import logging
 import math
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -9,6 +11,8 @@ import msgspec
 from octavo.errors import InvalidRequestError
 from octavo.records.generation import MAX_START_TAGS, MAX_TAG_TOKENS, RepetitionDetectionParams, ThoughtTags
 from octavo.records.structured import StructuredOutputsParams
+
+logger = logging.getLogger(__name__)
 
 MAX_N = 1024
 MAX_LOGPROBS = 1 << 20
@@ -57,7 +61,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         min_tokens: tokens before which no end or stop token may be sampled.
         logprobs: number of top log-probabilities per generated token; −1 is the whole vocabulary.
         prompt_logprobs: the same for prompt tokens.
-        detokenize: whether to produce text.
+        detokenize: whether to produce text; without it, tokens of log-probabilities have none either.
         skip_special_tokens: leave special tokens out of the text.
         spaces_between_special_tokens: exists for compatibility; fast tokenizers do not use it.
         output_kind: cumulative, delta or only the final output.
@@ -72,6 +76,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         repetition_detection: ends a text that repeats itself, with the finish reason ``repetition``.
         logprob_token_ids: return log-probabilities of these tokens instead of the most likely ones.
         flat_logprobs: return log-probabilities as :class:`~octavo.records.FlatLogprobs`, cheap for many positions.
+        guided_decoding: what vLLM called ``structured_outputs`` before; moved there at construction, None afterwards.
     """
 
     n: int = 1
@@ -106,6 +111,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     repetition_detection: RepetitionDetectionParams | None = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
+    guided_decoding: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self.normalise()
@@ -138,6 +144,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
 
     def normalise(self) -> None:
         """Normalise equivalent forms (a single stop string to a list, true to 1)."""
+        if self.guided_decoding is not None:
+            self._take_guided_decoding(self.guided_decoding)
         if isinstance(self.stop, str):
             self.stop = [self.stop]
         self.stop = _as_list("stop", self.stop)
@@ -161,6 +169,16 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             if not isinstance(self.logit_bias, dict):
                 raise InvalidRequestError("logit_bias must map token ids to numbers.", "logit_bias")
             self.logit_bias = _by_token_id("logit_bias", self.logit_bias)
+
+    def _take_guided_decoding(self, given: StructuredOutputsParams) -> None:
+        if not isinstance(given, StructuredOutputsParams):
+            raise InvalidRequestError(
+                f"guided_decoding must be GuidedDecodingParams, got {type(given).__name__}.", "guided_decoding"
+            )
+        if self.structured_outputs is not None:
+            raise InvalidRequestError("Give either structured_outputs or guided_decoding.", "guided_decoding")
+        _warn_of_guided_decoding()
+        self.structured_outputs, self.guided_decoding = given, None
 
     @property
     def is_greedy(self) -> bool:
@@ -286,6 +304,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
 
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
+
+
+@cache
+def _warn_of_guided_decoding() -> None:
+    """Once per process: a script may make thousands of parameters."""
+    logger.warning("guided_decoding is called structured_outputs now (StructuredOutputsParams); it was converted.")
 
 
 def _as_list(name: str, value: Any) -> list[Any]:

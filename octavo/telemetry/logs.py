@@ -62,7 +62,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=True)
 
 
-def configure_logging(level: str = "info", log_format: str = "text") -> None:
+def configure_logging(level: str = "info", log_format: str = "text", config_file: str | None = None) -> None:
     """Log to standard error, one line per event; may be called again with other arguments.
 
     Octavo's loggers and uvicorn's access log use ``level``, all others warnings. If the variable
@@ -72,13 +72,14 @@ def configure_logging(level: str = "info", log_format: str = "text") -> None:
 
     Args:
         log_format: ``text`` or ``json``.
+        config_file: a file of the same kind, which goes before the variable's.
 
     Raises:
         ConfigError: the file cannot be read or is not a valid configuration.
     """
     if _variable("CONFIGURE_LOGGING").lower() in ("0", "false"):
         return
-    if path := _variable("LOGGING_CONFIG_PATH"):
+    if path := config_file or _variable("LOGGING_CONFIG_PATH"):
         _configure_from_file(path)
         return
     handler = logging.StreamHandler(sys.stderr)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tokenizers
 
+from octavo.config import ModelSettings
 from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor
@@ -62,6 +63,7 @@ class FakeEngine:
         self.reply = reply
         self.step_seconds = step_seconds
         self.model_name = "fake/model"
+        self.model_settings = ModelSettings(model=self.model_name)
         self.info = EngineInfo(1 << 17, 257, 100, 16, 8, True)
         self.metrics = Metrics(self.model_name)
         self.tokenizer: Tokenizer | None = byte_tokenizer()

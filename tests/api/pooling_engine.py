@@ -8,6 +8,7 @@ from typing import Any
 from tiny_bert import SETTINGS
 
 from octavo import LLM
+from octavo.config import ModelSettings
 from octavo.inputs.pooling import PoolingProcessor
 from octavo.outputs.pooling import Pooled
 from octavo.records import PreparedRequest
@@ -22,7 +23,8 @@ class PoolingEngine:
         self.model_name = "tiny"
         self.info = self.llm._engine.info
         self.metrics = Metrics(self.model_name)
-        self.tokenizer = self.llm.get_tokenizer()
+        self.tokenizer = self.llm._frontend.tokenizer
+        self.model_settings = ModelSettings(model=str(folder))
         self.input_processor = self.llm._inputs
         self.pooling_processor = PoolingProcessor(self.info, self.tokenizer)
         self.chat_renderer = self.llm._frontend.chat_renderer

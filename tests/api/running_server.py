@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import httpx
+import msgspec
 import uvloop
 from fake_engine import FakeEngine
 
 from octavo.api.server import DrainingServer, bind_sockets, describe_address, make_server
-from octavo.config import ServerSettings
+from octavo.config import ModelSettings, ServerSettings
 
 
 @dataclass
@@ -50,6 +51,9 @@ StartServer = Callable[..., RunningServer]
 
 def start(engine: FakeEngine, **settings: object) -> RunningServer:
     """Start a server and wait until it listens."""
+    of_model = {name: settings.pop(name) for name in ModelSettings.__struct_fields__ if name in settings}
+    given = {name: value for name, value in of_model.items() if value is not None}
+    engine.model_settings = msgspec.structs.replace(engine.model_settings, **given)
     all_settings = ServerSettings(host="127.0.0.1", port=0, disable_uvicorn_access_log=True, **settings)
     listeners = bind_sockets(all_settings)
     # Connections inherit this: what a client leaves unread shows soon.

@@ -12,7 +12,7 @@ from test_connections import until
 
 from octavo.api.chat.formats import check_names
 from octavo.api.usage import StreamedMetrics, request_metrics
-from octavo.config import ServerSettings
+from octavo.config import ModelSettings, ServerSettings
 from octavo.errors import ConfigError
 from octavo.records import RequestOutput, RequestStateStats
 
@@ -98,7 +98,7 @@ def test_an_owner_may_set_how_reasoning_is_ended(start_server: StartServer) -> N
 )
 def test_markers_that_cannot_be_used(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        check_names(ServerSettings(**fields))
+        check_names(ModelSettings(model="m", **fields), ServerSettings())
 
 
 def test_budgets_need_thoughts_between_tags(start_server: StartServer) -> None:

@@ -186,3 +186,13 @@ def test_nobody_ends_anothers_request(start_server: StartServer) -> None:
             asked = {"request_ids": ["mine"]}
             assert server.client.post(ABORT, json=asked, headers={"authorization": f"Bearer {key}"}).status_code == 200
             assert len(server.engine.ended_early) == ended
+
+
+@pytest.mark.parametrize(("given", "is_spelled"), [({}, True), ({"detokenize": False}, False)])
+def test_tokens_of_a_prompts_logprobs_are_spelled(
+    start_server: StartServer, given: dict[str, object], is_spelled: bool
+) -> None:
+    server = start_server(FakeEngine())
+    params = {"prompt_logprobs": 1, **given}
+    assert server.client.post(GENERATE, json={"token_ids": [1], "sampling_params": params}).status_code == 200
+    assert server.engine.calls[0]["params"].detokenize is is_spelled

@@ -24,6 +24,8 @@ EXAMPLES: dict[str, Any] = {
     "kv_cache_memory_bytes": ("4GiB", 4 << 30),
     "gpu_memory_utilization": ("0.5", 0.5),
     "max_logprobs": ("-1", -1),
+    "reasoning_config": ('{"reasoning_end_str": "</think>"}', {"reasoning_end_str": "</think>"}),
+    "reasoning_effort_map": ('{"low": "high"}', {"low": "high"}),
 }
 EXAMPLES_BY_KIND: dict[str, Any] = {
     "int": ("5", 5),

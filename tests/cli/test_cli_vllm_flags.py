@@ -44,7 +44,7 @@ def parse(*arguments: str, sections: Any = ALL_SECTIONS) -> dict[str, Any]:
         ["--enable-server-load-tracking"],
         ["--no-enable-lora"],
         ["--kv_cache_dtype=auto"],
-        ["--chat-template-content-format", "auto"],
+        ["--no-tokens-only"],
     ],
 )
 def test_flags_without_effect_are_accepted_with_one_warning(

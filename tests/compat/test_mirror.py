@@ -48,8 +48,11 @@ def test_what_octavo_lacks_is_named(mirror: None) -> None:
         exec("from vllm.outputs import PoolerOutput")
     with pytest.raises(ImportError, match=r"no vllm\.utils\.cdiv"):
         exec("from vllm.utils import cdiv")
-    with pytest.raises(ModuleNotFoundError, match=r"no vllm\.multimodal"):
-        importlib.import_module("vllm.multimodal.utils")
+    for path in ("vllm.multimodal.utils", "vllm.assets.image"):
+        with pytest.raises(ModuleNotFoundError, match=rf"no {path.rpartition('.')[0]}: models take text only so far"):
+            importlib.import_module(path)
+    with pytest.raises(ImportError, match="models take text only so far"):
+        exec("from vllm.assets.image import ImageAsset")
     with pytest.raises(AttributeError, match=r"no vllm\.initialize_ray_cluster"):
         _ = vllm.initialize_ray_cluster
     assert not hasattr(vllm, "initialize_ray_cluster")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from octavo.cli.flags import engine_config
 from octavo.config import EngineConfig, ServerSettings
 from octavo.config.environment import TWINS, environment_warning, settings_from_environment
 from octavo.config.settings import ENGINE_SECTIONS
@@ -77,3 +78,15 @@ def test_keyword_arguments_take_variables(monkeypatch: pytest.MonkeyPatch, caplo
     assert config.device.deterministic and config.logging.log_level == "debug"
     assert [record.getMessage() for record in caplog.records if "VLLM_TRACE_FUNCTION" in record.getMessage()]
     assert not EngineConfig.from_kwargs(model="m", deterministic=False).device.deterministic
+
+
+def test_variables_in_vain_can_stop_a_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("VLLM_FOO", "1")
+    with pytest.raises(ConfigError, match="without effect here: VLLM_FOO"):
+        EngineConfig.from_kwargs(model="m", fail_on_environ_validation=True)
+    with pytest.raises(ConfigError, match="without effect here: VLLM_FOO"):
+        engine_config({"model": "m", "fail_on_environ_validation": True})
+    EngineConfig.from_kwargs(model="m")
+    assert "VLLM_FOO" in caplog.text
+    monkeypatch.delenv("VLLM_FOO")
+    assert EngineConfig.from_kwargs(model="m", fail_on_environ_validation=True).logging.fail_on_environ_validation

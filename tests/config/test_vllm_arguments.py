@@ -93,13 +93,13 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
         ("speculative_config", {"method": "ngram"}, "needs speculative decoding"),
         ("logprobs_mode", "processed_logits", "needs log-probabilities other than raw ones"),
         ("tokenizer_mode", "mistral", "needs another kind of tokenizer"),
-        ("max_num_active_seqs", 4, "Set max_num_seqs instead."),
+        ("enable_dbo", True, "needs several devices"),
         ("task", "transcription", "task is one of auto, generate"),
         ("optimization_level", 4, "optimization_level is 0, 1, 2 or 3"),
         ("structured_outputs_config", {"enable_in_reasoning": True}, "structured_outputs_config.enable_in_reasoning"),
         ("structured_outputs_config", {"colour": 1}, "There is no structured_outputs_config.colour"),
         ("structured_outputs_config", 3, "takes an object"),
-        ("reasoning_parser", "qwen3", "octavo serve has it"),
+        ("response_role", "me", "octavo serve has it"),
     ],
 )
 def test_what_would_change_results_is_rejected(name: str, value: Any, sentence: str) -> None:
@@ -107,6 +107,11 @@ def test_what_would_change_results_is_rejected(name: str, value: Any, sentence: 
         EngineConfig.from_kwargs(model="m", **{name: value})
     assert name in str(error.value) and sentence in str(error.value)
     assert str(error.value).endswith(".")
+
+
+def test_no_more_requests_can_run_than_a_step_holds() -> None:
+    with pytest.raises(ConfigError, match=r"max_num_active_seqs \(9\) is above max_num_seqs \(8\)"):
+        EngineConfig.from_kwargs(model="m", max_num_active_seqs=9, max_num_seqs=8)
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
@@ -144,6 +149,9 @@ class StructuredOutputsConfig:
             {"structured_outputs_disable_any_whitespace": True},
         ),
         ({"max_num_queued_tokens": 5}, {"max_num_waiting_tokens": 5}),
+        ({"max_num_active_seqs": 4}, {"max_num_seqs": 4}),
+        ({"max_num_seqs": 8, "max_num_active_seqs": 4}, {"max_num_seqs": 4}),
+        ({"tokens_only": True}, {"skip_tokenizer_init": True}),
         (
             {"rope_theta": 1e6, "hf_overrides": {"hidden_act": "silu"}},
             {"hf_overrides": {"rope_theta": 1e6, "hidden_act": "silu"}},

@@ -116,3 +116,14 @@ def test_developers_keep_their_name_where_the_template_knows_it():
     assert text_of([message], "{# developer #}{{ messages[0].role }}") == "developer"
     with pytest.raises(ChatTemplateError, match="must be an object"):
         text_of(["developer"], "{{ messages[0].role }}")
+
+
+def test_contents_take_the_form_that_is_asked_for():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "user", "content": parts}]
+    assert text_of(messages, EITHER, content_format="string") == "a\nb"
+    assert text_of(messages, EITHER, content_format="openai") == text_of(messages, EITHER) == "[a][b]"
+    assert text_of([USER], EITHER, content_format="openai") == "[fox]"
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    assert text_of([USER], EITHER, content_format="openai", tools=tools).endswith("[fox]")
+    assert text_of([USER], EITHER, content_format="string", tools=tools).endswith("fox")

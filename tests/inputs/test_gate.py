@@ -111,3 +111,20 @@ def test_the_books_balance(actions: list[tuple[str, int, int]]) -> None:
         gate.leave(name)
     assert not gate._num_requests and not gate._num_tokens, "clients that are gone are forgotten"
     assert admits(gate, "a", 10**9)
+
+
+def test_requests_are_limited_in_all() -> None:
+    gate = Gate(9, None, None, 2)
+    for number in range(2):
+        gate.check("", 5)
+        gate.enter(f"{number}", "", 5)
+    gate.begin("0")
+    with pytest.raises(QueueFullError, match="2 requests are in flight"):
+        gate.check("")
+    gate.leave("0")
+    assert admits(gate)
+    # The lower of both limits counts.
+    both = Gate(1, 1, None, 5)
+    both.enter("0", "", 1)
+    both.enter("1", "", 1)
+    assert not admits(both)

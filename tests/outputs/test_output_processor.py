@@ -156,6 +156,32 @@ def test_without_detokenizing_there_are_only_tokens():
     assert outputs[0].outputs[0].logprobs == [{7: Logprob(-1.0, 3, None)}]
 
 
+@pytest.mark.parametrize("kind", RequestOutputKind)
+@pytest.mark.parametrize("has_late_logprobs", [False, True])
+def test_without_detokenizing_no_token_is_spelled(monkeypatch, kind, has_late_logprobs):
+    tokenizer = byte_level_tokenizer()
+
+    def spell(*_):
+        raise AssertionError("a token was spelled")
+
+    for name in ("decode", "byte_table", "token_bytes", "token_text", "convert_ids_to_tokens"):
+        monkeypatch.setattr(tokenizer, name, spell)
+    processor = OutputProcessor(tokenizer, has_late_logprobs=has_late_logprobs)
+    options = {"output_kind": kind, "logprobs": 1, "prompt_logprobs": 1}
+    request = prepared("a", "The", detokenize=False, **options)
+    processor.add(request)
+    rows = [TokenLogprobs([7, 8], [-1.0, -2.0], 1)]
+    prompt_rows = [TokenLogprobs([token], [-1.0], 1) for token in request.prompt_token_ids[1:]]
+    outputs = processor.process(step([EngineOutput("a", [7], logprobs=rows, prompt_logprobs=prompt_rows)])).outputs
+    outputs += processor.process(step([EngineOutput("a", [9], logprobs=rows, finish_reason="length")])).outputs
+    assert all(output.outputs[0].text == "" and output.error is None for output in outputs)
+    assert outputs[-1].finished and outputs[-1].outputs[0].token_ids[-1] == 9
+    assert outputs[-1].outputs[0].logprobs[-1] == {7: Logprob(-1.0, 1, None), 8: Logprob(-2.0, 1, None)}
+    assert [None, *({row.token_ids[0]: Logprob(-1.0, 1, None)} for row in prompt_rows)] == outputs[0].prompt_logprobs
+    with pytest.raises(AssertionError, match="a token was spelled"):
+        processor.add(prepared("b", "The"))
+
+
 def test_logprobs_have_the_sampled_token_first_and_ranks():
     processor = OutputProcessor(TOKENIZER)
     processor.add(prepared(logprobs=2, prompt_logprobs=1))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequestError
-from octavo.records import RequestOutputKind, SamplingParams
+from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams, sampling_params
 
 # Field, values at the bounds, values past them.
 BOUNDS: list[tuple[str, list[Any], list[Any]]] = [
@@ -194,3 +194,22 @@ def test_repr_can_be_read_and_typed_in_again():
         "SamplingParams(n=2, seed=7, stop=['\\n'], logprobs=0, output_kind=RequestOutputKind.D"
     )
     assert eval(repr(params)) == params
+
+
+def test_the_old_name_of_structured_outputs_is_converted(caplog: pytest.LogCaptureFixture) -> None:
+    sampling_params._warn_of_guided_decoding.cache_clear()
+    form = StructuredOutputsParams(choice=["yes", "no"])
+    with caplog.at_level("WARNING"):
+        many = [SamplingParams(guided_decoding=form, temperature=0.5) for _ in range(3)]
+    assert many == [SamplingParams(structured_outputs=form, temperature=0.5)] * 3
+    assert "guided_decoding" not in repr(many[0])
+    (record,) = caplog.records
+    assert "StructuredOutputsParams" in record.getMessage()
+
+
+def test_the_old_name_does_not_hide_the_new_one() -> None:
+    form = StructuredOutputsParams(choice=["yes", "no"])
+    with pytest.raises(InvalidRequestError, match="either structured_outputs or guided_decoding"):
+        SamplingParams(guided_decoding=form, structured_outputs=form)
+    with pytest.raises(InvalidRequestError, match="guided_decoding must be GuidedDecodingParams, got dict"):
+        SamplingParams(guided_decoding={"choice": ["a"]})

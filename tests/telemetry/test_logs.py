@@ -52,6 +52,11 @@ def test_logging_may_be_configured_by_a_file(monkeypatch: pytest.MonkeyPatch, tm
     logging.getLogger("octavo.engine").warning("not shown")
     logging.getLogger("octavo.engine").error("shown")
     assert target.read_text() == "shown\n"
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", str(tmp_path / "nothing.json"))
+    configure_logging("debug", config_file=str(path))
+    logging.getLogger("octavo.engine").error("by the setting")
+    assert target.read_text() == "shown\nby the setting\n"
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", str(path))
     path.write_text('{"version": 9}')
     with pytest.raises(ConfigError, match="Logging cannot be configured"):
         configure_logging()

@@ -51,7 +51,14 @@ def messages_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             if body.stream:
                 describe = partial(error_event, scope=request.scope)
-                await send_events(send, answer.events(send), frontend.drain, done=b"", describe=describe)
+                await send_events(
+                    send,
+                    answer.events(send),
+                    frontend.drain,
+                    done=b"",
+                    describe=describe,
+                    keep_alive_interval=frontend.settings.sse_keep_alive_interval,
+                )
             else:
                 await send_json(send, await answer.whole())
 

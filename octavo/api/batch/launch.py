@@ -54,7 +54,7 @@ def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> in
     """
     import uvloop
 
-    configure_logging(config.logging.log_level)
+    configure_logging(config.logging.log_level, config_file=config.logging.log_config_file)
     check_files(job)
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
@@ -123,7 +123,7 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
 async def _ask_all(
     config: EngineConfig, server: ServerSettings, job: BatchJob, source: Path, answers: Answers, total: int
 ) -> None:
-    engine = AsyncLLM(config, chat_template=server.chat_template)
+    engine = AsyncLLM(config, chat_template=server.chat_template, settles_reasoning=False)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.shutdown)
         loading = asyncio.create_task(engine.start())

@@ -77,6 +77,7 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
         template_kwargs=merged_kwargs(frontend, conversation),
         add_special_tokens=conversation.add_special_tokens,
         call_text=frontend.formats().call_text,
+        content_format=frontend.settings.chat_template_content_format,
     )
 
 
@@ -114,11 +115,12 @@ def _check_tools_can_be_told(frontend: Frontend, conversation: Conversation, ren
 
 def merged_kwargs(frontend: Frontend, conversation: Conversation) -> dict[str, Any]:
     """The request's values for the template, over the server's."""
-    return {
-        **pinned_date(frontend.settings),
-        **(frontend.settings.default_chat_template_kwargs or {}),
-        **conversation.template_kwargs,
-    }
+    own = dict(conversation.template_kwargs)
+    effort = own.get("reasoning_effort")
+    efforts = {str(asked): told for asked, told in (frontend.settings.reasoning_effort_map or {}).items()}
+    if isinstance(effort, str):
+        own["reasoning_effort"] = efforts.get(effort, effort)
+    return {**pinned_date(frontend.settings), **(frontend.settings.default_chat_template_kwargs or {}), **own}
 
 
 def tool_description(tool: Tool) -> dict[str, Any]:

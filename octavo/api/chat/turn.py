@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from octavo.api.beam_search import beam_outputs
 from octavo.api.chat.conversation import Conversation, merged_kwargs
 from octavo.api.frontend import Frontend, engine_id
+from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
@@ -27,9 +27,6 @@ from octavo.records import (
     TokensPrompt,
 )
 from octavo.sampling.grammar.thought import ThoughtLimit
-
-PROMPT_END_CHARACTERS = 1000
-"""As much of the prompt's end as tells whether it leaves a thought open."""
 
 
 @dataclass(slots=True)
@@ -257,23 +254,13 @@ class Turn:
 
     def _behind_thought(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
         """The constraint, for what follows a thought if there is one."""
-        end = self._formats.thought_end(self._prompt_end)
-        if end is None:
+        if self._formats.reasoning is None:
             return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
-        encode = partial(self._frontend.need_tokenizer().encode, add_special_tokens=False)
-        # Between structural tags text is free: such a constraint cannot tell a thought without a tag from an answer.
-        tags = () if constraint.structural_tag else self._formats.thought_openers(self._prompt_end)
-        # A model without a token for a tag was not taught to think: offered the tag's first letter, it might take it.
-        openers = [token_ids for tag in tags if len(token_ids := encode(tag)) == 1]
-        if tags:
+        tokenizer = self._frontend.need_tokenizer()
+        bound = bind_after_reasoning(constraint, self._formats.reasoning, self._prompt_end, tokenizer)
+        if bound.is_reasoning_marked:
             self._prompt_end = replace(self._prompt_end, is_thought_marked=True)
-        tag, tail = end
-        return msgspec.structs.replace(
-            constraint,
-            start_after=encode(tag),
-            start_after_tail=encode(tail) if tail else None,
-            openers=openers if tags else None,
-        )
+        return bound.constraint
 
 
 def _named(parts: list[Part]) -> list[Part]:

@@ -55,7 +55,12 @@ def chat_router(frontend: Frontend) -> APIRouter:
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(send, answer.events(turn, send), frontend.drain)
+                await send_events(
+                    send,
+                    answer.events(turn, send),
+                    frontend.drain,
+                    keep_alive_interval=frontend.settings.sse_keep_alive_interval,
+                )
             else:
                 await send_json(send, await answer.whole(turn))
 

@@ -14,7 +14,6 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
-from octavo.api.chat.turn import PROMPT_END_CHARACTERS
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
 from octavo.api.json_body import apart_if_large, json_route
 from octavo.api.logprobs import finite_prompt_logprobs
@@ -34,6 +33,7 @@ from octavo.api.pieces import ListWriter
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
 from octavo.inputs.embeds import decode_embeds
+from octavo.inputs.reasoning import PROMPT_END_CHARACTERS
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.stream import TextTaker
 from octavo.records import (
@@ -65,7 +65,12 @@ def completions_router(frontend: Frontend) -> APIRouter:
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(send, answer.events(prompts, send), frontend.drain)
+                await send_events(
+                    send,
+                    answer.events(prompts, send),
+                    frontend.drain,
+                    keep_alive_interval=frontend.settings.sse_keep_alive_interval,
+                )
             else:
                 await send_json(send, await answer.whole(await last_items(answer.outputs(prompts))))
 

@@ -59,7 +59,8 @@ def derender_router(frontend: Frontend) -> APIRouter:
     @cache
     def tells_apart() -> bool:
         """Whether parsers are chosen, other than the one for models that only the prompt teaches tool calls."""
-        formats = AnswerFormats.choose(frontend.settings, frontend.engine.tokenizer)
+        engine = frontend.engine
+        formats = AnswerFormats.choose(engine.model_settings, frontend.settings, engine.tokenizer)
         return formats.tells_apart(with_tools=True)
 
     @router.post("/v1/chat/completions/derender", summary="A conversation's answer from its tokens.")
@@ -69,10 +70,12 @@ def derender_router(frontend: Frontend) -> APIRouter:
         given = body.generate_response
         settings, count = frontend.settings, body.prompt_tokens
         if body.chat_request is None:
-            settings = msgspec.structs.replace(settings, reasoning_parser="", tool_call_parser="")
+            # Without the request nobody can tell a call from text that looks like one.
+            settings = msgspec.structs.replace(settings, tool_call_parser="")
             count = count or 0
-        engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count])
-        if body.chat_request is None and tells_apart():
+        is_parsed = body.chat_request is not None
+        engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count], is_parsed=is_parsed)
+        if not is_parsed and tells_apart():
             raise InvalidRequestError(
                 "chat_request is needed, because this server has parsers: without it, reasoning and tool calls "
                 "cannot be told from text.",

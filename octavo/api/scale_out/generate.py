@@ -70,7 +70,12 @@ def generate_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             with running.entered(_owner(request), name, answer.engine_id):
                 if body.stream:
-                    await send_events(send, answer.events(source), frontend.drain)
+                    await send_events(
+                        send,
+                        answer.events(source),
+                        frontend.drain,
+                        keep_alive_interval=frontend.settings.sse_keep_alive_interval,
+                    )
                 else:
                     await send_json(send, await answer.whole((await last_items([source]))[0]))
 
@@ -155,8 +160,9 @@ def read_sampling_params(given: dict[str, Any], *, is_text_wanted: bool) -> Samp
     if given.get("detokenize") is False and (is_text_wanted or params.stop_strings):
         what = "output_mode asks for text" if is_text_wanted else "stop strings are found in text"
         raise InvalidRequestError(f"sampling_params.detokenize is false, but {what}.", "sampling_params.detokenize")
-    # Stop strings are found in text.
-    params.detokenize = is_text_wanted or bool(params.stop_strings)
+    # Stop strings are found in text, and log-probabilities of a prompt show how its tokens read.
+    shows_prompt = params.prompt_logprobs is not None and given.get("detokenize") is not False
+    params.detokenize = is_text_wanted or bool(params.stop_strings) or shows_prompt
     return params
 
 

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from octavo.api.engine import ServingEngine
 from octavo.api.request_body import Int64, TokenIds
 from octavo.api.usage import RequestMetrics
+from octavo.config import ModelSettings
 from octavo.errors import InvalidRequestError
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.pooling import PoolingProcessor
@@ -131,6 +132,7 @@ class ReplayEngine:
         responses: what to say to the first request, the second and so on.
         prompts: the prompts' tokens, where they are known.
         prompt_counts: how many there are, where only that is known.
+        is_parsed: whether reasoning is told from answers.
     """
 
     def __init__(
@@ -139,8 +141,11 @@ class ReplayEngine:
         responses: list[GivenResponse],
         prompts: Sequence[list[int] | None],
         prompt_counts: Sequence[int | None],
+        *,
+        is_parsed: bool = True,
     ) -> None:
         self.engine = engine
+        self._is_parsed = is_parsed
         limit, max_logprobs = engine.info.max_model_len, engine.input_processor.max_logprobs
         for response, prompt, count in zip(responses, prompts, prompt_counts, strict=True):
             if max_logprobs >= 0 and (response.num_top_logprobs or 0) > max(1, max_logprobs):
@@ -163,6 +168,14 @@ class ReplayEngine:
     def model_name(self) -> str:
         """See :class:`ServingEngine`."""
         return self.engine.model_name
+
+    @property
+    def model_settings(self) -> ModelSettings:
+        """See :class:`ServingEngine`."""
+        settings = self.engine.model_settings
+        if self._is_parsed:
+            return settings
+        return msgspec.structs.replace(settings, reasoning_parser="", reasoning_config=None)
 
     @property
     def info(self) -> EngineInfo:

@@ -1,13 +1,15 @@
 """Python files of the server's owner that register parsers of their own."""
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 from octavo.errors import ConfigError
 
 
+@cache
 def run_plugin(path: str) -> None:
-    """Run such a file.
+    """Run such a file, once.
 
     Raises:
         ConfigError: there is no such file, or it fails.

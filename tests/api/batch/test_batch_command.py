@@ -27,7 +27,9 @@ class FakeModel(FakeEngine):
     started: ClassVar[list["FakeModel"]] = []
     step = 0.0
 
-    def __init__(self, settings: EngineConfig, chat_template: str | None = None) -> None:
+    def __init__(
+        self, settings: EngineConfig, chat_template: str | None = None, *, settles_reasoning: bool = True
+    ) -> None:
         super().__init__(step_seconds=self.step)
         self.settings = settings
         self.stats = EngineStats()

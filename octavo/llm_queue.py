@@ -1,0 +1,144 @@
+"""The offline entry point's queue: requests are added first and answered later, all together."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from octavo.engine.core import EngineCore
+from octavo.errors import InvalidRequestError
+from octavo.inputs.foreign import prompt_truncation, reject_foreign
+from octavo.llm_engine import LLMEngine
+from octavo.llm_pooling import as_prompts
+from octavo.outputs.pooling import Pooled, checked
+from octavo.outputs.processor import error_of
+from octavo.records import PreparedRequest, PromptType, RequestOutput, SamplingParams
+
+Params = SamplingParams | Sequence[SamplingParams] | None
+Bar = bool | Callable[..., tqdm]
+
+
+class QueueFace(ABC):
+    """The part of :class:`octavo.LLM` that queues requests, with vLLM's interface."""
+
+    llm_engine: LLMEngine
+    _engine: EngineCore
+    _enqueued: list[str]
+
+    @abstractmethod
+    def _prepare(
+        self,
+        prompt: PromptType,
+        params: SamplingParams | None,
+        priority: int,
+        arrival_time: float,
+        truncate_prompt_tokens: int | None = None,
+    ) -> PreparedRequest:
+        """Check and tokenise one request."""
+
+    def enqueue(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: Params = None,
+        lora_request: object = None,
+        priority: int | Sequence[int] | None = None,
+        use_tqdm: Bar = True,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        mm_processor_kwargs: object = None,
+    ) -> list[str]:
+        """Add requests that :meth:`wait_for_completion` answers.
+
+        Args:
+            use_tqdm: show a progress bar while they are tokenised, or the class to show it with.
+            prompts, sampling_params, lora_request, priority, tokenization_kwargs, mm_processor_kwargs: as of
+                :meth:`octavo.LLM.generate`.
+
+        Returns:
+            Their ids, in order.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is wrong; none of these requests is added then.
+        """
+        reject_foreign(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        truncate = prompt_truncation(tokenization_kwargs)
+        items = as_prompts(prompts)
+        params = one_each(sampling_params, len(items), "sampling_params")
+        priorities = one_each(priority, len(items), "priority")
+        now = time.time()
+        prepared: list[PreparedRequest] = []
+        with progress_bar(use_tqdm, len(items), "Rendering prompts") as bar:
+            for prompt, param, rank in zip(items, params, priorities, strict=True):
+                prepared.append(self._prepare(prompt, param, rank or 0, now, truncate))
+                bar.update()
+        request_ids = [request.request_id for request in prepared]
+        try:
+            for request in prepared:
+                self.llm_engine.submit(request)
+        except BaseException:
+            self.llm_engine.abort_request(request_ids)
+            raise
+        self._enqueued += request_ids
+        return request_ids
+
+    def wait_for_completion(
+        self, output_type: type[Any] | tuple[type[Any], ...] | None = None, *, use_tqdm: Bar = True
+    ) -> list[Any]:
+        """Run all requests of the engine to their ends.
+
+        Args:
+            output_type: what the outputs are expected to be.
+            use_tqdm: show a progress bar, or the class to show it with.
+
+        Returns:
+            Outputs of enqueued requests in their order, then those of requests that were added to ``llm_engine``.
+
+        Raises:
+            InvalidRequestError: the engine sleeps, or an output is of another type.
+            RequestFailedError: a request failed in the engine. Whatever is raised, no request stays behind, unless the
+                engine sleeps.
+        """
+        self._engine.check_awake()
+        engine = self.llm_engine
+        order = {request_id: place for place, request_id in enumerate(self._enqueued)}
+        done: list[RequestOutput | Pooled] = []
+        try:
+            with progress_bar(use_tqdm, engine.get_num_unfinished_requests()) as bar:
+                while engine.has_unfinished_requests():
+                    finished = [output for output in engine.step() if output.finished]
+                    done += (_checked(output, output_type) for output in finished)
+                    bar.update(len(finished))
+        finally:
+            engine.abort_all_requests()
+            self._enqueued = []
+        return sorted(done, key=lambda output: order.get(output.request_id, len(order)))
+
+
+def progress_bar(use_tqdm: Bar, total: int, title: str = "Processed prompts") -> tqdm:
+    """A progress bar over requests, of the given class if there is one."""
+    make = use_tqdm if callable(use_tqdm) else tqdm
+    return make(total=total, desc=title, dynamic_ncols=True, disable=not use_tqdm)
+
+
+def one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
+    """One value per prompt, from one for all or a sequence.
+
+    Raises:
+        InvalidRequestError: the sequence has another length.
+    """
+    if not isinstance(value, Sequence):
+        return [value] * num_prompts
+    if len(value) != num_prompts:
+        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(value)} {name}.", name)
+    return list(value)
+
+
+def _checked(output: RequestOutput | Pooled, output_type: type[Any] | tuple[type[Any], ...] | None) -> Any:
+    if not isinstance(output, RequestOutput):
+        checked(output)
+    elif (error := error_of(output)) is not None:
+        raise error
+    if output_type is not None and not isinstance(output, output_type):
+        raise InvalidRequestError(f"The output of {output.request_id!r} is a {type(output).__name__}.", "output_type")
+    return output

@@ -1,0 +1,102 @@
+"""Comments in idle streams: they come in time, and change nothing else."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from fake_engine import REPLY, FakeEngine
+from openai import OpenAI
+from running_server import StartServer
+
+from octavo.api.keep_alive import COMMENT, kept_alive
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+class Events:
+    """A generator of numbered events that notes when it is asked for the next, and whether it was closed."""
+
+    def __init__(self, pauses: list[float], error: Exception | None = None) -> None:
+        self.pauses = pauses
+        self.error = error
+        self.num_asked = 0
+        self.is_closed = False
+
+    async def generate(self) -> AsyncGenerator[bytes, None]:
+        try:
+            for number, pause in enumerate(self.pauses):
+                self.num_asked = number + 1
+                await asyncio.sleep(pause)
+                yield b"%d" % number
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.is_closed = True
+
+
+def test_comments_fill_the_pauses() -> None:
+    events = Events([0.0, 0.3, 0.0])
+
+    async def main() -> list[bytes]:
+        return [event async for event in kept_alive(events.generate(), 0.05)]
+
+    found = asyncio.run(main())
+    assert [event for event in found if event != COMMENT] == [b"0", b"1", b"2"]
+    assert found[0] == b"0" and found[-2:] == [b"1", b"2"] and found.count(COMMENT) >= 2
+    assert events.is_closed
+
+
+def test_nothing_is_asked_for_before_the_last_event_is_sent() -> None:
+    events = Events([0.0] * 3)
+
+    async def main() -> None:
+        number = 0
+        async for _ in kept_alive(events.generate(), 10):
+            number += 1
+            await asyncio.sleep(0.01)
+            assert events.num_asked == number
+
+    asyncio.run(main())
+
+
+def test_errors_and_ends_pass_through() -> None:
+    failing, abandoned = Events([0.0], ValueError("over")), Events([0.0, 60.0])
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="over"):
+            async for _ in kept_alive(failing.generate(), 10):
+                pass
+        stream = kept_alive(abandoned.generate(), 0.01)
+        assert await anext(stream) == b"0" and await anext(stream) == COMMENT
+        await stream.aclose()
+        assert failing.is_closed and abandoned.is_closed
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_slow_stream_has_comments_and_the_same_events(start_server: StartServer, path: str) -> None:
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
+    quiet = start_server(FakeEngine(reply="ab", step_seconds=0.2))
+    spoken = start_server(FakeEngine(reply="ab", step_seconds=0.2), sse_keep_alive_interval=0.05)
+    lines: list[list[str]] = []
+    for server in (quiet, spoken):
+        with server.client.stream("POST", path, json={**body, "stream": True}) as response:
+            lines.append([line for line in response.iter_lines() if line])
+    assert ": keep-alive" not in lines[0] and lines[1].count(": keep-alive") >= 2
+    assert len([line for line in lines[1] if line.startswith("data: ")]) == len(lines[0])
+
+
+def test_the_official_client_does_not_mind(start_server: StartServer) -> None:
+    server = start_server(FakeEngine(step_seconds=0.02), sse_keep_alive_interval=0.005)
+    with OpenAI(api_key="x", base_url=f"{server.url}/v1") as client:
+        chunks = client.completions.create(model="fake/model", prompt="hi", max_tokens=100, stream=True)
+        assert "".join(chunk.choices[0].text for chunk in chunks) == REPLY
+
+
+def test_what_fails_before_the_first_event_has_a_status(start_server: StartServer) -> None:
+    server = start_server(sse_keep_alive_interval=5.0)
+    response = server.client.post(COMPLETIONS, json={"prompt": "overload", "stream": True})
+    assert response.status_code == 503
