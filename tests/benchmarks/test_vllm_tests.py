@@ -67,11 +67,11 @@ def test_stand_ins_complete_the_compatibility_package() -> None:
     code = (
         "from benchmarks.vllm_tests import helpers, standins\n"
         "standins.install()\n"
-        "import octavo, vllm, vllm.envs\n"
+        "import octavo, vllm, vllm.config\n"
         "from vllm.platforms import current_platform\n"
         "from vllm.v1.worker.gpu import Runner\n"
         "assert vllm.SamplingParams is octavo.SamplingParams\n"
-        "assert isinstance(vllm.envs.VLLM_USE_V1, standins.Missing) and isinstance(Runner, standins.Missing)\n"
+        "assert isinstance(vllm.config.SpeculativeConfig, standins.Missing) and isinstance(Runner, standins.Missing)\n"
         "assert current_platform is helpers.PROVIDED['vllm.platforms']['current_platform']\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -122,12 +122,17 @@ def _shared(folder: Path, updates: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def engine(_shared: Engine) -> Engine:
     """Awake, idle, with its own weights."""
+    _wake(_shared)
     _shared.token_ids.clear()
     _shared.reasons.clear()
-    if _shared.core.sleep_level or _shared.core.is_paused:
-        _shared.call("wake_up")
-    _shared.run()
     return _shared
+
+
+def _wake(engine: Engine) -> None:
+    """Undo what the test before has left, whichever that was."""
+    if engine.core.sleep_level or engine.core.is_paused:
+        engine.call("wake_up")
+    engine.run()
 
 
 @pytest.fixture
@@ -140,6 +145,7 @@ def ahead(folder: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def expected(_shared: Engine) -> list[int]:
+    _wake(_shared)
     return _shared.text("undisturbed")
 
 

@@ -166,10 +166,10 @@ def test_closing_ends_what_is_under_way(vocabulary_source: VocabularySource) -> 
 def test_reading_is_not_the_callers_work(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, goes_on = threading.Event(), threading.Event()
 
-    def read_slowly(*args: Any) -> GrammarSource:
+    def read_slowly(*args: Any, **options: Any) -> GrammarSource:
         reading.set()
         assert goes_on.wait(60)
-        return read_source(*args)
+        return read_source(*args, **options)
 
     monkeypatch.setattr("octavo.sampling.grammar.compiler.read_source", read_slowly)
     future = compiler.submit(params(regex="slowly[0-9]"))
