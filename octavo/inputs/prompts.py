@@ -138,7 +138,7 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> No
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
         raise InvalidRequestError(
-            f"{param} holds the token id {wrong}; ids go from 0 to {vocab_size - 1}, so it is out of vocabulary.", param
+            f"{param} holds the token id {wrong}, which is out of vocabulary: its size is {vocab_size}.", param
         )
 
 

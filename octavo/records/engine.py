@@ -152,7 +152,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         cached_prompt_tokens: those of these prompt tokens that the prefix cache served.
         num_corrupted: requests that ended because the model's output was NaN.
         num_steps: steps so far.
-        num_step_tokens: tokens that those steps processed.
+        num_step_tokens: prompt tokens and generated tokens of those steps.
         step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
         is_paused: no step is started until the engine is resumed.
         sleep_level: 0 is awake; 1: weights are in host memory, the cache is released; 2: weights are released, too.

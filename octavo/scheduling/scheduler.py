@@ -218,9 +218,14 @@ class Scheduler:
             blocks_to_wipe=changes.blocks_to_wipe,
             masked_rows=masked_rows,
         )
-        self.stats.num_step_tokens += step.num_tokens
-        self.stats.step_sizes[bisect_left(STEP_SIZES, step.num_tokens)] += 1
+        self._count_step(step)
         return step
+
+    def _count_step(self, step: Step) -> None:
+        """Count prompt tokens and generated tokens, as vLLM does: the chunk that ends a prompt also yields a token."""
+        num_tokens = step.num_tokens + int(np.count_nonzero(step.samples[step.num_decodes :]))
+        self.stats.num_step_tokens += num_tokens
+        self.stats.step_sizes[bisect_left(STEP_SIZES, num_tokens)] += 1
 
     def _wait_again(self, request: Request) -> None:
         """Put a preempted request back into the queue."""

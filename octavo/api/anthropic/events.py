@@ -67,7 +67,7 @@ class OutputTokensDetails(msgspec.Struct):
 
 
 class MessageUsage(msgspec.Struct, omit_defaults=True):
-    """Tokens read and written; prompt tokens from the cache are not among ``input_tokens``."""
+    """Tokens read and written; ``input_tokens`` are those of the prompt that the prefix cache neither gave nor got."""
 
     input_tokens: int
     cache_creation_input_tokens: int

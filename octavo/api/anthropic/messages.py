@@ -167,9 +167,9 @@ class MessageAnswer:
         async with aclosing(self._turn.updates(direct_writer(send, self._text_events))) as updates:
             async for update in updates:
                 if last is None:
-                    message = self._new_message(
-                        content=[], stop_reason=None, stop_sequence=None, usage=self._usage(update)
-                    )
+                    # As vLLM does: the whole prompt at first, told apart by the last event.
+                    usage = MessageUsage(len(update.output.prompt_token_ids or ()), 0, 0, self._num_output)
+                    message = self._new_message(content=[], stop_reason=None, stop_sequence=None, usage=usage)
                     yield encode_event(MessageStart(message)) + encode_event(Ping())
                 last = update
                 events = self._block_events(update)
@@ -206,9 +206,13 @@ class MessageAnswer:
 
     def _usage(self, update: Update) -> MessageUsage:
         num_prompt = len(update.output.prompt_token_ids or ())
-        shows_cached = self._frontend.settings.enable_prompt_tokens_details
-        num_cached = (update.output.num_cached_tokens or 0) if shows_cached else 0
-        return MessageUsage(num_prompt - num_cached, 0, num_cached, self._num_output)
+        if not self._frontend.settings.enable_prompt_tokens_details:
+            return MessageUsage(num_prompt, 0, 0, self._num_output)
+        num_cached, num_created = update.output.num_cached_tokens or 0, 0
+        info = self._frontend.engine.info
+        if info.supports_prefix_caching:
+            num_created = max(0, num_prompt // info.block_size * info.block_size - num_cached)
+        return MessageUsage(num_prompt - num_cached - num_created, num_created, num_cached, self._num_output)
 
     async def _final_usage(self, last: Update) -> MessageUsage:
         usage = self._usage(last)
