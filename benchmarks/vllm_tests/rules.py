@@ -247,7 +247,6 @@ _KNOWN: Mapping[str, str] = {
     "test_params_not_supported": "rejected, with a sentence instead of pydantic's error type",
     "test_pooling_not_supported[": "one server answers with embeddings of texts and of tokens",
     "test_unsupported_tasks[": "one model answers with embeddings of texts and of tokens",
-    "embed/test_online.py::test_padding": "padding is rejected: it changes nothing but the time taken",
 }
 """Failures that stay, by a part of the test's id, each with its reason."""
 

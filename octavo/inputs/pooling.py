@@ -46,6 +46,8 @@ class PoolingOptions:
             refuses inputs that are longer.
         truncation_side: where they are cut.
         add_special_tokens: let the tokenizer put its own around texts.
+        pads_to_limit: fill inputs up with padding tokens, which the model reads like others: to
+            ``truncate_prompt_tokens`` if given, else to the longest input that the model takes.
     """
 
     priority: int = 0
@@ -53,6 +55,7 @@ class PoolingOptions:
     truncate_prompt_tokens: int | None = None
     truncation_side: Side = "right"
     add_special_tokens: bool = True
+    pads_to_limit: bool = False
 
 
 class PoolingProcessor:
@@ -213,7 +216,7 @@ class PoolingProcessor:
         if isinstance(given, str):
             side, has_frame = options.truncation_side, options.add_special_tokens
             ids = encode_text(self.tokenizer, given, limit=limit, side=side, add_special_tokens=has_frame)
-            return ParsedPrompt(ids, given, salt)
+            return ParsedPrompt(self._padded(ids, options), given, salt)
         if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
             raise InvalidRequestError(
                 "An input must be a text, a list of token ids, or a dictionary with prompt or prompt_token_ids.",
@@ -222,7 +225,15 @@ class PoolingProcessor:
         ids = plain_ints(given, "prompt")
         if limit is not None:
             ids = cut(ids, limit, options.truncation_side)
-        return ParsedPrompt(ids, text, salt)
+        return ParsedPrompt(self._padded(ids, options), text, salt)
+
+    def _padded(self, ids: list[int], options: PoolingOptions) -> list[int]:
+        if not options.pads_to_limit:
+            return ids
+        pad = self.tokenizer.pad_token_id
+        if pad is None:
+            raise InvalidRequestError("padding: the model's tokenizer has no padding token.", "padding")
+        return ids + [pad] * ((self.limit(options) or self._info.max_model_len) - len(ids))
 
     def _read_embeds(self, prompt: Mapping[str, Any], options: PoolingOptions) -> ParsedPrompt:
         if self.spec.is_encoder:

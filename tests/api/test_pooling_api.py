@@ -106,6 +106,17 @@ def test_a_text_may_come_as_tokens_or_as_a_conversation(serve: Serve) -> None:
         assert answer.json()["data"][0]["embedding"] == wanted
 
 
+def test_texts_are_filled_up_with_padding(serve: Serve) -> None:
+    server = serve("embed")
+    tokenizer = server.engine.tokenizer
+    ids = [*tokenizer.encode("a cat"), *[tokenizer.pad_token_id] * MAX_LENGTH]
+    answer = post(server, "/v1/embeddings", input="a cat", padding="max_length").json()
+    assert answer["usage"]["prompt_tokens"] == MAX_LENGTH
+    assert answer["data"][0]["embedding"] == embed(server, ids[:MAX_LENGTH])[0]
+    assert embed(server, "a cat", padding="max_length", truncate_prompt_tokens=7) == embed(server, ids[:7])
+    assert embed(server, "a cat", padding="do_not_pad") == embed(server, "a cat")
+
+
 def test_long_texts_are_refused_or_cut(serve: Serve) -> None:
     server = serve("embed")
     text = "cat " * 100
@@ -132,7 +143,7 @@ def test_long_texts_are_refused_or_cut(serve: Serve) -> None:
         ({"input": "cat", "dimensions": 0}, "dimensions must be a whole number of at least 1"),
         ({"input": "cat", "dimensions": 999}, "dimensions must be one of 8, 16, got 999."),
         ({"input": "cat", "truncate_prompt_tokens": 41}, "truncate_prompt_tokens value is greater than max_model_len."),
-        ({"input": "cat", "padding": "max_length"}, "padding: inputs are never padded"),
+        ({"input": ["cat"] * 65, "padding": "max_length"}, "padding: one request may pad at most 64"),
         ({"input": "cat", "encoding_format": "hex"}, "encoding_format:"),
         ({"input": "cat", "late_chunking_params": {"chunk_size": 2}}, "late_chunking_params: late chunking is not"),
         ({"input": "cat", "chat_template": "x"}, "chat_template: a template runs on the server"),

@@ -39,6 +39,7 @@ def options_of(body: PoolingBody, *, add_special_tokens: bool = True) -> Pooling
         body.truncate_prompt_tokens,
         body.truncation_side or "right",
         add_special_tokens,
+        body.padding == "max_length",
     )
 
 

@@ -1,6 +1,6 @@
 """What clients may send to the pooling routes, and what they get back: OpenAI's, vLLM's, Cohere's and Jina's fields."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -26,6 +26,9 @@ EmbedDType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 Endianness = Literal["native", "big", "little"]
 Count = Annotated[int, Field(ge=0, le=1 << 31)]
 
+MAX_PADDED = 64
+"""Inputs of a request that may be padded: each is as long as the model takes then."""
+
 _UNSUPPORTED = {
     "chat_template": "a template runs on the server; its owner sets it with --chat-template",
     "instruction": "instructions are not supported; write it into the query as the model wants it",
@@ -36,6 +39,8 @@ _UNSUPPORTED = {
 
 class PoolingBody(RequestModel):
     """Fields of every pooling request."""
+
+    takes_padding: ClassVar[bool] = False
 
     user: str | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
@@ -52,8 +57,8 @@ class PoolingBody(RequestModel):
         Raises:
             InvalidRequestError: naming the field.
         """
-        if self.padding == "max_length":
-            raise InvalidRequestError("padding: inputs are never padded; leave it out.", "padding")
+        if self.padding == "max_length" and not self.takes_padding:
+            raise InvalidRequestError("padding: pairs of texts are never padded; leave it out.", "padding")
         for name, value in extras(self, _UNSUPPORTED):
             if value not in (None, False, "", [], {}):
                 raise InvalidRequestError(f"{name}: {_UNSUPPORTED[name]}.", name)
@@ -62,12 +67,20 @@ class PoolingBody(RequestModel):
 class InputBody(PoolingBody):
     """Fields of requests with inputs: texts, token ids or conversations."""
 
+    takes_padding: ClassVar[bool] = True
+
     input: str | Strings | TokenIds | Annotated[list[TokenIds], Field(fail_fast=True)] | Objects | None = None
     messages: Objects | Annotated[list[Objects], Field(fail_fast=True)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = False
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def refuse_unsupported(self) -> None:
+        """See :meth:`PoolingBody.refuse_unsupported`."""
+        super().refuse_unsupported()
+        if self.padding == "max_length" and isinstance(self.input, list) and len(self.input) > MAX_PADDED:
+            raise InvalidRequestError(f"padding: one request may pad at most {MAX_PADDED} inputs.", "padding")
 
     @field_validator("input", mode="wrap")
     @classmethod
