@@ -170,8 +170,7 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
     ) -> list[str]:
         """Add conversations that :meth:`wait_for_completion` answers; returns their ids, in order.
 
-        Args:
-            messages, chat_options: as of :meth:`chat`; the other arguments as of :meth:`enqueue`.
+        ``messages`` and ``chat_options`` are those of :meth:`chat`, the other arguments those of :meth:`enqueue`.
 
         Raises:
             InvalidRequestError: as of :meth:`enqueue`.

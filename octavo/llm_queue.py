@@ -50,10 +50,10 @@ class QueueFace(ABC):
     ) -> list[str]:
         """Add requests that :meth:`wait_for_completion` answers.
 
+        The arguments are those of :meth:`octavo.LLM.generate`, but for one.
+
         Args:
             use_tqdm: show a progress bar while they are tokenised, or the class to show it with.
-            prompts, sampling_params, lora_request, priority, tokenization_kwargs, mm_processor_kwargs: as of
-                :meth:`octavo.LLM.generate`.
 
         Returns:
             Their ids, in order.
