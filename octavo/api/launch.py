@@ -90,6 +90,7 @@ async def serve_alone(settings: EngineConfig, server: ServerSettings, child: Eng
     await asyncio.sleep(0)
     # The web framework is imported while the engine process imports and loads the model.
     await asyncio.to_thread(__import__, "octavo.api.server")
+    gc.enable()
     return await serve_engine(engine, loading, server, None, time.time() - process_age())
 
 
@@ -159,6 +160,7 @@ def collect_garbage_rarely() -> None:
 async def _serve_with_children(settings: EngineConfig, server: ServerSettings, child: EngineChild | None) -> int:
     from octavo.api.server import bind_sockets
 
+    gc.enable()
     folder = tempfile.mkdtemp(prefix="octavo-")
     sockets = bind_sockets(server)
     addresses = [f"ipc://{folder}/api-{index}.sock" for index in range(server.api_server_count)]

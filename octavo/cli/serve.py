@@ -1,5 +1,6 @@
 """``octavo serve``: a model over HTTP."""
 
+import gc
 from collections.abc import Sequence
 
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
@@ -19,6 +20,10 @@ def run(arguments: Sequence[str]) -> int:
     config, server = engine_config(values), server_settings(values)
     # The flags are right: the engine's process imports while this one imports the server.
     with EngineChild() as child:
-        from octavo.api.launch import run_server
+        gc.disable()  # until the server has been imported: see octavo.engine.process
+        try:
+            from octavo.api.launch import run_server
 
-        return run_server(config, server, child)
+            return run_server(config, server, child)
+        finally:
+            gc.enable()
