@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
 from octavo.engine.core import EngineCore
-from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.local_control import LocalControl
+from octavo.garbage import freeze_until_exit
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.inputs.frontend import Frontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor

@@ -1,18 +1,31 @@
-"""The asynchronous face for as long as a scenario lasts, and what scenarios do with it."""
+"""Either kind of model for as long as a scenario lasts, and what scenarios do with it."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 from tiny_llama import SETTINGS
 
-from octavo import AsyncLLM, RequestOutput, SamplingParams
+from octavo import LLM, AsyncLLM, RequestOutput, SamplingParams
 
 LONG = SamplingParams(max_tokens=240, ignore_eos=True, seed=1)
+
+
+@contextmanager
+def loaded_llm(folder: Path, **settings: Any) -> Iterator[LLM]:
+    """An ``LLM`` of a tiny model; this process has its number of threads back afterwards."""
+    num_threads = torch.get_num_threads()
+    llm = LLM(str(folder), **(SETTINGS | settings))
+    try:
+        yield llm
+    finally:
+        llm.shutdown()
+        torch.set_num_threads(num_threads)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from running_llm import loaded_llm
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, PoolingParams, RequestOutputKind, SamplingParams
@@ -25,11 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    num_threads = torch.get_num_threads()
-    llm = LLM(str(folder), **SETTINGS)
-    yield llm
-    llm.shutdown()
-    torch.set_num_threads(num_threads)
+    with loaded_llm(folder) as llm:
+        yield llm
 
 
 @pytest.fixture

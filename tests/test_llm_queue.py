@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
-from tiny_llama import SETTINGS, write_model
+from running_llm import loaded_llm
+from tiny_llama import write_model
 
 from octavo import LLM, SamplingParams
 from octavo.errors import InvalidRequestError
@@ -16,11 +16,8 @@ PROMPTS = ["tea", "coffee and cake", "w"]
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    num_threads = torch.get_num_threads()
-    llm = LLM(str(write_model(tmp_path_factory.mktemp("tiny"))), **SETTINGS)
-    yield llm
-    llm.shutdown()
-    torch.set_num_threads(num_threads)
+    with loaded_llm(write_model(tmp_path_factory.mktemp("tiny"))) as llm:
+        yield llm
 
 
 @pytest.fixture

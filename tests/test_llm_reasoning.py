@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from running_llm import last, running
+from running_llm import last, loaded_llm, running
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
@@ -29,11 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    threads = torch.get_num_threads()
-    llm = LLM(str(folder), reasoning_parser="qwen3", **SETTINGS)
-    yield llm
-    llm.shutdown()
-    torch.set_num_threads(threads)
+    with loaded_llm(folder, reasoning_parser="qwen3") as llm:
+        yield llm
 
 
 def text_of(llm: LLM, prompt: Any, params: SamplingParams) -> str:
@@ -70,15 +66,10 @@ def test_parameters_of_the_caller_stay_as_they_are(llm: LLM) -> None:
 
 
 def test_without_a_parser_the_first_token_is_bound(folder: Path) -> None:
-    threads = torch.get_num_threads()
-    llm = LLM(str(folder), **SETTINGS)
-    try:
+    with loaded_llm(folder) as llm:
         assert text_of(llm, OPEN, PARAMS) in ("yes", "no")
         with pytest.raises(InvalidRequestError, match="set --reasoning-parser"):
             text_of(llm, OPEN, LIMITED)
-    finally:
-        llm.shutdown()
-        torch.set_num_threads(threads)
 
 
 def test_the_asynchronous_entry_point_does_the_same(folder: Path) -> None:
@@ -112,21 +103,11 @@ def test_a_plug_in_brings_a_parser(folder: Path, tmp_path: Path) -> None:
         "from octavo.outputs.parsers.registry import register\n"
         'register(TaggedFormat("musing", start_tags=("<muse>",), end_tags=("</muse>",)))\n'
     )
-    threads = torch.get_num_threads()
-    llm = LLM(str(folder), reasoning_parser="musing", reasoning_parser_plugin=str(plugin), **SETTINGS)
-    try:
+    with loaded_llm(folder, reasoning_parser="musing", reasoning_parser_plugin=str(plugin)) as llm:
         assert text_of(llm, "Is it? <muse>", LIMITED).partition("</muse>")[2] in ("yes", "no")
-    finally:
-        llm.shutdown()
-        torch.set_num_threads(threads)
 
 
 def test_a_marker_of_ones_own_ends_the_reasoning(folder: Path) -> None:
-    threads = torch.get_num_threads()
     markers = {"reasoning_end_str": "Enough.</think>"}
-    llm = LLM(str(folder), reasoning_parser="qwen3", reasoning_config=markers, **SETTINGS)
-    try:
+    with loaded_llm(folder, reasoning_parser="qwen3", reasoning_config=markers) as llm:
         assert text_of(llm, OPEN, LIMITED).partition("Enough.</think>")[2] in ("yes", "no")
-    finally:
-        llm.shutdown()
-        torch.set_num_threads(threads)

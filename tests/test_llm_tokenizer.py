@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from running_llm import running
-from tiny_llama import EOS, SETTINGS, VOCAB_SIZE, write_model
+from running_llm import loaded_llm, running
+from tiny_llama import EOS, VOCAB_SIZE, write_model
 from transformers import AutoTokenizer
 
 from octavo import LLM, SamplingParams
@@ -23,11 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    threads = torch.get_num_threads()
-    llm = LLM(str(folder), **SETTINGS)
-    yield llm
-    llm.shutdown()
-    torch.set_num_threads(threads)
+    with loaded_llm(folder) as llm:
+        yield llm
 
 
 def test_it_does_what_transformers_does(llm: LLM, folder: Path) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import dataclasses
 import hashlib
 import uuid
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastapi import Request
 from msgspec import UNSET, UnsetType
+from starlette.types import Send
 
 from octavo import __version__
 from octavo.api.chat.formats import AnswerFormats
@@ -16,6 +18,7 @@ from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
 from octavo.api.middleware import REQUEST_ID, RequestId, clean_request_id
+from octavo.api.watched import DONE, error_event, send_events
 from octavo.config import ServerSettings
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.records.caller import CALLER
@@ -62,6 +65,18 @@ class Frontend:
         info = self.engine.info
         parts = (__version__, self.engine.model_name, info.max_model_len, info.vocab_size, info.device)
         return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
+
+    async def send_events(
+        self,
+        send: Send,
+        events: AsyncGenerator[bytes, None],
+        *,
+        done: bytes = DONE,
+        describe: Callable[[Exception], bytes] = error_event,
+    ) -> None:
+        """Send server-sent events as the server's settings say; see :func:`~octavo.api.watched.send_events`."""
+        interval = self.settings.sse_keep_alive_interval
+        await send_events(send, events, self.drain, done=done, describe=describe, keep_alive_interval=interval)
 
     def check_model(self, name: str | None) -> str:
         """The name to show in the answer.

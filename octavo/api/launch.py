@@ -22,9 +22,9 @@ import msgspec
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig, ServerSettings
 from octavo.engine.child import EngineChild
-from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.launch import START_FAILED
 from octavo.engine.supervisor import Supervisor
+from octavo.garbage import freeze_until_exit, garbage_collection_off
 from octavo.telemetry.logs import configure_logging, log_stats
 from octavo.telemetry.phases import process_age
 
@@ -89,8 +89,8 @@ async def serve_alone(settings: EngineConfig, server: ServerSettings, child: Eng
     loading = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     # The web framework is imported while the engine process imports and loads the model.
-    await asyncio.to_thread(__import__, "octavo.api.server")
-    gc.enable()
+    with garbage_collection_off():
+        await asyncio.to_thread(__import__, "octavo.api.server")
     return await serve_engine(engine, loading, server, None, time.time() - process_age())
 
 
@@ -160,7 +160,6 @@ def collect_garbage_rarely() -> None:
 async def _serve_with_children(settings: EngineConfig, server: ServerSettings, child: EngineChild | None) -> int:
     from octavo.api.server import bind_sockets
 
-    gc.enable()
     folder = tempfile.mkdtemp(prefix="octavo-")
     sockets = bind_sockets(server)
     addresses = [f"ipc://{folder}/api-{index}.sock" for index in range(server.api_server_count)]

@@ -21,5 +21,5 @@ def load_model(settings: Mapping[str, Any]) -> tuple[LLM, Sequence[int]]:
     """
     configure_logging(settings.get("log_level", "warning"))
     model = LLM(**settings)
-    token_ids = COMMON_TOKEN_IDS if settings.get("skip_tokenizer_init") else range(len(model.get_tokenizer()))
-    return model, token_ids
+    tokenizer = model.llm_engine.tokenizer
+    return model, COMMON_TOKEN_IDS if tokenizer is None else range(len(tokenizer))

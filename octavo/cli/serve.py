@@ -1,11 +1,11 @@
 """``octavo serve``: a model over HTTP."""
 
-import gc
 from collections.abc import Sequence
 
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
 from octavo.cli.parser import Parser
 from octavo.engine.child import EngineChild
+from octavo.garbage import garbage_collection_off
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -20,10 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     config, server = engine_config(values), server_settings(values)
     # The flags are right: the engine's process imports while this one imports the server.
     with EngineChild() as child:
-        gc.disable()  # until the server has been imported: see octavo.engine.process
-        try:
+        with garbage_collection_off():
             from octavo.api.launch import run_server
 
-            return run_server(config, server, child)
-        finally:
-            gc.enable()
+        return run_server(config, server, child)

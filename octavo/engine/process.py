@@ -6,7 +6,6 @@ it closes, this process ends.
 This module defines nothing that logs or is imported elsewhere, since its name is ``__main__`` at run time.
 """
 
-import gc
 import signal
 import sys
 
@@ -14,6 +13,7 @@ import msgspec
 
 from octavo.engine.launch import Launch
 from octavo.engine.parent import end_with_parent
+from octavo.garbage import garbage_collection_off
 from octavo.telemetry.logs import configure_logging
 
 
@@ -23,11 +23,8 @@ def main() -> int:
     # first. The supervisor ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # What imports create stays for good; searching it for garbage again and again takes 5 % of their time.
-    gc.disable()
-    from octavo.engine.server import EngineServer
-
-    gc.enable()
+    with garbage_collection_off():
+        from octavo.engine.server import EngineServer
     line = sys.stdin.buffer.readline()
     if not line:
         return 0  # it is not needed after all

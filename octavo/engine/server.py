@@ -14,10 +14,10 @@ from octavo.engine import messages
 from octavo.engine.constraints import refusal
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
-from octavo.engine.garbage import freeze_until_exit
 from octavo.engine.launch import START_FAILED, Launch
 from octavo.engine.state import AS_CONFIGURED
 from octavo.errors import OctavoError, RequestFailedError
+from octavo.garbage import freeze_until_exit
 from octavo.records import EngineRequest, StepOutputs
 from octavo.telemetry.phases import PhaseTimer, process_age
 

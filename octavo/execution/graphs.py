@@ -6,7 +6,6 @@ short time to first token). Larger steps run as single launches: they keep the d
 takes.
 """
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from octavo.garbage import garbage_collection_off
 from octavo.kernels import StepShape
 from octavo.telemetry.progress import start_bar
 
@@ -99,7 +99,8 @@ class StepGraphs:
         stream.wait_stream(torch.cuda.current_stream())
         pool = torch.cuda.graph_pool_handle()
         bar = start_bar(len(shapes), "Capturing graphs", "step sizes", is_wanted=show_progress)
-        with bar, torch.cuda.stream(stream), _no_garbage_collection():
+        # A collection in the middle of a capture could free device memory there.
+        with bar, torch.cuda.stream(stream), garbage_collection_off():
             for shape in shapes:
                 captured = _capture_one(shape, pool, forward, sample)
                 (self._mixed if shape.has_chunks else self._decodes).append(captured)
@@ -142,15 +143,3 @@ def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
         yield
     finally:
         graph.capture_end()
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection in the middle of a capture could free device memory there."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

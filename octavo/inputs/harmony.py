@@ -1,7 +1,8 @@
 """Conversations in the form that gpt-oss's chat template takes.
 
-It knows thoughts as ``thinking``, one call a message with its result right behind it, no preamble before a call, and
-instructions in the first message only. What else a conversation holds it leaves out without a word, or refuses.
+It knows reasoning as ``thinking``, one tool call per message with its result right behind it, no preamble before a
+call, and instructions in the first message only. What else a conversation holds it leaves out without a word, or
+refuses.
 """
 
 import re
@@ -87,8 +88,9 @@ def _assistant_messages(message: Mapping[str, Any]) -> list[Message]:
 class Preambles:
     """What the model told the user before its calls, kept on the channel ``commentary``.
 
-    The template would write it as a thought, and leave it out with the thoughts of earlier turns. So each is set aside,
-    the name of its call is marked, and where the mark shows up in the text, the preamble is put in front of the call.
+    The template would write it as reasoning, and leave it out with the reasoning of earlier turns. So each is set
+    aside, the name of its call is marked, and where the mark shows up in the text, the preamble is put in front of the
+    call.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from octavo.api.chat.turn import Turn, Update
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_answer import json_answer
 from octavo.api.json_body import apart_if_large, json_route
-from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
+from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutputKind, SamplingParams
 
@@ -51,14 +51,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             if body.stream:
                 describe = partial(error_event, scope=request.scope)
-                await send_events(
-                    send,
-                    answer.events(send),
-                    frontend.drain,
-                    done=b"",
-                    describe=describe,
-                    keep_alive_interval=frontend.settings.sse_keep_alive_interval,
-                )
+                await frontend.send_events(send, answer.events(send), done=b"", describe=describe)
             else:
                 await send_json(send, await answer.whole())
 

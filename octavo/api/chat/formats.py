@@ -56,11 +56,13 @@ class AnswerFormats:
         Raises:
             ConfigError: there is no parser of that name.
         """
-        tools = settings.tool_call_parser
-        if tools == AUTO:
-            tools = detect_parsers(tokenizer)[1] or ("" if takes_tools else TAUGHT_FORMAT)
-        reasoning = choose_reasoning(model.reasoning_parser, tokenizer)
-        return cls(reasoning, tools or None, ReasoningMarkers.of(model))
+        reasoning, tools = model.reasoning_parser, settings.tool_call_parser
+        if AUTO in (reasoning, tools):
+            detected = detect_parsers(tokenizer)
+            reasoning = (detected[0] or "") if reasoning == AUTO else reasoning
+            if tools == AUTO:
+                tools = detected[1] or ("" if takes_tools else TAUGHT_FORMAT)
+        return cls(choose_reasoning(reasoning, tokenizer), tools or None, ReasoningMarkers.of(model))
 
     def parser(
         self, prompt_end: PromptEnd, *, tools: Sequence[Tool] = (), forced: ToolParser | None = None

@@ -34,7 +34,7 @@ from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
 from octavo.api.pieces import ListWriter
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
-from octavo.api.watched import WatchedResponse, direct_writer, send_events, send_json
+from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import CompletionOutput, RequestOutput
@@ -55,12 +55,7 @@ def chat_router(frontend: Frontend) -> APIRouter:
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(
-                    send,
-                    answer.events(turn, send),
-                    frontend.drain,
-                    keep_alive_interval=frontend.settings.sse_keep_alive_interval,
-                )
+                await frontend.send_events(send, answer.events(turn, send))
             else:
                 await send_json(send, await answer.whole(turn))
 

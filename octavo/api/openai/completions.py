@@ -31,7 +31,7 @@ from octavo.api.openai.sampling import (
 )
 from octavo.api.pieces import ListWriter
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
-from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_events, send_json
+from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_json
 from octavo.inputs.embeds import decode_embeds
 from octavo.inputs.reasoning import PROMPT_END_CHARACTERS
 from octavo.outputs.parsers.base import PromptEnd
@@ -65,12 +65,7 @@ def completions_router(frontend: Frontend) -> APIRouter:
 
         async def work(send: Send) -> None:
             if body.stream:
-                await send_events(
-                    send,
-                    answer.events(prompts, send),
-                    frontend.drain,
-                    keep_alive_interval=frontend.settings.sse_keep_alive_interval,
-                )
+                await frontend.send_events(send, answer.events(prompts, send))
             else:
                 await send_json(send, await answer.whole(await last_items(answer.outputs(prompts))))
 

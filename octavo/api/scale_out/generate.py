@@ -32,7 +32,7 @@ from octavo.api.scale_out.protocol import (
     refuse_unsupported_transfers,
 )
 from octavo.api.usage import UsageCounter
-from octavo.api.watched import WatchedResponse, last_items, send_events, send_json
+from octavo.api.watched import WatchedResponse, last_items, send_json
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     CompletionOutput,
@@ -70,12 +70,7 @@ def generate_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             with running.entered(_owner(request), name, answer.engine_id):
                 if body.stream:
-                    await send_events(
-                        send,
-                        answer.events(source),
-                        frontend.drain,
-                        keep_alive_interval=frontend.settings.sse_keep_alive_interval,
-                    )
+                    await frontend.send_events(send, answer.events(source))
                 else:
                     await send_json(send, await answer.whole((await last_items([source]))[0]))
 
