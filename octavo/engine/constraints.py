@@ -17,6 +17,8 @@ from octavo.sampling.grammar.compiler import GrammarCompiler
 from octavo.sampling.grammar.constraint import Constraint
 from octavo.sampling.grammar.thought import ThoughtLimit
 from octavo.sampling.grammar.trial import VocabularySource
+from octavo.sampling.repetition import RepetitionDetector
+from octavo.sampling.rules import TokenRule
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +31,10 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A request whose grammar is compiled: the request for the scheduler, and its constraint."""
+    """A request whose grammar is compiled: the request for the scheduler, and the rules for its tokens."""
 
     request: EngineRequest
-    constraint: Constraint
+    rules: list[TokenRule]
 
 
 class Constraints:
@@ -134,14 +136,22 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
         params.structured_outputs.openers,
     )
     # The constraint decides when the text may end and takes min_tokens into account itself.
-    params = msgspec.structs.replace(params, min_tokens=0)
-    return Bound(msgspec.structs.replace(request, params=params), constraint)
+    request = msgspec.structs.replace(request, params=msgspec.structs.replace(params, min_tokens=0))
+    return Bound(request, [constraint, *_repetition_rules(request)])
 
 
-def thought_constraint(request: EngineRequest) -> Constraint | None:
-    """The constraint of a request without a grammar: a limit on its reasoning, or None."""
+def rules_without_grammar(request: EngineRequest) -> list[TokenRule]:
+    """The rules of a request that needs no grammar: a limit on its reasoning, an end of repetitions."""
     limit = _thought_limit(request)
-    return None if limit is None else Constraint(None, earlier=request.output_token_ids, limit=limit)
+    rules = [] if limit is None else [Constraint(None, earlier=request.output_token_ids, limit=limit)]
+    return [*rules, *_repetition_rules(request)]
+
+
+def _repetition_rules(request: EngineRequest) -> list[TokenRule]:
+    wanted, params = request.params.repetition_detection, request.params
+    if wanted is None or not wanted.is_on:
+        return []
+    return [RepetitionDetector(wanted, request.output_token_ids, params.min_tokens)]
 
 
 def _thought_limit(request: EngineRequest) -> ThoughtLimit | None:

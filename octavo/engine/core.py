@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from octavo.config import EngineConfig
-from octavo.engine.constraints import Constraints, refusal, thought_constraint
+from octavo.engine.constraints import Constraints, refusal, rules_without_grammar
 from octavo.engine.state import AS_CONFIGURED, EngineState, UpdatedWeights
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedModelError, WeightsError
 from octavo.execution.executor import Executor, InProcessExecutor
@@ -20,6 +20,7 @@ from octavo.hub import find_model
 from octavo.planning import adapt_settings, fit_cache, make_plan, resize_cache
 from octavo.platforms import select_platform
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, Step, StepOutputs
+from octavo.sampling.token_masks import fill_masks
 from octavo.scheduling import Scheduler
 from octavo.telemetry.phases import PhaseTimer
 
@@ -118,7 +119,7 @@ class EngineCore:
         if request.params.structured_outputs is not None:
             self._constraints.begin(request)
         else:
-            self.scheduler.add(request, thought_constraint(request))
+            self.scheduler.add(request, rules_without_grammar(request))
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests at once; unknown ids are ignored."""
@@ -157,7 +158,8 @@ class EngineCore:
             # The step's forward pass runs, and all tokens that its masks depend on are known.
             step, held = self._held
             self._held = None
-            self._pending.append(held.draw(self.scheduler.masks(step, self._mask_width)))
+            rules = self.scheduler.binding_rules(step)
+            self._pending.append(held.draw(fill_masks(rules, self._mask_width)))
         outputs.others += refusals
         if self._constraints and not outputs and self.is_quiet and not self._can_run:
             self._constraints.wait(_GRAMMAR_POLL_SECONDS)
@@ -177,7 +179,7 @@ class EngineCore:
         ready, failed = self._constraints.take_ready()
         for bound in ready:
             try:
-                self.scheduler.add(bound.request, bound.constraint)
+                self.scheduler.add(bound.request, bound.rules)
             except InvalidRequestError as error:
                 failed.append(refusal(bound.request.request_id, error))
         return failed

@@ -57,7 +57,7 @@ class SampledStep:
         if self.samples is not None:
             token_ids[self.rows] = self.samples.token_ids.numpy()
             for index, sampled in self.samples.read_logprobs().items():
-                logprobs[int(self.rows[index])] = RowLogprobs(sampled=sampled)
+                logprobs[int(self.rows[index])] = RowLogprobs([sampled])
         for row, found in self.prompt_logprobs:
             logprobs.setdefault(row, RowLogprobs()).prompt.extend(found.read())
         return StepResult(token_ids, logprobs)

@@ -75,7 +75,7 @@ class Step:
         freed_slots: slots freed since the last step.
         block_updates: additions to block tables.
         blocks_to_wipe: blocks to zero before anything else, since they may contain NaN.
-        masked_rows: ``[M]`` int64, rows with a constraint on the next token. No token of the step is drawn before their
+        masked_rows: ``[M]`` int64, rows with a rule that may forbid tokens. No token of the step is drawn before their
             masks arrive, which need the tokens of all earlier steps; None in most steps.
         num_decodes: number of rows with one token.
         num_tokens: ``T``.
@@ -113,11 +113,11 @@ class RowLogprobs:
     """Log-probabilities of one row in one step.
 
     Attributes:
-        sampled: of the new token, if requested.
+        sampled: of each new token, if requested.
         prompt: of the prompt positions in this chunk, in order.
     """
 
-    sampled: TokenLogprobs | None = None
+    sampled: list[TokenLogprobs] = field(default_factory=list)
     prompt: list[TokenLogprobs] = field(default_factory=list)
 
 

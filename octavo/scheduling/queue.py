@@ -2,9 +2,8 @@
 
 import heapq
 
-from octavo.scheduling.request import Request, Status
+from octavo.scheduling.request import Rank, Request, Status
 
-Rank = tuple[int, int]
 Place = tuple[int, float, int]
 
 _GENERATED_WEIGHT = 2.0
@@ -22,14 +21,10 @@ class WaitingQueue:
     pause starts level with the others, so nobody saves up turns (start-time fair queueing; with tokens as cost: Sheng
     et al., arXiv:2401.00588). Requests of one client are ordered by rank. Aborted requests stay in their line and are
     skipped when they reach its head. Fairness is decided here because all frontends share this queue, and because it
-    knows tokens. If requests name no clients, there is one line.
-
-    Args:
-        by_priority: order by priority first (lower runs first), then by turn and arrival.
+    knows tokens. If requests name no clients, there is one line. Priority comes before turn and arrival.
     """
 
-    def __init__(self, *, by_priority: bool) -> None:
-        self._by_priority = by_priority
+    def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
         # A heap of places. Every line has at least one entry at or before its true place; stale entries may remain.
         self._places: list[tuple[Place, str]] = []
@@ -41,10 +36,6 @@ class WaitingQueue:
     def __len__(self) -> int:
         return self._num_waiting
 
-    def rank(self, request: Request) -> Rank:
-        """Sort key within a line; a preempted request keeps its order of arrival."""
-        return (request.source.priority if self._by_priority else 0, request.order)
-
     def push(self, request: Request) -> None:
         """Add a request with the status ``WAITING``."""
         client = request.source.client
@@ -52,7 +43,7 @@ class WaitingQueue:
         if line is None:
             line = self._lines[client] = []
             self._served[client] = max(self._served.get(client, 0.0), self._now_served)
-        heapq.heappush(line, (self.rank(request), request))
+        heapq.heappush(line, (request.rank, request))
         self._num_waiting += 1
         if line[0][1] is request:
             self._enter_place(client, request)
@@ -110,7 +101,7 @@ class WaitingQueue:
         return line[0][1]
 
     def _place(self, client: str, head: Request) -> Place:
-        priority, order = self.rank(head)
+        priority, order = head.rank
         return (priority, self._served[client], order)
 
     def _enter_place(self, client: str, head: Request) -> None:

@@ -5,6 +5,7 @@ this would be thousands of Python operations per step; as arrays it is a dozen. 
 need it: a block is full, or a token may be the last.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,10 +73,10 @@ class Rows:
         expected_len: ``[S]``, expected number of tokens at which the request ends.
         blocks_last: ``[S]``, next block boundary: up to this many computed tokens the block table does not change.
         last_token: ``[S]``, when the last token arrived, in seconds since the epoch.
-        needs_care: ``[S]``, whether the host must check each new token: it is the first, has log-probabilities, or
-            advances a constraint or a repetition detector.
-        is_bound: ``[S]``, whether the request has a constraint on its tokens.
-        num_bound: number of requests with a constraint.
+        needs_check: ``[S]``, whether the host must look at each new token: it is the first, has log-probabilities, or
+            advances a rule.
+        is_bound: ``[S]``, whether a rule of the request may forbid tokens.
+        num_bound: number of such requests.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
@@ -91,7 +92,7 @@ class Rows:
         self.expected_len = np.zeros(num_slots, np.int32)
         self.blocks_last = np.zeros(num_slots, np.int32)
         self.last_token = np.zeros(num_slots, np.float64)
-        self.needs_care = np.zeros(num_slots, np.bool_)
+        self.needs_check = np.zeros(num_slots, np.bool_)
         self.is_bound = np.zeros(num_slots, np.bool_)
         self.num_bound = 0
         self._max_len = np.zeros(num_slots, np.int32)
@@ -115,7 +116,7 @@ class Rows:
 
     def enter(self, request: Request, num_computed: int) -> int:
         """Assign a slot to a request with ``num_computed`` tokens in the cache already; returns the slot."""
-        slot = self._free_slots.pop()
+        slot, completion = self._free_slots.pop(), request.completion
         num_known = len(request.token_ids)
         self._num_tenures += 1
         self.tenures[slot] = self._num_tenures
@@ -123,15 +124,15 @@ class Rows:
         self.token_ids[slot, :num_known] = request.token_ids
         self.num_known[slot] = self.num_tokens[slot] = num_known
         self.num_computed[slot] = num_computed
-        self.max_computed[slot] = max(request.max_len - 1, num_known)
+        self.max_computed[slot] = max(completion.max_len - 1, num_known)
         self.expected_len[slot] = request.expected_len
         self.blocks_last[slot] = 0
-        self.last_token[slot] = request.times.last_token
-        self.needs_care[slot] = True
-        self.is_bound[slot] = request.constraint is not None
-        self.num_bound += request.constraint is not None
-        self._max_len[slot], self._min_len[slot] = request.max_len, request.min_len
-        self._set_stop_ids(slot, request)
+        self.last_token[slot] = completion.times.last_token
+        self.needs_check[slot] = True
+        self.is_bound[slot] = completion.is_bound
+        self.num_bound += completion.is_bound
+        self._max_len[slot], self._min_len[slot] = completion.max_len, completion.min_len
+        self._set_stop_ids(slot, completion.stop_token_ids)
         self.order = np.append(self.order, slot)
         request.cache.slot = slot
         return slot
@@ -140,7 +141,7 @@ class Rows:
         """Copy a request's state back from its slot and free the slot; returns the slot."""
         slot = request.slot
         request.token_ids = self.token_ids[slot, : self.num_known[slot]].copy()
-        request.times.last_token = float(self.last_token[slot])
+        request.completion.times.last_token = float(self.last_token[slot])
         request.cache.slot = -1
         self.tenures[slot] = 0
         self.num_bound -= int(self.is_bound[slot])
@@ -178,18 +179,15 @@ class Rows:
         for column in self._stop_ids[: self._num_stop_columns]:
             may_stop |= token_ids == column[slots]
         may_stop &= num_known >= self._min_len[slots]
-        return may_stop | (num_known >= self._max_len[slots]) | self.needs_care[slots] | (token_ids == NAN_TOKEN)
+        return may_stop | (num_known >= self._max_len[slots]) | self.needs_check[slots] | (token_ids == NAN_TOKEN)
 
-    def note_first_token(self, request: Request) -> None:
-        """Stop checking each token of the request, unless its parameters or its number of stop tokens require it."""
-        has_many_stops = len(request.stop_token_ids | request.eos_token_ids) > MAX_STOP_IDS
-        has_more = request.source.params.logprobs is not None or request.constraint is not None
-        has_more |= request.repetition is not None
-        self.needs_care[request.slot] = has_many_stops or has_more
+    def note_output(self, request: Request) -> None:
+        """Stop checking each token of the request, unless its completion or its number of stop tokens requires it."""
+        completion = request.completion
+        self.needs_check[request.slot] = completion.needs_check or len(completion.stop_token_ids) > MAX_STOP_IDS
 
-    def _set_stop_ids(self, slot: int, request: Request) -> None:
-        stop_ids = [stop_id for stop_id in request.stop_token_ids | request.eos_token_ids if 0 <= stop_id <= UNLIMITED]
-        del stop_ids[MAX_STOP_IDS:]
+    def _set_stop_ids(self, slot: int, token_ids: Collection[int]) -> None:
+        stop_ids = [stop_id for stop_id in token_ids if 0 <= stop_id <= UNLIMITED][:MAX_STOP_IDS]
         self._num_stop_columns = max(self._num_stop_columns, len(stop_ids))
         self._stop_ids[:, slot] = _NO_TOKEN
         self._stop_ids[: len(stop_ids), slot] = stop_ids

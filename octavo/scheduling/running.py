@@ -5,7 +5,6 @@ import numpy as np
 from octavo.cache import CacheManager
 from octavo.records import BlockUpdate, NewRow, Plan
 from octavo.scheduling.batch import Changes
-from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request
 from octavo.scheduling.rows import Counts, Part, Rows, Slots
 
@@ -19,13 +18,11 @@ class Running:
         wipes_blocks: whether blocks are zeroed before reuse.
     """
 
-    def __init__(self, plan: Plan, cache: CacheManager, waiting: WaitingQueue) -> None:
+    def __init__(self, plan: Plan, cache: CacheManager) -> None:
         self.rows = Rows(plan.max_num_seqs, plan.max_model_len)
         self.changes = Changes()
         self.wipes_blocks = False
         self._cache = cache
-        self._waiting = waiting
-        self._by_priority = plan.scheduling_policy == "priority"
 
     def take_changes(self) -> Changes:
         """The changes since the last call."""
@@ -144,17 +141,13 @@ class Running:
         Since the first in order is never preempted, at least one request runs to its end, so none starves.
         """
         running = self.rows.running()
-        first = min(running, key=self._waiting.rank)
+        first = min(running, key=lambda request: request.rank)
         others = [request for request in running if request is not first]
         if not others:
             return None
         return min(
             others,
-            key=lambda request: (
-                -request.source.priority if self._by_priority else 0,
-                self._cache.num_blocks_lost(request.cache),
-                -request.order,
-            ),
+            key=lambda request: (-request.rank[0], self._cache.num_blocks_lost(request.cache), -request.rank[1]),
         )
 
     def _preempt(self, victim: Request) -> None:
@@ -183,9 +176,9 @@ def _new_row(request: Request) -> NewRow:
         prompt_len=request.num_prompt,
         params=source.params,
         seed=source.seed,
-        stop_token_ids=sorted(request.stop_token_ids | request.eos_token_ids),
+        stop_token_ids=sorted(request.completion.stop_token_ids),
         bad_words_token_ids=source.bad_words_token_ids,
-        prompt_logprobs_from=request.num_logprobs_done,
+        prompt_logprobs_from=request.completion.num_logprobs_done,
         pooling=source.pooling,
         prompt_embeds=source.prompt_embeds,
     )

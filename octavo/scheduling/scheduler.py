@@ -5,14 +5,15 @@ There is no prefill phase and no decode phase. Every request has tokens, some of
 catch up, running ones first, within the budget. When blocks run out, the request that loses least is preempted: its
 blocks are freed, and it is computed again later.
 
-Read on: :mod:`~octavo.scheduling.rows` holds the state that changes with every token; :mod:`~octavo.scheduling.running`
-schedules running requests and preempts; :mod:`~octavo.scheduling.admission` admits waiting ones.
+Read on: :mod:`~octavo.scheduling.lifecycle` moves requests between waiting, running and finished;
+:mod:`~octavo.scheduling.rows` holds the state that changes with every token; :mod:`~octavo.scheduling.running`
+schedules running requests and preempts; :mod:`~octavo.scheduling.completion` turns results into outputs.
 """
 
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import compress
 
 import numpy as np
@@ -26,26 +27,17 @@ from octavo.records import (
     EngineRequest,
     EngineStats,
     Plan,
-    RowLogprobs,
     Step,
     StepOutputs,
     StepResult,
 )
-from octavo.sampling.grammar.constraint import Constraint
-from octavo.sampling.grammar.fill import fill_masks
-from octavo.scheduling.admission import Admission
+from octavo.sampling.rules import TokenRule
 from octavo.scheduling.batch import Batch
+from octavo.scheduling.completion import NAN_ERROR, RowResult
+from octavo.scheduling.lifecycle import Lifecycle
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, Status
 from octavo.scheduling.rows import Mask, Part
-from octavo.scheduling.running import Running
-
-NAN_ERROR = "The model's output was not a number; the request was ended, others go on."
-NO_TOKEN_ERROR = (
-    "No token is left that all of the request's limits allow (its grammar, allowed_token_ids, bad_words), "
-    "or the model's output was not a number; the request was ended, others go on."
-)
-BROKEN_GRAMMAR_ERROR = "The text left its grammar; the request was ended, others go on."
 
 
 class Scheduler:
@@ -53,32 +45,36 @@ class Scheduler:
 
     :meth:`schedule` may be called again before the results of earlier steps arrive (up to the plan's
     ``num_steps_ahead``); :meth:`update` takes results in the order of their steps.
-
-    Attributes:
-        requests: all unfinished requests, by id.
-        waiting: those that wait.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         max_chunk = min(plan.token_budget, plan.max_model_len)
         self.cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, max_chunk)
-        self.requests: dict[str, Request] = {}
-        self.waiting = WaitingQueue(by_priority=plan.scheduling_policy == "priority")
         self.stats = EngineStats(num_blocks=plan.num_blocks - 1, step_sizes=[0] * (len(STEP_SIZES) + 1))
-        self._running = Running(plan, self.cache, self.waiting)
+        self._lifecycle = Lifecycle(plan, self.cache, self.stats)
+        self._running = self._lifecycle.running
         self._rows = self._running.rows
-        self._admission = Admission(plan, self.cache, self._running, self.waiting, self.requests, self.stats)
         self._under_way: deque[Batch] = deque()
         self._last_batch: Batch | None = None
 
-    def add(self, source: EngineRequest, constraint: Constraint | None = None) -> None:
-        """Queue a request, with the constraint on its tokens if there is one.
+    @property
+    def requests(self) -> dict[str, Request]:
+        """All unfinished requests, by id."""
+        return self._lifecycle.requests
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        """Requests that wait."""
+        return self._lifecycle.waiting
+
+    def add(self, source: EngineRequest, rules: Sequence[TokenRule] = ()) -> None:
+        """Queue a request, with the rules for its tokens.
 
         Raises:
             InvalidRequestError: its id is in use, its prompt leaves no room for a token, or it can never fit the cache.
         """
-        self.requests[source.request_id] = self._admission.receive(source, constraint)
+        self._lifecycle.add(source, rules)
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests; unknown ids are ignored.
@@ -90,20 +86,22 @@ class Scheduler:
         found = [self.requests[request_id] for request_id in unique if request_id in self.requests]
         for request in found:
             self._finish(request)
-        return [EngineOutput(request.request_id, finish_reason="abort", times=request.times) for request in found]
+        return [
+            EngineOutput(request.request_id, finish_reason="abort", times=request.completion.times) for request in found
+        ]
 
     def close(self) -> None:
         """Hold back requests that arrive from now on, until :meth:`open`."""
-        self._admission.close()
+        self._lifecycle.close()
 
     def open(self) -> None:
         """Admit all requests again."""
-        self._admission.open()
+        self._lifecycle.open()
 
     @property
     def is_done_before_close(self) -> bool:
         """Whether all requests that arrived before :meth:`close` have ended."""
-        return all(self._admission.is_late(request) for request in self.requests.values())
+        return self._lifecycle.is_done_before_close
 
     def preempt_all(self, *, device_is_new: bool) -> None:
         """Preempt all running requests and clear the prefix cache; no step may be in flight.
@@ -112,9 +110,7 @@ class Scheduler:
             device_is_new: the runner was replaced and has no state of the requests.
         """
         assert not self._under_way, "results of steps would find no request"
-        for request in self.running:
-            self._running.leave(request)
-            self._wait_again(request)
+        self._lifecycle.preempt_all()
         self._last_batch = None
         self._running.changes.block_updates.clear()
         if device_is_new:
@@ -151,31 +147,25 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Make the next step; None if nothing can run before results arrive."""
         budget = self.plan.token_budget
-        part, preempted = self._running.go_on(budget)
+        part, preempted = self._lifecycle.go_on(budget)
         for request in preempted:
-            self._wait_again(request)
+            request.num_steps_under_way = sum(request in batch.requests for batch in self._under_way)
         if len(self.waiting) and not preempted:
-            admitted = self._admission.admit(budget - int(part.num_new.sum()))
+            admitted = self._lifecycle.admit(budget - int(part.num_new.sum()))
             part = Part.joined([part, *admitted])
         return self._make_step(part) if len(part.slots) else None
 
-    def masks(self, step: Step, width: int) -> NDArray[np.int32]:
-        """Masks of allowed tokens for ``masked_rows`` of the newest step; the results of all others must have arrived.
+    def binding_rules(self, step: Step) -> list[list[TokenRule]]:
+        """Per row of ``masked_rows`` of the newest step, the rules that may forbid its next token.
 
-        Returns:
-            ``[M, width]``, one bit per token, lowest bit first.
+        The results of all other steps must have arrived.
         """
         assert step.masked_rows is not None and len(self._under_way) == 1, "tokens that masks follow from are missing"
-        masks = np.full((len(step.masked_rows), width), -1, np.int32)
         requests = self._under_way[-1].requests
-        constraints, bound = [], []
-        for mask, row in zip(masks, step.masked_rows.tolist(), strict=True):
-            request = requests[row]
-            if request.status is not Status.FINISHED and request.constraint is not None:
-                constraints.append(request.constraint)
-                bound.append(mask)
-        fill_masks(constraints, bound)
-        return masks
+        return [
+            [] if request.status is Status.FINISHED else [rule for rule in request.completion.rules if rule.is_binding]
+            for request in (requests[row] for row in step.masked_rows.tolist())
+        ]
 
     def update(self, result: StepResult) -> StepOutputs:
         """Process the results of the oldest step in flight."""
@@ -185,7 +175,7 @@ class Scheduler:
         # first NaN, every block is zeroed before reuse, at no cost to engines that never see one. A NaN row does not
         # count if the request's own parameters may have masked all tokens.
         for row in ((token_ids == NAN_TOKEN) & batch.samples).nonzero()[0].tolist():
-            self._running.wipes_blocks |= not batch.requests[row].may_run_dry
+            self._running.wipes_blocks |= not batch.requests[row].completion.may_run_dry
         self._take_prompt_logprobs(batch, result)
         is_here = self._rows.tenures[batch.slots] == batch.tenures
         outputs = self._take_tokens(batch, token_ids, is_here & batch.samples, result)
@@ -226,14 +216,6 @@ class Scheduler:
         num_tokens = step.num_tokens + int(np.count_nonzero(step.samples[step.num_decodes :]))
         self.stats.num_step_tokens += num_tokens
         self.stats.step_sizes[bisect_left(STEP_SIZES, num_tokens)] += 1
-
-    def _wait_again(self, request: Request) -> None:
-        """Put a preempted request back into the queue."""
-        request.status = Status.WAITING
-        request.num_steps_under_way = sum(request in batch.requests for batch in self._under_way)
-        request.times.num_preemptions += 1
-        self.stats.num_preemptions += 1
-        self.waiting.push(request)
 
     def _take_tokens(
         self, batch: Batch, token_ids: NDArray[np.int32], is_taken: Mask, result: StepResult
@@ -278,82 +260,38 @@ class Scheduler:
     def _take_result(
         self, request: Request, token_id: int, num_tokens: int, result: StepResult, row: int, now: float
     ) -> EngineOutput:
-        if request.source.pooling is None or token_id == NAN_TOKEN:
-            return self._take_token(request, token_id, num_tokens, result.logprobs.get(row), now)
-        self.stats.prompt_tokens += request.num_prompt
-        self.stats.cached_prompt_tokens += request.num_cached
-        self._finish(request)
-        return EngineOutput(
-            request.request_id,
-            finish_reason="stop",
-            num_cached_tokens=request.num_cached,
-            times=request.times,
-            pooled=result.pooled[row],
-        )
-
-    def _take_token(
-        self, request: Request, token_id: int, num_tokens: int, logprobs: RowLogprobs | None, now: float
-    ) -> EngineOutput:
-        """The output for a token that may be the first or the last, or has log-probabilities."""
-        if token_id == NAN_TOKEN:
-            self.stats.num_corrupted += not request.may_run_dry
-            return self._fail(request, NO_TOKEN_ERROR if request.may_run_dry else NAN_ERROR)
-        constraint = request.constraint
-        if constraint is not None and (constraint.error is not None or not constraint.accept(token_id)):
-            return self._fail(request, constraint.error or BROKEN_GRAMMAR_ERROR)
-        self.stats.generation_tokens += 1
-        times = request.times
-        times.last_token = now
-        is_first = times.first_token == 0.0
-        reason, stop_reason = request.finish_reason_after(token_id, num_tokens)
-        if reason is None and request.constraint is not None and request.constraint.is_finished:
-            reason = "stop"
-        if request.repetition is not None and request.repetition.push(token_id) and num_tokens >= request.min_len:
-            reason = reason or "repetition"
-        output = EngineOutput(request.request_id, [token_id], finish_reason=reason, stop_reason=stop_reason)
-        if logprobs is not None and logprobs.sampled is not None:
-            output.logprobs = [logprobs.sampled]
-        if is_first:
-            times.first_token = now
-            output.num_cached_tokens = request.num_cached
-            self.stats.prompt_tokens += request.num_prompt
-            self.stats.cached_prompt_tokens += request.num_cached
-        if is_first or reason is not None:
-            output.times = times
-        if request.prompt_logprobs:
-            output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, []
-        if reason is not None:
+        """The output for a row whose tokens may be the first or the last, have log-probabilities, or advance rules."""
+        found = RowResult([token_id], num_tokens, result.logprobs.get(row), result.pooled.get(row))
+        output = request.completion.take(found, now)
+        self._count_output(request, output)
+        if output.error is not None:
+            # Blocks whose content may be invalid leave the prefix cache.
+            self.cache.distrust(request.cache)
+            self._finish(request, is_trusted=False)
+        elif output.finish_reason is not None:
             self._finish(request)
         elif request.status is Status.RUNNING:
-            self._rows.note_first_token(request)
+            self._rows.note_output(request)
         return output
+
+    def _count_output(self, request: Request, output: EngineOutput) -> None:
+        self.stats.generation_tokens += len(output.new_token_ids)
+        if output.num_cached_tokens is not None:
+            self.stats.prompt_tokens += request.num_prompt
+            self.stats.cached_prompt_tokens += output.num_cached_tokens
+        if output.error == NAN_ERROR:
+            self.stats.num_corrupted += 1
 
     def _take_prompt_logprobs(self, batch: Batch, result: StepResult) -> None:
         for row, logprobs in result.logprobs.items():
             request = batch.requests[row]
             if request.status is not Status.FINISHED:
-                request.prompt_logprobs += logprobs.prompt
-                request.num_logprobs_done += len(logprobs.prompt)
-
-    def _fail(self, request: Request, error: str) -> EngineOutput:
-        """End one request with an error; its blocks are removed from the prefix cache."""
-        self.cache.distrust(request.cache)
-        self._finish(request, is_trusted=False)
-        return EngineOutput(request.request_id, finish_reason="error", error=error, times=request.times)
+                request.completion.note_prompt_logprobs(logprobs.prompt)
 
     def _finish(self, request: Request, *, is_trusted: bool = True) -> None:
-        was_waiting = request.status is Status.WAITING
-        if request.status is Status.RUNNING:
-            self._running.leave(request, is_trusted=is_trusted)
-        request.status = Status.FINISHED
-        # The rows have changed; and an idle engine must not keep a reference to the request and its inputs.
+        # The rows change; and an idle engine must not keep a reference to the request and its inputs.
         self._last_batch = None
-        if was_waiting:
-            self.waiting.discard(request)
-        elif is_trusted:
-            self._admission.note_end(request)
-        self.waiting.charge(request.source.client, 0, len(request.token_ids) - request.num_prompt)
-        del self.requests[request.request_id]
+        self._lifecycle.finish(request, is_trusted=is_trusted)
 
     def _refresh_stats(self) -> None:
         stats = self.stats

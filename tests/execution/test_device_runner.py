@@ -128,7 +128,7 @@ def test_masks_bind_their_own_requests(settings: dict[str, Any]) -> None:
     bound = {request.request_id for request in requests[1:4]}
 
     def run(engine: TinyEngine) -> dict[str, list[int]]:
-        found = engine.run(requests, {request_id: Constraint(Alternating()) for request_id in bound})
+        found = engine.run(requests, {request_id: [Constraint(Alternating())] for request_id in bound})
         return {request_id: tokens(outputs) for request_id, outputs in found.items()}
 
     free = {request_id: tokens(outputs) for request_id, outputs in TinyEngine(config, model).run(requests).items()}

@@ -1,7 +1,7 @@
 """Scheduler and runner over a tiny model with random weights."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,8 @@ from octavo.models.base import CausalLM
 from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
 from octavo.records import EngineOutput, EngineRequest, Plan, Step, StepResult
-from octavo.sampling.grammar.constraint import Constraint
+from octavo.sampling.rules import TokenRule
+from octavo.sampling.token_masks import fill_masks
 from octavo.scheduling import Scheduler
 
 VOCAB = 64
@@ -89,12 +90,12 @@ class TinyEngine:
         self.scheduler = Scheduler(self.plan)
 
     def run(
-        self, requests: list[EngineRequest], constraints: Mapping[str, Constraint] | None = None
+        self, requests: list[EngineRequest], rules: Mapping[str, Sequence[TokenRule]] | None = None
     ) -> dict[str, list[EngineOutput]]:
-        """All outputs by request, in order; some requests may be bound."""
+        """All outputs by request, in order; some requests may have rules."""
         outputs: dict[str, list[EngineOutput]] = {request.request_id: [] for request in requests}
         for request in requests:
-            self.scheduler.add(request, (constraints or {}).get(request.request_id))
+            self.scheduler.add(request, (rules or {}).get(request.request_id, ()))
         results: deque[StepResult] = deque()
         while self.scheduler.has_unfinished or results:
             held: tuple[Step, HeldStep] | None = None
@@ -112,7 +113,7 @@ class TinyEngine:
                     outputs[output.request_id].append(output)
             if held is not None:
                 step, started = held
-                results.append(started.draw(self.scheduler.masks(step, VOCAB // 32)).result())
+                results.append(started.draw(fill_masks(self.scheduler.binding_rules(step), VOCAB // 32)).result())
         assert self.scheduler.cache.pool.num_free == self.plan.num_blocks - 1
         return outputs
 

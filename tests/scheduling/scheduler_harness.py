@@ -43,7 +43,7 @@ class Harness:
         self.plan = plan
         self.scheduler = Scheduler(plan)
         if is_hasty:
-            self.scheduler._admission._outlook = HastyOutlook()
+            self.scheduler._lifecycle._admission._outlook = HastyOutlook()
         self.device = SimulatedDevice(plan, self._owner_of, self._tenant_of, self._sample)
         self.random = random.Random(seed)
         self.nan_share, self.end_share = nan_share, end_share
@@ -162,7 +162,7 @@ class Harness:
                 assert waits or self._rank(request) > max(newcomers)
 
     def _rank(self, request: Request) -> tuple[int, int]:
-        return request.source.priority if self.plan.scheduling_policy == "priority" else 0, request.order
+        return request.source.priority if self.plan.scheduling_policy == "priority" else 0, request.rank[1]
 
     def _take(self, outputs: list[EngineOutput]) -> None:
         self.outputs += outputs

@@ -188,7 +188,7 @@ class SimulatedDevice:
         self.sampled.setdefault(row.request_id, []).append(token)
         row.append(max(token, 0))
         if row.source.params.logprobs is not None:
-            result.logprobs.setdefault(index, RowLogprobs()).sampled = TokenLogprobs([token], [-0.5], 1)
+            result.logprobs.setdefault(index, RowLogprobs()).sampled = [TokenLogprobs([token], [-0.5], 1)]
 
     def _read(self, row: Row, num_new: int) -> bool:
         """Check everything that the row's queries see; returns whether a failure of another request is among it."""

@@ -9,6 +9,7 @@ from simulated_device import make_plan
 from octavo.cache import RequestCache
 from octavo.records import EngineRequest, Plan, SamplingParams
 from octavo.scheduling import Scheduler
+from octavo.scheduling.completion import make_completion
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, Status
 
@@ -16,7 +17,7 @@ from octavo.scheduling.request import Request, Status
 def waiting(order: int, client: str = "", priority: int = 0) -> Request:
     source = EngineRequest(f"{client}{order}", [0], SamplingParams(), priority=priority, client=client)
     ids = np.zeros(1, np.int32)
-    return Request(source, order, RequestCache(None, [], []), ids, frozenset(), frozenset(), max_len=9)
+    return Request(make_completion(source, 9, ()), (priority, order), RequestCache(None, [], []), ids)
 
 
 def drain(queue: WaitingQueue, cost: int = 1) -> str:
@@ -29,7 +30,7 @@ def drain(queue: WaitingQueue, cost: int = 1) -> str:
 
 
 def test_clients_take_turns_however_many_requests_one_has() -> None:
-    queue = WaitingQueue(by_priority=False)
+    queue = WaitingQueue()
     for order in range(6):
         queue.push(waiting(order, "a"))
     queue.push(waiting(6, "b"))
@@ -38,7 +39,7 @@ def test_clients_take_turns_however_many_requests_one_has() -> None:
 
 
 def test_turns_are_counted_in_tokens() -> None:
-    queue = WaitingQueue(by_priority=False)
+    queue = WaitingQueue()
     for order in range(8):
         queue.push(waiting(order, "ab"[order % 2]))
     names = []
@@ -51,7 +52,7 @@ def test_turns_are_counted_in_tokens() -> None:
 
 
 def test_nobody_saves_up_turns() -> None:
-    queue = WaitingQueue(by_priority=False)
+    queue = WaitingQueue()
     queue.charge("idle", 1)
     queue.charge("busy", 1000)
     queue.push(waiting(0, "busy"))
@@ -64,7 +65,7 @@ def test_nobody_saves_up_turns() -> None:
 
 
 def test_priority_goes_before_turns() -> None:
-    queue = WaitingQueue(by_priority=True)
+    queue = WaitingQueue()
     queue.charge("a", 50)
     queue.push(waiting(0, "b", priority=1))
     queue.push(waiting(1, "a", priority=0))
@@ -72,7 +73,7 @@ def test_priority_goes_before_turns() -> None:
 
 
 def test_clients_without_number_do_not_fill_the_memory() -> None:
-    queue = WaitingQueue(by_priority=False)
+    queue = WaitingQueue()
     queue.push(waiting(0, "patient"))
     for number in range(20_000):
         queue.charge(f"user {number}", 5)
@@ -90,10 +91,10 @@ actions = st.lists(
 )
 
 
-@given(actions, st.booleans())
-def test_against_a_list_that_is_searched(actions: list[tuple], by_priority: bool) -> None:
+@given(actions)
+def test_against_a_list_that_is_searched(actions: list[tuple]) -> None:
     """The same answers as from looking at every request each time."""
-    queue = WaitingQueue(by_priority=by_priority)
+    queue = WaitingQueue()
     everyone: list[Request] = []
     served: dict[str, float] = {}
     now_served, num_pushed = 0.0, 0
@@ -108,7 +109,7 @@ def test_against_a_list_that_is_searched(actions: list[tuple], by_priority: bool
         elif kind == "pop":
             expected = min(
                 everyone,
-                key=lambda r: (r.source.priority if by_priority else 0, served[r.source.client], r.order),
+                key=lambda r: (r.rank[0], served[r.source.client], r.rank[1]),
                 default=None,
             )
             # Among equals of one client the rank decides, which the key says as well.
@@ -133,7 +134,7 @@ def test_against_a_list_that_is_searched(actions: list[tuple], by_priority: bool
 
 
 def test_one_blocked_request_for_a_long_time_takes_no_memory() -> None:
-    queue = WaitingQueue(by_priority=False)
+    queue = WaitingQueue()
     for order in range(4):
         queue.push(waiting(order, "ab"[order % 2]))
     for _ in range(5000):

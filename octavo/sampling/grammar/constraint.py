@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 MAX_TAIL_GAP = 16
 """Most tokens between what begins a header and its end; it holds a recipient or a content type at most."""
 _BITS = 32
+_BROKEN_GRAMMAR = "The text left its grammar; the request was ended, others go on."
 
 
 class TokenGrammar(Protocol):
@@ -32,7 +33,7 @@ class TokenGrammar(Protocol):
 
 
 class Constraint:
-    """The state of one request.
+    """A grammar or a limit on reasoning, or both, as a :class:`~octavo.sampling.rules.TokenRule` of one request.
 
     Attributes:
         error: why the grammar can be followed no further, a sentence; None if all is well.
@@ -48,6 +49,8 @@ class Constraint:
         openers: tags of which one must begin the text if ``start_after`` is to be awaited; without one the grammar
             binds the text from its first token, and always if there are none. None awaits ``start_after`` in any case.
     """
+
+    is_binding = True
 
     def __init__(
         self,
@@ -75,15 +78,30 @@ class Constraint:
         self._stop_ids = sorted(stop_ids)
         self.error: str | None = None
         for token_id in earlier:
-            self.accept(token_id)
+            self._accept(token_id)
 
     @property
     def is_finished(self) -> bool:
         """Whether the text has ended."""
         return self._grammar is not None and self._is_begun and self._grammar.is_finished
 
-    def accept(self, token_id: int) -> bool:
-        """Take in the request's next token; False if the grammar does not allow it."""
+    @property
+    def finish_reason(self) -> str | None:
+        """``stop`` once the grammar's text has ended."""
+        return "stop" if self.is_finished else None
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        """Take in the request's next tokens, up to the text's end; sets ``error`` at one that is not allowed."""
+        for count, token_id in enumerate(token_ids):
+            if self.error is not None or not self._accept(token_id):
+                self.error = self.error or _BROKEN_GRAMMAR
+                return count
+            if self.is_finished:
+                return count + 1
+        return len(token_ids)
+
+    def _accept(self, token_id: int) -> bool:
+        """Take in one token; False if the grammar does not allow it."""
         self._num_tokens += 1
         if self._limit is not None:
             self._limit.accept(token_id)

@@ -54,21 +54,21 @@ ALL = set(range(VOCAB))
 def test_a_text_may_not_end_too_early_unless_the_grammar_says_so() -> None:
     constraint = Constraint(Countdown(3), min_tokens=2, stop_ids=[END])
     assert allowed(constraint) == {1}
-    assert constraint.accept(1) and allowed(constraint) == {1}
-    assert constraint.accept(1) and allowed(constraint) == {1, END}
+    assert constraint.accept([1]) and allowed(constraint) == {1}
+    assert constraint.accept([1]) and allowed(constraint) == {1, END}
     short = Constraint(Countdown(1), min_tokens=9, stop_ids=[END])
-    assert short.accept(1) and allowed(short) == {END}
-    assert short.accept(END) and short.is_finished
+    assert short.accept([1]) and allowed(short) == {END}
+    assert short.accept([END]) and short.is_finished
     assert allowed(short) == ALL
 
 
 def test_what_comes_before_the_mark_is_free() -> None:
     constraint = Constraint(Countdown(2), start_after=[7, 8], stop_ids=[END])
     for token_id in (5, 7, 7, END):
-        assert allowed(constraint) == ALL and constraint.accept(token_id)
-    assert constraint.accept(7) and allowed(constraint) == ALL
-    assert constraint.accept(8) and allowed(constraint) == {1, END}
-    assert not constraint.accept(5)
+        assert allowed(constraint) == ALL and constraint.accept([token_id])
+    assert constraint.accept([7]) and allowed(constraint) == ALL
+    assert constraint.accept([8]) and allowed(constraint) == {1, END}
+    assert not constraint.accept([5])
 
 
 def test_the_mark_may_have_a_tail() -> None:
@@ -93,25 +93,25 @@ def test_a_replay_goes_on_where_the_text_was() -> None:
     earlier = [3, 7, 8, 1]
     constraint = Constraint(Countdown(2), start_after=[7, 8], stop_ids=[END], earlier=earlier)
     assert allowed(constraint) == {1, END}
-    assert constraint.accept(1) and allowed(constraint) == {END}
+    assert constraint.accept([1]) and allowed(constraint) == {END}
 
 
 @pytest.mark.parametrize("fills_first", [False, True])
 def test_a_grammar_that_gives_up_says_why(fills_first: bool) -> None:
     constraint = Constraint(Countdown(3, gives_up_at=2))
-    assert constraint.accept(1) and constraint.error is None
+    assert constraint.accept([1]) and constraint.error is None
     if fills_first:
         assert allowed(constraint) == ALL
     else:
-        assert not constraint.accept(1)
+        assert not constraint.accept([1])
     assert constraint.error == "The grammar has grown too large."
 
 
 def test_a_text_may_not_end_too_early_before_its_grammar_begins_either() -> None:
     constraint = Constraint(Countdown(2), start_after=[7], min_tokens=2, stop_ids=[END])
     assert allowed(constraint) == ALL - {END}
-    assert constraint.accept(3) and allowed(constraint) == ALL - {END}
-    assert constraint.accept(4) and allowed(constraint) == ALL
+    assert constraint.accept([3]) and allowed(constraint) == ALL - {END}
+    assert constraint.accept([4]) and allowed(constraint) == ALL
 
 
 def test_tokens_that_the_model_does_not_know_need_no_holding_back() -> None:
@@ -128,7 +128,7 @@ def test_whatever_a_library_raises_is_the_end_of_one_request(is_filling: bool) -
     if is_filling:
         assert allowed(constraint) == ALL
     else:
-        assert not constraint.accept(1)
+        assert not constraint.accept([1])
     assert constraint.error == "The grammar's library failed."
 
 
@@ -139,9 +139,9 @@ def opened(*earlier: int, openers: list[list[int]]) -> Constraint:
 def test_a_text_that_no_tag_opens_is_bound_from_its_first_token() -> None:
     constraint = opened(openers=[[7]])
     assert allowed(constraint) == {1, END, 7}
-    assert not opened(openers=[[7]]).accept(5)
-    assert constraint.accept(1) and allowed(constraint) == {1, END}
-    assert not constraint.accept(7)
+    assert not opened(openers=[[7]]).accept([5])
+    assert constraint.accept([1]) and allowed(constraint) == {1, END}
+    assert not constraint.accept([7])
 
 
 @pytest.mark.parametrize("opener", [[7], [7, 8], [1, 8]])
@@ -149,24 +149,24 @@ def test_behind_a_tag_the_grammar_waits_for_the_thoughts_end(opener: list[int]) 
     constraint = opened(openers=[[7], [7, 8]] if opener == [7, 8] else [opener])
     if opener == [1, 8]:
         # The tag begins as the grammar does: that is text.
-        assert constraint.accept(1) and allowed(constraint) == {1, END}
+        assert constraint.accept([1]) and allowed(constraint) == {1, END}
         return
     for token_id in opener[:1]:
-        assert constraint.accept(token_id)
+        assert constraint.accept([token_id])
     assert allowed(constraint) == ALL
     for token_id in (5, 1, END, 9):
-        assert constraint.accept(token_id)
+        assert constraint.accept([token_id])
     assert allowed(constraint) == {1, END}
 
 
 def test_a_tag_of_several_tokens_is_finished_once_it_is_begun() -> None:
     constraint = opened(openers=[[7, 8], [7, 6, 5]])
     assert allowed(constraint) == {1, END, 7}
-    assert constraint.accept(7) and allowed(constraint) == {8, 6}
-    assert constraint.accept(6) and allowed(constraint) == {5}
-    assert not opened(7, openers=[[7, 8]]).accept(1)
-    assert constraint.accept(5) and allowed(constraint) == ALL
-    assert constraint.accept(9) and allowed(constraint) == {1, END}
+    assert constraint.accept([7]) and allowed(constraint) == {8, 6}
+    assert constraint.accept([6]) and allowed(constraint) == {5}
+    assert not opened(7, openers=[[7, 8]]).accept([1])
+    assert constraint.accept([5]) and allowed(constraint) == ALL
+    assert constraint.accept([9]) and allowed(constraint) == {1, END}
     assert allowed(opened(7, 6, 5, 9, 1, openers=[[7, 8], [7, 6, 5]])) == {1, END}
 
 

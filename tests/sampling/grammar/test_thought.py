@@ -79,7 +79,7 @@ def test_masks_leave_the_forced_token() -> None:
     constraint = Constraint(None, earlier=[1, 2], limit=ThoughtLimit(2, tags))
     constraint.fill(mask)
     assert mask.view(np.uint32).tolist() == [0, 1 << 31, 0]
-    assert constraint.accept(63) and not constraint.is_finished
+    assert constraint.accept([63]) and not constraint.is_finished
     mask[:] = -1
     constraint.fill(mask)
     assert (mask == -1).all()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequestError
 from octavo.records import RepetitionDetectionParams, SamplingParams
-from octavo.scheduling.repetition import RepetitionDetector
+from octavo.sampling.repetition import RepetitionDetector
 
 
 def ends_in_repetitions(text: list[int], params: RepetitionDetectionParams) -> bool:
@@ -30,6 +30,16 @@ def test_a_replay_goes_on_where_it_was() -> None:
     params = RepetitionDetectionParams(3, 2, 3)
     assert RepetitionDetector(params, [1, 2, 1, 2, 1]).push(2)
     assert not RepetitionDetector(params, [1, 2, 1, 2, 1]).push(1)
+
+
+def test_the_answer_ends_with_the_token_that_repeats_and_not_before_its_least_length() -> None:
+    params = RepetitionDetectionParams(2, 1, 3)
+    detector = RepetitionDetector(params)
+    assert detector.accept([5, 1, 1]) == 3 and detector.finish_reason is None
+    assert detector.accept([1, 7]) == 1 and detector.finish_reason == "repetition"
+    patient = RepetitionDetector(params, [5, 1], min_tokens=6)
+    assert patient.accept([1, 1, 1]) == 3 and patient.finish_reason is None
+    assert patient.accept([1, 1]) == 1 and patient.finish_reason == "repetition"
 
 
 @pytest.mark.parametrize("values", [(1000, 1, 2), (3, 4, 2), (3, 1, 1), (3, -1, 2), (3, 1, 1 << 20)])

@@ -1,13 +1,13 @@
-"""Masks are filled side by side, each by its own constraint."""
+"""Masks are filled side by side, each by its row's rules."""
 
 import threading
 
 import numpy as np
 import pytest
 
-from octavo.sampling.grammar import fill
+from octavo.sampling import token_masks
 from octavo.sampling.grammar.constraint import Constraint
-from octavo.sampling.grammar.fill import fill_masks
+from octavo.sampling.token_masks import fill_masks
 
 
 class Numbered:
@@ -28,19 +28,23 @@ class Numbered:
         mask.fill(self._number)
 
 
+def test_several_rules_of_a_row_allow_what_all_of_them_allow() -> None:
+    rules = [Constraint(Numbered(number, set())) for number in (0b0111, 0b1101, 0b0110)]
+    masks = fill_masks([rules, []], 1)
+    assert masks.tolist() == [[0b0100], [-1]]
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 8, 33])
 def test_each_constraint_writes_its_own_mask(count: int) -> None:
-    masks = np.full((count, 3), -1, np.int32)
-    fill_masks([Constraint(Numbered(number, set())) for number in range(count)], list(masks))
+    masks = fill_masks([[Constraint(Numbered(number, set()))] for number in range(count)], 3)
     assert masks.tolist() == [[number] * 3 for number in range(count)]
 
 
 def test_many_masks_are_filled_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fill, "_num_threads", lambda: 2)
+    monkeypatch.setattr(token_masks, "_num_threads", lambda: 2)
     threads: set[int] = set()
     together = threading.Barrier(2)
-    masks = np.full((8, 1), -1, np.int32)
-    fill_masks([Constraint(Numbered(number, threads, together)) for number in range(8)], list(masks))
+    masks = fill_masks([[Constraint(Numbered(number, threads, together))] for number in range(8)], 1)
     assert len(threads) == 2 and masks[:, 0].tolist() == list(range(8))
 
 
@@ -50,7 +54,6 @@ def test_a_grammar_that_fails_ends_its_own_request_only() -> None:
             raise RuntimeError("broken")
 
     constraints = [Constraint(Failing(0, set()) if number == 5 else Numbered(number, set())) for number in range(9)]
-    masks = np.zeros((9, 1), np.int32)
-    fill_masks(constraints, list(masks))
+    masks = fill_masks([[constraint] for constraint in constraints], 1)
     assert [number for number, constraint in enumerate(constraints) if constraint.error] == [5]
     assert masks[:, 0].tolist() == [0, 1, 2, 3, 4, -1, 6, 7, 8]
