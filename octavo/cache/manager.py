@@ -91,7 +91,7 @@ class CacheManager:
         """Grow requests: free the blocks that no later query attends to, then allocate room.
 
         Args:
-            num_computed: per request, tokens in the cache.
+            num_computed: per request, tokens in the cache, or fewer.
             num_tokens: per request, tokens to have room for.
 
         Returns:

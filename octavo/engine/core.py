@@ -158,8 +158,7 @@ class EngineCore:
             # The step's forward pass runs, and all tokens that its masks depend on are known.
             step, held = self._held
             self._held = None
-            rules = self.scheduler.binding_rules(step)
-            self._pending.append(held.draw(fill_masks(rules, self._mask_width)))
+            self._pending.append(held.draw(fill_masks(self.scheduler.bound_rows(step), self._mask_width)))
         outputs.others += refusals
         if self._constraints and not outputs and self.is_quiet and not self._can_run:
             self._constraints.wait(_GRAMMAR_POLL_SECONDS)

@@ -200,10 +200,12 @@ class EngineServer:
     def _by_owner(self, outputs: StepOutputs) -> list[StepOutputs]:
         """The outputs of each frontend's requests."""
         parts = [StepOutputs() for _ in self._frontends]
-        for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
+        for request_id, token_ids in outputs.rows():
             part = parts[self._owners[request_id]]
             part.request_ids.append(request_id)
-            part.token_ids.append(token_id)
+            part.token_ids += token_ids
+            if outputs.num_tokens:
+                part.num_tokens.append(len(token_ids))
         for output in outputs.others:
             parts[self._owners[output.request_id]].others.append(output)
         return parts

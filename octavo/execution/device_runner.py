@@ -66,7 +66,7 @@ class DeviceRunner(ModelRunner):
         # writes to slot 0 and block 0 is never read.
         row = NewRow(0, [0, 0], 2, SamplingParams(temperature=1.0, max_tokens=1), 0, [], [])
         zero, two = np.zeros(1, np.int32), np.full(1, 2, np.int32)
-        step = Step(0, zero, zero, two, np.array([True]), [row], block_updates=[BlockUpdate(0, 0, 0, [0])])
+        step = Step(0, zero, zero, two, np.ones(1, np.int32), [row], block_updates=[BlockUpdate(0, 0, 0, [0])])
         sampled = self.execute(step)
         assert isinstance(sampled, SampledStep), "the step has no masked rows"
         sampled.result()
@@ -126,7 +126,7 @@ class DeviceRunner(ModelRunner):
         logits: torch.Tensor,
         masks: TokenMasks | None,
     ) -> SampledStep:
-        sampling = step.samples.nonzero()[0]
+        sampling = step.num_drawn.nonzero()[0]
         samples_alone = self.sampler.is_plain(step.slots[sampling])
         copies = HostCopies(self.device)
         if masks is not None:

@@ -67,7 +67,7 @@ class InputBuffers:
             state.header,
             state.row_slots,
             state.row_num_new,
-            state.row_samples,
+            state.row_num_drawn,
             self.sampled,
             state.num_computed,
             state.token_ids,

@@ -89,7 +89,7 @@ class PoolingState:
         """
         rows = [self._rows[slot] for slot in step.slots.tolist()]
         ends = np.cumsum(step.num_new)
-        places = _Places(ends - step.num_new, ends, step.samples)
+        places = _Places(ends - step.num_new, ends, step.num_drawn > 0)
         by_kind: dict[_Kind, list[int]] = defaultdict(list)
         for index, row in enumerate(rows):
             by_kind[row.kind].append(index)

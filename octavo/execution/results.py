@@ -60,4 +60,4 @@ class SampledStep:
                 logprobs[int(self.rows[index])] = RowLogprobs([sampled])
         for row, found in self.prompt_logprobs:
             logprobs.setdefault(row, RowLogprobs()).prompt.extend(found.read())
-        return StepResult(token_ids, logprobs)
+        return StepResult(token_ids, logprobs=logprobs)

@@ -98,7 +98,7 @@ class ModelRunner:
 
     def _draw_tokens(self, step: Step, inputs: _Inputs, hidden: torch.Tensor, masks: TokenMasks | None) -> SampledStep:
         copies = HostCopies(self.device)
-        sampling = step.samples.nonzero()[0]
+        sampling = step.num_drawn.nonzero()[0]
         samples = self._sample(step, sampling, inputs, hidden, masks).to_host(copies) if len(sampling) else None
         return self._finish(step, sampling, samples, hidden, copies)
 

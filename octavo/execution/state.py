@@ -29,8 +29,8 @@ class BatchState:
         block_tables: ``[G, S, M]`` int32, per cache group.
         header: ``[4]`` int32: number of rows, of decoding rows (which come first), of tokens; approximate mean length
             of the decoding rows.
-        row_slots, row_num_new, row_samples: ``[S]`` int32, the rows of the step: slot, number of tokens to process,
-            whether a token is sampled.
+        row_slots, row_num_new, row_num_drawn: ``[S]`` int32, the rows of the step: slot, number of tokens to process,
+            after how many of these a token is drawn.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
@@ -44,7 +44,7 @@ class BatchState:
             "block_tables": len(plan.groups) * slots * self._num_blocks,
             "row_slots": slots,
             "row_num_new": slots,
-            "row_samples": slots,
+            "row_num_drawn": slots,
             "header": 4,
         }
         offsets = np.cumsum([0, *sizes.values()])
@@ -56,7 +56,7 @@ class BatchState:
         self.block_tables = views["block_tables"].view(len(plan.groups), slots, self._num_blocks)
         self.row_slots = views["row_slots"]
         self.row_num_new = views["row_num_new"]
-        self.row_samples = views["row_samples"]
+        self.row_num_drawn = views["row_num_drawn"]
         self.header = views["header"]
         self._slots = slots
         self._last_rows: tuple[NDArray[np.generic], ...] = ()
@@ -69,12 +69,12 @@ class BatchState:
             self._add_row(changes, row, step)
         if step.block_updates:
             self._add_blocks(changes, step.block_updates)
-        rows = (step.slots, step.num_new, step.samples)
+        rows = (step.slots, step.num_new, step.num_drawn)
         is_new = not _are_equal(rows, self._last_rows)
         if is_new:
             self._put(changes, "row_slots", 0, step.slots)
             self._put(changes, "row_num_new", 0, step.num_new)
-            self._put(changes, "row_samples", 0, step.samples.astype(np.int32))
+            self._put(changes, "row_num_drawn", 0, step.num_drawn)
             self._last_rows = rows
         mean = int(step.num_computed[: step.num_decodes].mean()) if step.num_decodes else 0
         # The mean grows with every step; sending only changes of more than an eighth is precise enough for its readers.

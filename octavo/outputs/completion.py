@@ -87,17 +87,19 @@ class Completion:
         """Whether there is anything that :meth:`delta` has not shown."""
         return len(self.token_ids) > self._num_sent_tokens or (self.is_finished and not self._sent_finish)
 
-    def take_token(self, token_id: int) -> None:
-        """Add a token of which there is nothing else to say."""
-        if self._matcher is None and self._detokenizer is not None:
-            self.token_ids.append(token_id)
-            self._text += self._detokenizer.push((token_id,))
+    def take_tokens(self, token_ids: Sequence[int]) -> None:
+        """Add tokens of which there is nothing else to say."""
+        if self.text_is_late:
+            self.token_ids += token_ids
+        elif self._matcher is None and self._detokenizer is not None:
+            self.token_ids += token_ids
+            self._text += self._detokenizer.push(token_ids)
         else:
-            self._take_tokens((token_id,), is_stopped=False)
+            self._take_tokens(token_ids, is_stopped=False)
 
     def relay(self, take_text: TextTaker, token_id: int) -> bool:
         """Add a token and offer its text to ``take_text``; returns whether there is news left to show."""
-        self.take_token(token_id)
+        self.take_tokens((token_id,))
         if self.is_finished or not take_text(self._index, token_id, self._text):
             return True
         self._text = ""

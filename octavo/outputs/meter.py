@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 
 from octavo.records import PreparedRequest, RequestStateStats, SamplingParams, StepOutputs
 from octavo.telemetry.metrics import Metrics
@@ -67,9 +68,10 @@ class RequestMeter:
         """Outputs came from the engine."""
         now = time.time()
         find = self._sequences.get
-        for request_id in outputs.request_ids:
+        counts = outputs.num_tokens or repeat(1, len(outputs.request_ids))
+        for request_id, count in zip(outputs.request_ids, counts, strict=True):
             if (sequence := find(request_id)) is not None:
-                self._observe_tokens(sequence.stats, 1, now)
+                self._observe_tokens(sequence.stats, count, now)
         for output in outputs.others:
             sequence = self._sequences.get(output.request_id)
             if sequence is None:

@@ -1,7 +1,7 @@
 """From the engine's outputs to what users get: text, stop strings, log-probabilities, ``n`` completions in one."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -106,23 +106,11 @@ class OutputProcessor:
         """
         processed = ProcessedOutputs()
         changed: dict[str, _Request] = {}
-        find_quick = self._quick.get
-        for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
-            known = None
-            try:
-                take = find_quick(request_id)
-                if take is not None and not take(token_id):
-                    continue
-                if (known := self._completions.get(request_id)) is not None:
-                    request, completion = known
-                    if take is None:
-                        completion.take_token(token_id)
-                    if completion.is_finished:
-                        self._end(request, completion)
-                        processed.aborts.append(request_id)
-                    _show(request, completion, processed, changed)
-            except Exception:
-                self._break_off((known or self._completions[request_id])[0], processed, changed)
+        if outputs.num_tokens:
+            for request_id, token_ids in outputs.rows():
+                self._take_tokens(request_id, token_ids, processed, changed)
+        else:
+            self._take_one_each(outputs, processed, changed)
         for output in outputs.others:
             known = self._completions.get(output.request_id)
             if known is None:
@@ -141,6 +129,44 @@ class OutputProcessor:
             if request.is_finished or request.kind is RequestOutputKind.CUMULATIVE:
                 processed.outputs.append(request.snapshot())
         return processed
+
+    def _take_one_each(self, outputs: StepOutputs, processed: ProcessedOutputs, changed: dict[str, "_Request"]) -> None:
+        """Add one token to each request."""
+        find_quick = self._quick.get
+        for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
+            try:
+                take = find_quick(request_id)
+                if take is None:
+                    self._take_tokens(request_id, (token_id,), processed, changed)
+                elif take(token_id):
+                    self._show(request_id, processed, changed)
+            except Exception:
+                self._break_off(self._completions[request_id][0], processed, changed)
+
+    def _take_tokens(
+        self,
+        request_id: str,
+        token_ids: Sequence[int],
+        processed: ProcessedOutputs,
+        changed: dict[str, "_Request"],
+    ) -> None:
+        """Add tokens of which there is nothing else to say; those of a request that is gone are passed over."""
+        known = self._completions.get(request_id)
+        if known is None:
+            return
+        try:
+            known[1].take_tokens(token_ids)
+            self._show(request_id, processed, changed)
+        except Exception:
+            self._break_off(known[0], processed, changed)
+
+    def _show(self, request_id: str, processed: ProcessedOutputs, changed: dict[str, "_Request"]) -> None:
+        """Pass on what is new of a completion that tokens were added to."""
+        request, completion = self._completions[request_id]
+        if completion.is_finished:
+            self._end(request, completion)
+            processed.aborts.append(request_id)
+        _show(request, completion, processed, changed)
 
     def _break_off(self, request: "_Request", processed: ProcessedOutputs, changed: dict[str, "_Request"]) -> None:
         """End a request, in an ``except`` clause, because of a fault here."""

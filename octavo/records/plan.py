@@ -63,6 +63,7 @@ class Plan:
         max_num_scheduled_tokens: maximum number of tokens scheduled per step; None is ``max_num_batched_tokens``.
         num_exact_graphs: batch size up to which each size has a graph of its own, without padding.
         num_steps_ahead: steps that may be in flight before the oldest one's tokens are read.
+        num_drafts: maximum number of draft tokens per request and step; 0 without speculative decoding.
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them.
         decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
@@ -80,6 +81,7 @@ class Plan:
     enable_chunked_prefill: bool
     scheduling_policy: str
     num_steps_ahead: int
+    num_drafts: int = 0
     max_num_scheduled_tokens: int | None = None
     num_exact_graphs: int = 0
     memory: tuple[MemoryPart, ...] = ()

@@ -62,21 +62,27 @@ class BlockUpdate:
 class Step:
     """One pass of the engine over ``R`` requests and ``T`` tokens in total.
 
-    Decoding rows (one token) come first. Steps of the same rows share the arrays ``slots``, ``num_new`` and
-    ``samples``, which must not be changed.
+    A row's last tokens may be drafts, which a drafter has put behind the request's known tokens in device state. A
+    token is drawn after each of them and after the last known one; the draws up to the first that differs from its
+    draft are results. With drafts in flight, the host does not know how many tokens of a request are computed: its
+    numbers are upper bounds until the results arrive.
+
+    Rows of one token come first. Steps of the same rows share the arrays ``slots``, ``num_new`` and ``num_drawn``,
+    which must not be changed.
 
     Attributes:
         step_id: counts from 1.
         slots: ``[R]`` int32, slots in device state.
-        num_computed: ``[R]`` int32, tokens of the request in the cache before this step.
+        num_computed: ``[R]`` int32, tokens of the request in the cache before this step, or more.
         num_new: ``[R]`` int32, tokens scheduled in this step.
-        samples: ``[R]`` bool, whether a token is sampled after the row's last token.
+        num_drawn: ``[R]`` int32, after how many of the row's last tokens a token is drawn: 0 in the middle of a prompt,
+            1 at its end and behind it, and one more per draft.
         new_rows: requests that enter device state with this step.
         freed_slots: slots freed since the last step.
         block_updates: additions to block tables.
         blocks_to_wipe: blocks to zero before anything else, since they may contain NaN.
         masked_rows: ``[M]`` int64, rows with a rule that may forbid tokens. No token of the step is drawn before their
-            masks arrive, which need the tokens of all earlier steps; None in most steps.
+            masks arrive, one per drawn token, which need the results of all earlier steps; None in most steps.
         num_decodes: number of rows with one token.
         num_tokens: ``T``.
         max_query_len: maximum number of tokens of a row.
@@ -87,7 +93,7 @@ class Step:
     slots: NDArray[np.int32]
     num_computed: NDArray[np.int32]
     num_new: NDArray[np.int32]
-    samples: NDArray[np.bool_]
+    num_drawn: NDArray[np.int32]
     new_rows: list[NewRow] = field(default_factory=list)
     freed_slots: list[int] = field(default_factory=list)
     block_updates: list[BlockUpdate] = field(default_factory=list)
@@ -130,12 +136,18 @@ class StepResult:
     """Results of one step.
 
     Attributes:
-        token_ids: one per row of the step, an array of integers or a list; valid for rows that sample, and
+        token_ids: ``[R, W]`` or ``[R]`` integers: each row's new tokens; valid for rows that draw, and
             :data:`NAN_TOKEN` if the logits were NaN.
+        num_tokens: ``[R]`` integers, the number of new tokens per row; None for one in each row that draws.
+        drafts: ``[R, K]`` integers, the drafts that wait behind each row's tokens; None without a drafter.
+        num_drafts: ``[R]`` integers, how many these are.
         logprobs: row index → log-probabilities, for rows that requested them.
         pooled: row index → result of a pooling request whose last token was computed.
     """
 
     token_ids: NDArray[np.integer] | list[int]
+    num_tokens: NDArray[np.integer] | None = None
+    drafts: NDArray[np.integer] | None = None
+    num_drafts: NDArray[np.integer] | None = None
     logprobs: dict[int, RowLogprobs] = field(default_factory=dict)
     pooled: dict[int, PooledData] = field(default_factory=dict)

@@ -48,5 +48,5 @@ class RepetitionDetector:
                 return count
         return len(token_ids)
 
-    def fill(self, mask: NDArray[np.int32]) -> None:
+    def fill(self, masks: NDArray[np.int32], drafts: Sequence[int]) -> None:
         """Forbids nothing."""

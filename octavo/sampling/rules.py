@@ -1,6 +1,7 @@
 """The interface of what binds or ends one request's tokens: grammars, reasoning limits, repetition."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -31,9 +32,26 @@ class TokenRule(Protocol):
             The number of tokens taken in.
         """
 
-    def fill(self, mask: NDArray[np.int32]) -> None:
-        """Clear the bits of tokens that must not come next.
+    def fill(self, masks: NDArray[np.int32], drafts: Sequence[int]) -> None:
+        """Clear the bits of tokens that must not come next, and of those that must not come behind drafts.
 
         Args:
-            mask: ``[ceil(V / 32)]``, one bit per token, lowest bit first; all bits are set.
+            masks: ``[1 + D, ceil(V / 32)]``, one bit per token, lowest bit first; all bits are set. What is behind a
+                draft that must not come itself may stay so.
+            drafts: ``D`` tokens that may come next. Afterwards, the rule is where it was.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRow:
+    """A row of a step whose next tokens are bound.
+
+    Attributes:
+        rules: the rules that may forbid tokens.
+        num_drawn: tokens drawn in the row, each of which needs a mask.
+        drafts: the row's drafts; fewer than ``num_drawn``.
+    """
+
+    rules: Sequence[TokenRule]
+    num_drawn: int = 1
+    drafts: Sequence[int] = ()

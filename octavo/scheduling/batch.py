@@ -28,7 +28,8 @@ class Batch:
     Attributes:
         source, order: ``[R]``, slots of the part that the batch was made of, and its rows in the batch's order.
         slots: ``[R]``.
-        step_slots, num_new, samples: as in the step.
+        step_slots, num_new, num_drawn: as in the step.
+        draws: ``[R]``, whether a token is drawn at all.
         tenures: ``[R]``, generation of each slot when the step was made; see :class:`Rows`.
         requests, request_ids: the requests of the rows.
     """
@@ -38,7 +39,8 @@ class Batch:
     slots: Slots
     step_slots: Counts
     num_new: Counts
-    samples: Mask
+    num_drawn: Counts
+    draws: Mask
     tenures: NDArray[np.int64]
     requests: list[Request]
     request_ids: list[str]
@@ -59,7 +61,8 @@ class Batch:
             slots=slots,
             step_slots=slots.astype(np.int32),
             num_new=part.num_new,
-            samples=part.samples,
+            num_drawn=part.num_drawn,
+            draws=part.num_drawn > 0,
             tenures=rows.tenures[slots],
             requests=rows.requests[slots].tolist(),
             request_ids=rows.request_ids[slots].tolist(),

@@ -33,17 +33,17 @@ class Part:
         slots: ``[R]``.
         num_computed: ``[R]``, tokens in the cache before the step.
         num_new: ``[R]``, tokens scheduled in the step.
-        samples: ``[R]``, whether a token is sampled after the row's last token.
+        num_drawn: ``[R]``, after how many of these, from the last one back, a token is drawn.
     """
 
     slots: Slots
     num_computed: Counts
     num_new: Counts
-    samples: Mask
+    num_drawn: Counts
 
     def __getitem__(self, rows: NDArray[np.intp] | Mask) -> "Part":
         """Some of the rows, or all of them in another order."""
-        return Part(self.slots[rows], self.num_computed[rows], self.num_new[rows], self.samples[rows])
+        return Part(self.slots[rows], self.num_computed[rows], self.num_new[rows], self.num_drawn[rows])
 
     @classmethod
     def joined(cls, parts: list["Part"]) -> "Part":
@@ -54,7 +54,7 @@ class Part:
             np.concatenate([part.slots for part in parts]),
             np.concatenate([part.num_computed for part in parts]),
             np.concatenate([part.num_new for part in parts]),
-            np.concatenate([part.samples for part in parts]),
+            np.concatenate([part.num_drawn for part in parts]),
         )
 
 
@@ -67,8 +67,11 @@ class Rows:
         tenures: ``[S]`` int64, slot generation: a unique number for each stay of a request; 0 if the slot is free.
         token_ids: ``[S, L + 1]`` int32, prompt and generated tokens. Pages that no request reaches cost no memory.
         num_known: ``[S]``, tokens in ``token_ids``.
-        num_tokens: ``[S]``, tokens including those that steps in flight will sample.
-        num_computed: ``[S]``, tokens in the cache, including those of steps in flight.
+        num_tokens: ``[S]``, tokens including all that steps in flight may draw.
+        num_computed: ``[S]``, tokens in the cache, including all of steps in flight that may stay.
+        num_open: ``[S]``, how many of these steps in flight may show to be rejected drafts.
+        max_drafts: ``[S]``, how many drafts may stand behind the request's last token in the next step.
+        drafts, num_drafts: ``[S, K]`` and ``[S]``, those that wait on the device, as of the last results.
         max_computed: ``[S]``, maximum number of tokens ever computed: all but the last token that the request may have.
         expected_len: ``[S]``, expected number of tokens at which the request ends.
         blocks_last: ``[S]``, next block boundary: up to this many computed tokens the block table does not change.
@@ -79,7 +82,7 @@ class Rows:
         num_bound: number of such requests.
     """
 
-    def __init__(self, num_slots: int, max_model_len: int) -> None:
+    def __init__(self, num_slots: int, max_model_len: int, max_drafts: int = 0) -> None:
         self.order: Slots = np.empty(0, np.intp)
         self.requests = np.full(num_slots, None, object)
         self.request_ids = np.full(num_slots, "", object)
@@ -88,6 +91,10 @@ class Rows:
         self.num_known = np.zeros(num_slots, np.int32)
         self.num_tokens = np.zeros(num_slots, np.int32)
         self.num_computed = np.zeros(num_slots, np.int32)
+        self.num_open = np.zeros(num_slots, np.int32)
+        self.max_drafts = np.zeros(num_slots, np.int32)
+        self.drafts = np.zeros((num_slots, max_drafts), np.int32)
+        self.num_drafts = np.zeros(num_slots, np.int32)
         self.max_computed = np.zeros(num_slots, np.int32)
         self.expected_len = np.zeros(num_slots, np.int32)
         self.blocks_last = np.zeros(num_slots, np.int32)
@@ -124,6 +131,7 @@ class Rows:
         self.token_ids[slot, :num_known] = request.token_ids
         self.num_known[slot] = self.num_tokens[slot] = num_known
         self.num_computed[slot] = num_computed
+        self.num_open[slot] = self.num_drafts[slot] = self.max_drafts[slot] = 0
         self.max_computed[slot] = max(completion.max_len - 1, num_known)
         self.expected_len[slot] = request.expected_len
         self.blocks_last[slot] = 0
@@ -157,29 +165,74 @@ class Rows:
         0 for a request whose last token is in flight.
         """
         order = self.order
-        return np.minimum(self.num_tokens[order], self.max_computed[order]) - self.num_computed[order]
+        num_tokens = self.num_tokens[order]
+        if self.drafts.shape[1]:
+            num_tokens += self.max_drafts[order]
+        return np.minimum(num_tokens, self.max_computed[order]) - self.num_computed[order]
+
+    def are_steady(self, num_wanted: Counts) -> bool:
+        """Whether every running request is to compute as many tokens as one that decodes, with all drafts."""
+        return not np.count_nonzero(num_wanted != 1 + self.drafts.shape[1])
 
     def advance(self, slots: Slots, num_new: Counts) -> Part:
         """Count tokens as computed, and return the rows as part of a step."""
         before, num_tokens = self.num_computed[slots], self.num_tokens[slots]
         after = before + num_new
-        samples = after == num_tokens
+        num_drawn = np.maximum(after - num_tokens + 1, 0)
         self.num_computed[slots] = after
-        self.num_tokens[slots] = num_tokens + samples
-        return Part(slots, before, num_new, samples)
+        self.num_tokens[slots] = num_tokens + num_drawn
+        if self.drafts.shape[1]:
+            self.num_open[slots] += np.maximum(num_drawn - 1, 0)
+            # Whatever draws a token leaves drafts behind it.
+            self.max_drafts[slots] = self.drafts.shape[1] * (num_drawn > 0)
+        return Part(slots, before, num_new, num_drawn)
 
-    def append(self, slots: Slots, token_ids: Counts, now: float) -> Mask:
-        """Append the tokens of a step; returns a mask of the rows that the host must check one by one."""
+    def settle(self, slots: Slots, num_drawn: Counts, num_tokens: Counts) -> None:
+        """Take back what rejected drafts had counted, when a step's results arrive.
+
+        Args:
+            num_drawn, num_tokens: per row, tokens drawn and tokens kept.
+        """
+        num_rejected = num_drawn - num_tokens
+        self.num_computed[slots] -= num_rejected
+        self.num_tokens[slots] -= num_rejected
+        self.num_open[slots] -= np.maximum(num_drawn - 1, 0)
+
+    def append(self, slots: Slots, token_ids: NDArray[np.int32], num_tokens: Counts, now: float) -> Mask:
+        """Append the tokens of a step.
+
+        Args:
+            token_ids: ``[R, W]``, at least one per row.
+            num_tokens: ``[R]``, how many they are.
+
+        Returns:
+            A mask of the rows that the host must check one by one.
+        """
         positions = self.num_known[slots]
-        self.token_ids[slots, positions] = token_ids
-        num_known = positions + np.int32(1)
+        num_known = positions + num_tokens
+        min_len = self._min_len[slots]
+        must_check = (num_known >= self._max_len[slots]) | self.needs_check[slots]
+        stop_ids = [column[slots] for column in self._stop_ids[: self._num_stop_columns]]
+        for place, column in enumerate(token_ids.T):
+            may_stop = np.zeros(len(slots), np.bool_)
+            for stop_id in stop_ids:
+                may_stop |= column == stop_id
+            may_stop &= positions + place >= min_len - 1
+            may_stop |= column == NAN_TOKEN
+            if place == 0:
+                self.token_ids[slots, positions] = column
+            else:
+                is_there = num_tokens > place
+                self.token_ids[slots[is_there], positions[is_there] + place] = column[is_there]
+                may_stop &= is_there
+            must_check |= may_stop
         self.num_known[slots] = num_known
         self.last_token[slots] = now
-        may_stop = np.zeros(len(slots), np.bool_)
-        for column in self._stop_ids[: self._num_stop_columns]:
-            may_stop |= token_ids == column[slots]
-        may_stop &= num_known >= self._min_len[slots]
-        return may_stop | (num_known >= self._max_len[slots]) | self.needs_check[slots] | (token_ids == NAN_TOKEN)
+        return must_check
+
+    def cut(self, slot: int, num_tokens: int) -> None:
+        """Drop a request's last tokens, which came after the end of its text."""
+        self.num_known[slot] -= num_tokens
 
     def note_output(self, request: Request) -> None:
         """Stop checking each token of the request, unless its completion or its number of stop tokens requires it."""

@@ -19,10 +19,11 @@ class Running:
     """
 
     def __init__(self, plan: Plan, cache: CacheManager) -> None:
-        self.rows = Rows(plan.max_num_seqs, plan.max_model_len)
+        self.rows = Rows(plan.max_num_seqs, plan.max_model_len, plan.num_drafts)
         self.changes = Changes()
         self.wipes_blocks = False
         self._cache = cache
+        self._max_drafts = plan.num_drafts
 
     def take_changes(self) -> Changes:
         """The changes since the last call."""
@@ -33,11 +34,11 @@ class Running:
         """Schedule up to ``budget`` tokens of running requests, in order.
 
         Returns:
-            Their part of the step, whose ``slots`` is the array ``rows.order`` itself if every request decodes one
-            token; and the preempted requests, whose blocks and slots are free.
+            Their part of the step, whose ``slots`` is the array ``rows.order`` itself if every request decodes its
+            newest token and all drafts; and the preempted requests, whose blocks and slots are free.
         """
         slots, num_new = self.rows.order, self.rows.num_wanted()
-        if len(slots) > budget or np.count_nonzero(num_new != 1):
+        if len(slots) * (1 + self._max_drafts) > budget or not self.rows.are_steady(num_new):
             slots, num_new = _within(budget, slots, num_new)
         preempted: list[Request] = []
         after = self.rows.num_computed[slots] + num_new
@@ -46,7 +47,7 @@ class Running:
             slots, num_new = self._go_on_one_by_one(budget, preempted)
         part = self.rows.advance(slots, num_new)
         if slots is not self.rows.order:
-            for slot in slots[num_new > 1].tolist():
+            for slot in slots[part.num_new > np.maximum(part.num_drawn, 1)].tolist():
                 self._publish(slot)
         return part, preempted
 
@@ -96,7 +97,8 @@ class Running:
             for slot in slots.tolist():
                 self._publish(slot)
         caches = [request.cache for request in self.rows.requests[slots]]
-        added = self._cache.grow(caches, self.rows.num_computed[slots].tolist(), num_tokens.tolist())
+        num_sure = self.rows.num_computed[slots] - self.rows.num_open[slots]
+        added = self._cache.grow(caches, num_sure.tolist(), num_tokens.tolist())
         if added is None:
             return False
         self.changes.block_updates += added

@@ -31,13 +31,13 @@ from octavo.records import (
     StepOutputs,
     StepResult,
 )
-from octavo.sampling.rules import TokenRule
+from octavo.sampling.rules import BoundRow, TokenRule
 from octavo.scheduling.batch import Batch
 from octavo.scheduling.completion import NAN_ERROR, RowResult
 from octavo.scheduling.lifecycle import Lifecycle
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, Status
-from octavo.scheduling.rows import Mask, Part
+from octavo.scheduling.rows import Counts, Mask, Part
 
 
 class Scheduler:
@@ -49,7 +49,8 @@ class Scheduler:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        max_chunk = min(plan.token_budget, plan.max_model_len)
+        # Blocks behind a window stay until it is known which drafts were accepted.
+        max_chunk = min(plan.token_budget + (plan.num_steps_ahead + 1) * plan.num_drafts, plan.max_model_len)
         self.cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, max_chunk)
         self.stats = EngineStats(num_blocks=plan.num_blocks - 1, step_sizes=[0] * (len(STEP_SIZES) + 1))
         self._lifecycle = Lifecycle(plan, self.cache, self.stats)
@@ -155,53 +156,60 @@ class Scheduler:
             part = Part.joined([part, *admitted])
         return self._make_step(part) if len(part.slots) else None
 
-    def binding_rules(self, step: Step) -> list[list[TokenRule]]:
-        """Per row of ``masked_rows`` of the newest step, the rules that may forbid its next token.
-
-        The results of all other steps must have arrived.
-        """
+    def bound_rows(self, step: Step) -> list[BoundRow]:
+        """The ``masked_rows`` of the newest step; the results of all other steps must have arrived."""
         assert step.masked_rows is not None and len(self._under_way) == 1, "tokens that masks follow from are missing"
-        requests = self._under_way[-1].requests
-        return [
-            [] if request.status is Status.FINISHED else [rule for rule in request.completion.rules if rule.is_binding]
-            for request in (requests[row] for row in step.masked_rows.tolist())
-        ]
+        batch = self._under_way[-1]
+        return [self._bound_row(batch.requests[row], int(batch.num_drawn[row])) for row in step.masked_rows.tolist()]
+
+    def _bound_row(self, request: Request, num_drawn: int) -> BoundRow:
+        if request.status is Status.FINISHED:
+            return BoundRow([], num_drawn)
+        rules = [rule for rule in request.completion.rules if rule.is_binding]
+        num_drafts = min(int(self._rows.num_drafts[request.slot]), num_drawn - 1)
+        return BoundRow(rules, num_drawn, self._rows.drafts[request.slot, :num_drafts].tolist())
 
     def update(self, result: StepResult) -> StepOutputs:
         """Process the results of the oldest step in flight."""
         batch = self._under_way.popleft()
-        token_ids = np.asarray(result.token_ids, np.int32)
+        token_ids = np.asarray(result.token_ids, np.int32).reshape(len(batch.slots), -1)
+        num_tokens = np.asarray(batch.draws if result.num_tokens is None else result.num_tokens, np.int32)
         # It is not known which blocks contain NaN: sliding windows and preemptions may have freed some. So after the
         # first NaN, every block is zeroed before reuse, at no cost to engines that never see one. A NaN row does not
         # count if the request's own parameters may have masked all tokens.
-        for row in ((token_ids == NAN_TOKEN) & batch.samples).nonzero()[0].tolist():
+        for row in ((token_ids == NAN_TOKEN).any(1) & batch.draws).nonzero()[0].tolist():
             self._running.wipes_blocks |= not batch.requests[row].completion.may_run_dry
         self._take_prompt_logprobs(batch, result)
         is_here = self._rows.tenures[batch.slots] == batch.tenures
-        outputs = self._take_tokens(batch, token_ids, is_here & batch.samples, result)
+        if self.plan.num_drafts:
+            here = is_here.nonzero()[0]
+            self._rows.settle(batch.slots[here], batch.num_drawn[here], num_tokens[here])
+            if result.drafts is not None and result.num_drafts is not None:
+                self._rows.drafts[batch.slots[here]] = np.asarray(result.drafts)[here]
+                self._rows.num_drafts[batch.slots[here]] = np.asarray(result.num_drafts)[here]
+        outputs = self._take_tokens(batch, token_ids, num_tokens, is_here & batch.draws, result)
         if np.count_nonzero(is_here) < len(is_here):
-            outputs.others += self._take_late_tokens(batch, token_ids, ~is_here, result)
+            outputs.others += self._take_late_tokens(batch, token_ids, num_tokens, ~is_here, result)
         self._refresh_stats()
         return outputs
 
     def _make_step(self, part: Part) -> Step:
         self.stats.num_steps += 1
         batch = self._last_batch
-        # The same array object means the same rows as last time, with one token each.
-        if batch is None or part.slots is not batch.source:
+        if batch is None or not self._repeats(part, batch):
             self._last_batch = batch = Batch.of(part, self._rows)
         self._under_way.append(batch)
         changes = self._running.take_changes()
         masked_rows = None
         if self._rows.num_bound:
-            rows = (self._rows.is_bound[batch.slots] & batch.samples).nonzero()[0]
+            rows = (self._rows.is_bound[batch.slots] & batch.draws).nonzero()[0]
             masked_rows = rows if len(rows) else None
         step = Step(
             step_id=self.stats.num_steps,
             slots=batch.step_slots,
             num_computed=part.num_computed[batch.order],
             num_new=batch.num_new,
-            samples=batch.samples,
+            num_drawn=batch.num_drawn,
             new_rows=changes.new_rows,
             freed_slots=changes.freed_slots,
             block_updates=changes.block_updates,
@@ -211,37 +219,54 @@ class Scheduler:
         self._count_step(step)
         return step
 
+    def _repeats(self, part: Part, batch: Batch) -> bool:
+        """Whether a step has the same rows as the last one, with as many tokens each."""
+        # The same array object means the same rows, each with the newest token and all drafts, or as many of a prompt.
+        if part.slots is not batch.source:
+            return False
+        return not self.plan.num_drafts or np.array_equal(part.num_drawn[batch.order], batch.num_drawn)
+
     def _count_step(self, step: Step) -> None:
         """Count prompt tokens and generated tokens, as vLLM does: the chunk that ends a prompt also yields a token."""
-        num_tokens = step.num_tokens + int(np.count_nonzero(step.samples[step.num_decodes :]))
+        num_tokens = step.num_tokens + int(np.count_nonzero(step.num_drawn[step.num_decodes :]))
         self.stats.num_step_tokens += num_tokens
         self.stats.step_sizes[bisect_left(STEP_SIZES, num_tokens)] += 1
 
     def _take_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], is_taken: Mask, result: StepResult
+        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts, is_taken: Mask, result: StepResult
     ) -> StepOutputs:
         """Append tokens to requests that still occupy the slots that they had when the step was made."""
         now = time.time()
         slots, request_ids = batch.slots, batch.request_ids
         rows = is_taken.nonzero()[0]
         if len(rows) < len(slots):
-            slots, token_ids = slots[rows], token_ids[rows]
+            slots, token_ids, num_tokens = slots[rows], token_ids[rows], num_tokens[rows]
             request_ids = list(compress(request_ids, is_taken.tolist()))
-        is_special = self._rows.append(slots, token_ids, now)
+        is_special = self._rows.append(slots, token_ids, num_tokens, now)
         special = is_special.nonzero()[0]
         if not len(special):
-            self.stats.generation_tokens += len(rows)
-            return StepOutputs(request_ids, token_ids.tolist())
+            return self._plain_outputs(request_ids, token_ids, num_tokens)
         is_plain = ~is_special
-        outputs = StepOutputs(list(compress(request_ids, is_plain.tolist())), token_ids[is_plain].tolist())
-        self.stats.generation_tokens += len(outputs.token_ids)
+        plain_ids = list(compress(request_ids, is_plain.tolist()))
+        outputs = self._plain_outputs(plain_ids, token_ids[is_plain], num_tokens[is_plain])
         lengths = self._rows.num_known[slots[special]].tolist()
-        for row, token_id, length in zip(rows[special].tolist(), token_ids[special].tolist(), lengths, strict=True):
-            outputs.others.append(self._take_result(batch.requests[row], token_id, length, result, row, now))
+        for index, row, length in zip(special.tolist(), rows[special].tolist(), lengths, strict=True):
+            new = token_ids[index, : num_tokens[index]].tolist()
+            outputs.others.append(self._take_result(batch.requests[row], new, length, result, row, now))
         return outputs
 
+    def _plain_outputs(self, request_ids: list[str], token_ids: NDArray[np.int32], num_tokens: Counts) -> StepOutputs:
+        """Outputs of rows that got nothing but tokens."""
+        if token_ids.shape[1] == 1:
+            self.stats.generation_tokens += len(request_ids)
+            return StepOutputs(request_ids, token_ids[:, 0].tolist())
+        are_there = np.arange(token_ids.shape[1]) < num_tokens[:, None]
+        flat = token_ids[are_there].tolist()
+        self.stats.generation_tokens += len(flat)
+        return StepOutputs(request_ids, flat, num_tokens=num_tokens.tolist())
+
     def _take_late_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], has_left: Mask, result: StepResult
+        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts, has_left: Mask, result: StepResult
     ) -> list[EngineOutput]:
         """Append tokens to requests that were preempted after the step was made; drop tokens of ended requests."""
         now = time.time()
@@ -251,17 +276,17 @@ class Scheduler:
             if request.status is Status.FINISHED:
                 continue
             request.num_steps_under_way -= 1
-            if batch.samples[row]:
-                token_id = int(token_ids[row])
-                request.token_ids = np.append(request.token_ids, token_ids[row])
-                outputs.append(self._take_result(request, token_id, len(request.token_ids), result, row, now))
+            if batch.draws[row]:
+                new = token_ids[row, : num_tokens[row]]
+                request.token_ids = np.append(request.token_ids, new)
+                outputs.append(self._take_result(request, new.tolist(), len(request.token_ids), result, row, now))
         return outputs
 
     def _take_result(
-        self, request: Request, token_id: int, num_tokens: int, result: StepResult, row: int, now: float
+        self, request: Request, token_ids: list[int], num_tokens: int, result: StepResult, row: int, now: float
     ) -> EngineOutput:
         """The output for a row whose tokens may be the first or the last, have log-probabilities, or advance rules."""
-        found = RowResult([token_id], num_tokens, result.logprobs.get(row), result.pooled.get(row))
+        found = RowResult(token_ids, num_tokens, result.logprobs.get(row), result.pooled.get(row))
         output = request.completion.take(found, now)
         self._count_output(request, output)
         if output.error is not None:
@@ -269,10 +294,18 @@ class Scheduler:
             self.cache.distrust(request.cache)
             self._finish(request, is_trusted=False)
         elif output.finish_reason is not None:
+            self._cut(request, len(token_ids) - len(output.new_token_ids))
             self._finish(request)
         elif request.status is Status.RUNNING:
             self._rows.note_output(request)
         return output
+
+    def _cut(self, request: Request, num_tokens: int) -> None:
+        """Drop tokens that were accepted behind the end of the text."""
+        if num_tokens and request.status is Status.RUNNING:
+            self._rows.cut(request.slot, num_tokens)
+        elif num_tokens:
+            request.token_ids = request.token_ids[:-num_tokens]
 
     def _count_output(self, request: Request, output: EngineOutput) -> None:
         self.stats.generation_tokens += len(output.new_token_ids)

@@ -37,7 +37,9 @@ def make_step(
 ) -> Step:
     """A step from (slot, tokens computed before, tokens to process) per row."""
     slots, computed, num_new = (np.array(column, np.int32) for column in zip(*rows, strict=True))
-    return Step(1, slots, computed, num_new, num_new > 0, new_rows or [], block_updates=block_updates or [])
+    return Step(
+        1, slots, computed, num_new, (num_new > 0).astype(np.int32), new_rows or [], block_updates=block_updates or []
+    )
 
 
 def new_row(slot: int, tokens: list[int]) -> NewRow:

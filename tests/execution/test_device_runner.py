@@ -108,6 +108,9 @@ class Alternating:
         self._parity = 1 - self._parity
         return is_allowed
 
+    def rollback(self, num_tokens: int) -> None:
+        self._parity ^= num_tokens % 2
+
     def fill(self, mask: NDArray[np.int32]) -> None:
         mask[:] = np.uint32(0xAAAAAAAA if self._parity else 0x55555555).view(np.int32)
 

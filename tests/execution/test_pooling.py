@@ -47,7 +47,7 @@ def run(
         np.array([chunk[0] for chunk in chunks], np.int32),
         np.array([chunk[2] for chunk in chunks], np.int32),
         np.array([len(chunk[1]) for chunk in chunks], np.int32),
-        np.array([chunk[3] for chunk in chunks], np.bool_),
+        np.array([chunk[3] for chunk in chunks], np.int32),
         new_rows=new or [],
         freed_slots=freed or [],
     )

@@ -113,7 +113,7 @@ class TinyEngine:
                     outputs[output.request_id].append(output)
             if held is not None:
                 step, started = held
-                results.append(started.draw(fill_masks(self.scheduler.binding_rules(step), VOCAB // 32)).result())
+                results.append(started.draw(fill_masks(self.scheduler.bound_rows(step), VOCAB // 32)).result())
         assert self.scheduler.cache.pool.num_free == self.plan.num_blocks - 1
         return outputs
 

@@ -38,12 +38,15 @@ def ids_of(text):
 
 
 def step(outputs):
-    """Outputs as the engine sends them: what is a token and nothing else, in columns."""
-    plain = [output for output in outputs if output == EngineOutput(output.request_id, output.new_token_ids[:1])]
+    """Outputs as the engine sends them: what is tokens and nothing else, in columns."""
+    plain = [output for output in outputs if output == EngineOutput(output.request_id, output.new_token_ids)]
+    plain = [output for output in plain if output.new_token_ids]
+    counts = [len(output.new_token_ids) for output in plain]
     return StepOutputs(
-        [output.request_id for output in plain if output.new_token_ids],
-        [output.new_token_ids[0] for output in plain if output.new_token_ids],
+        [output.request_id for output in plain],
+        [token_id for output in plain for token_id in output.new_token_ids],
         [output for output in outputs if output not in plain],
+        counts if any(count > 1 for count in counts) else [],
     )
 
 

@@ -13,7 +13,7 @@ def test_the_shape_of_a_step(chunks: list[tuple[int, int]], num_decodes: int) ->
     if not rows:
         return
     computed, num_new = (np.array(column, np.int32) for column in zip(*rows, strict=True))
-    step = Step(1, np.arange(len(rows), dtype=np.int32), computed, num_new, num_new > 0)
+    step = Step(1, np.arange(len(rows), dtype=np.int32), computed, num_new, (num_new > 0).astype(np.int32))
     assert step.num_tokens == num_new.sum()
     assert step.num_decodes == num_decodes
     assert step.max_query_len == num_new.max()

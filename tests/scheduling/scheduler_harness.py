@@ -44,7 +44,7 @@ class Harness:
         self.scheduler = Scheduler(plan)
         if is_hasty:
             self.scheduler._lifecycle._admission._outlook = HastyOutlook()
-        self.device = SimulatedDevice(plan, self._owner_of, self._tenant_of, self._sample)
+        self.device = SimulatedDevice(plan, self._owner_of, self._tenant_of, self._sample, self._draft)
         self.random = random.Random(seed)
         self.nan_share, self.end_share = nan_share, end_share
         self.results: deque[StepResult] = deque()
@@ -63,7 +63,12 @@ class Harness:
             return (source.cache_salt or "",)
         return (source.cache_salt or "", source.leader_id or f"alone {request_id}")
 
-    def _sample(self, request_id: str, num_tokens: int) -> int:
+    def _draft(self) -> list[int]:
+        return [self.random.choice([0, 1, 2, END]) for _ in range(self.random.randint(0, self.plan.num_drafts))]
+
+    def _sample(self, request_id: str, num_tokens: int, draft: int | None) -> int:
+        if draft is not None and self.random.random() < 0.6:
+            return draft
         draw = self.random.random()
         if draw < self.nan_share:
             return NAN_TOKEN
@@ -169,21 +174,24 @@ class Harness:
         for output in outputs:
             request_id = output.request_id
             assert request_id not in self.finished, "a request that ended gets nothing more"
-            for token in output.new_token_ids:
-                self._take_token(output, token)
+            for index in range(len(output.new_token_ids)):
+                self._take_token(output, index)
             if not output.new_token_ids:
                 assert output.finish_reason in ("abort", "error")
                 assert (output.error is not None) == (output.finish_reason == "error")
             if output.finish_reason is not None:
                 self.finished[request_id] = output.finish_reason
 
-    def _take_token(self, output: EngineOutput, token: int) -> None:
+    def _take_token(self, output: EngineOutput, index: int) -> None:
         source, received = self.sources[output.request_id], self.received[output.request_id]
-        is_first = not received
-        received.append(token)
-        assert (output.finish_reason, output.stop_reason) == self._expected_end(source, received)
+        is_first, is_last = not received, index == len(output.new_token_ids) - 1
+        received.append(output.new_token_ids[index])
+        end = (output.finish_reason, output.stop_reason) if is_last else (None, None)
+        assert end == self._expected_end(source, received)
         assert (output.logprobs is not None) == (source.params.logprobs is not None)
-        assert output.logprobs is None or [entry.token_ids[0] for entry in output.logprobs] == [token]
+        assert output.logprobs is None or [e.token_ids[0] for e in output.logprobs] == output.new_token_ids
+        if index:
+            return
         assert (output.num_cached_tokens is not None) == is_first
         if is_first:
             found = self.device.admissions[output.request_id][0]
@@ -224,4 +232,5 @@ class Harness:
             sampled = self.device.sampled.get(request_id, [])
             assert received == sampled[: len(received)]
             if self.finished[request_id] in ("stop", "length"):
-                assert len(sampled) - len(received) <= self.plan.num_steps_ahead
+                most = (self.plan.num_steps_ahead + 1) * (self.plan.num_drafts + 1) - 1
+                assert len(sampled) - len(received) <= most

@@ -8,6 +8,8 @@ queries would see anything but their own request's prefix is refused by an asser
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from octavo.cache import NULL_BLOCK
 from octavo.records import (
     NAN_TOKEN,
@@ -24,8 +26,11 @@ from octavo.records import (
 FULL = (CacheGroup((0,), None),)
 POISON = "not a number"
 
-Sample = Callable[[str, int], int]
-"""Request id and number of tokens so far → the next token."""
+Sample = Callable[[str, int, int | None], int]
+"""Request id, number of tokens so far and the draft in the next token's place, if any → the next token."""
+
+Draft = Callable[[], list[int]]
+"""Drafts for a request's next step."""
 
 
 def make_plan(
@@ -40,6 +45,7 @@ def make_plan(
     enable_chunked_prefill: bool = True,
     scheduling_policy: str = "fcfs",
     num_steps_ahead: int = 0,
+    num_drafts: int = 0,
     max_num_scheduled_tokens: int | None = None,
 ) -> Plan:
     """A plan for a small engine; ``num_blocks`` includes the null block."""
@@ -55,6 +61,7 @@ def make_plan(
         enable_chunked_prefill=enable_chunked_prefill,
         scheduling_policy=scheduling_policy,
         num_steps_ahead=num_steps_ahead,
+        num_drafts=num_drafts,
         max_num_scheduled_tokens=max_num_scheduled_tokens,
     )
 
@@ -66,6 +73,8 @@ class Row:
     Attributes:
         chain: per token, the hash of it and all before.
         tables: per cache group, the block table.
+        drafts: tokens that a drafter expects next.
+        has_drawn: whether a token was drawn, so that a drafter may have left drafts.
     """
 
     request_id: str
@@ -74,10 +83,19 @@ class Row:
     tokens: list[int]
     chain: list[int]
     tables: list[list[int]]
+    drafts: list[int] = field(default_factory=list)
+    has_drawn: bool = False
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
         self.chain.append(hash((self.chain[-1], token)))
+
+    def content(self, position: int) -> int:
+        """What a key at a position stands for: the tokens up to it, the drafts behind the known ones included."""
+        value = self.chain[min(position + 1, len(self.tokens))]
+        for index in range(position + 1 - len(self.tokens)):
+            value = hash((value, self.drafts[index] if index < len(self.drafts) else "nothing"))
+        return value
 
 
 @dataclass
@@ -95,6 +113,7 @@ class SimulatedDevice:
     owner_of: Callable[[int], str]
     tenant_of: Callable[[str], Hashable]
     sample: Sample
+    draft: Draft = list
     rows: dict[int, Row] = field(default_factory=dict)
     memory: dict[tuple[int, int], object] = field(default_factory=dict)
     sampled: dict[str, list[int]] = field(default_factory=dict)
@@ -105,9 +124,13 @@ class SimulatedDevice:
         self._take_changes(step)
         self._check_shape(step)
         self._write(step)
-        result = StepResult([0] * len(step.slots))
+        num_rows, num_drafts = len(step.slots), self.plan.num_drafts
+        result = StepResult(np.zeros((num_rows, 1 + num_drafts), np.int32))
+        if num_drafts:
+            result.num_tokens, result.num_drafts = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+            result.drafts = np.zeros((num_rows, num_drafts), np.int32)
         for index, slot in enumerate(step.slots.tolist()):
-            self._run_row(index, self.rows[slot], int(step.num_new[index]), bool(step.samples[index]), result)
+            self._run_row(index, self.rows[slot], int(step.num_new[index]), int(step.num_drawn[index]), result)
         return result
 
     def _take_changes(self, step: Step) -> None:
@@ -152,13 +175,18 @@ class SimulatedDevice:
         assert step.max_query_len == max(num_new)
         chunks = [first for first, count in zip(step.num_computed.tolist(), num_new, strict=True) if count > 1]
         assert step.is_fresh == (not any(chunks))
-        for slot, computed, count, samples in zip(
-            slots, step.num_computed.tolist(), num_new, step.samples.tolist(), strict=True
+        for slot, computed, count, num_drawn in zip(
+            slots, step.num_computed.tolist(), num_new, step.num_drawn.tolist(), strict=True
         ):
             row = self.rows[slot]
-            assert row.num_computed == computed, "host and device disagree on what is computed"
-            assert computed + count <= len(row.tokens) <= self.plan.max_model_len
-            assert samples == (computed + count == len(row.tokens))
+            num_behind = computed - row.num_computed
+            most_behind = self.plan.num_drafts * self.plan.num_steps_ahead
+            assert 0 <= num_behind <= most_behind, "host and device disagree on what is computed"
+            assert computed + count <= self.plan.max_model_len and len(row.tokens) <= self.plan.max_model_len
+            # Rows that draw have nothing but drafts behind the last known token.
+            num_drafts = row.num_computed + count - len(row.tokens)
+            assert num_drawn == max(0, num_drafts + 1)
+            assert num_drafts <= (self.plan.num_drafts if row.has_drawn else 0)
 
     def _write(self, step: Step) -> None:
         """Store the keys of all rows before any row reads, as each layer does."""
@@ -171,24 +199,49 @@ class SimulatedDevice:
                     assert place[0] != NULL_BLOCK, "a token is written to the null block"
                     assert place not in written, "two requests write to one place"
                     written.add(place)
-                    self.memory[place] = (group, row.chain[position + 1])
+                    self.memory[place] = (group, row.content(position))
 
-    def _run_row(self, index: int, row: Row, num_new: int, samples: bool, result: StepResult) -> None:
+    def _run_row(self, index: int, row: Row, num_new: int, num_drawn: int, result: StepResult) -> None:
         is_poisoned = self._read(row, num_new)
-        first, row.num_computed = row.num_computed, row.num_computed + num_new
+        first = row.num_computed
         if is_poisoned:
-            self._poison(row, first, row.num_computed)
+            self._poison(row, first, first + num_new)
+        drawn: list[int] = []
+        if num_drawn:
+            drawn = [NAN_TOKEN] if is_poisoned else self._draw(row, num_drawn)
+        # What precedes the first draw is computed, and so is every draft that was drawn.
+        row.num_computed = len(row.tokens) + len(drawn) - 1 if drawn else first + num_new
         self._collect_prompt_logprobs(index, row, first, result)
-        if not samples:
-            return
-        token = self.sample(row.request_id, len(row.tokens)) if not is_poisoned else NAN_TOKEN
-        if token == NAN_TOKEN:
+        if drawn:
+            self._take_drawn(index, row, drawn, result)
+
+    def _draw(self, row: Row, num_drawn: int) -> list[int]:
+        """Tokens up to the first that differs from its draft."""
+        drawn: list[int] = []
+        for draft in [*row.drafts, None][:num_drawn]:
+            token = self.sample(row.request_id, len(row.tokens) + len(drawn), draft)
+            drawn.append(token)
+            if token != draft:
+                break
+        return drawn
+
+    def _take_drawn(self, index: int, row: Row, drawn: list[int], result: StepResult) -> None:
+        if drawn[-1] == NAN_TOKEN:
             self._poison(row, row.num_computed - 1, row.num_computed)
-        result.token_ids[index] = token
-        self.sampled.setdefault(row.request_id, []).append(token)
-        row.append(max(token, 0))
+        result.token_ids[index, : len(drawn)] = drawn  # type: ignore[call-overload]
+        self.sampled.setdefault(row.request_id, []).extend(drawn)
+        for token in drawn:
+            row.append(max(token, 0))
+        row.has_drawn = True
         if row.source.params.logprobs is not None:
-            result.logprobs.setdefault(index, RowLogprobs()).sampled = [TokenLogprobs([token], [-0.5], 1)]
+            found = [TokenLogprobs([token], [-0.5], 1) for token in drawn]
+            result.logprobs.setdefault(index, RowLogprobs()).sampled = found
+        if self.plan.num_drafts:
+            assert result.num_tokens is not None and result.num_drafts is not None and result.drafts is not None
+            row.drafts = self.draft()
+            result.num_tokens[index] = len(drawn)
+            result.num_drafts[index] = len(row.drafts)
+            result.drafts[index, : len(row.drafts)] = row.drafts
 
     def _read(self, row: Row, num_new: int) -> bool:
         """Check everything that the row's queries see; returns whether a failure of another request is among it."""
@@ -200,7 +253,7 @@ class SimulatedDevice:
             for position in range(begin, end):
                 entry = self.memory.get(self._place(table, position))
                 is_poisoned |= entry == POISON
-                expected = (group, row.chain[position + 1])
+                expected = (group, row.content(position))
                 assert entry in (POISON, expected), f"position {position} of group {group} holds something else"
         return is_poisoned
 

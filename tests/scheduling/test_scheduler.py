@@ -102,9 +102,9 @@ class TestSteps:
         for _ in range(4):
             step = harness.schedule()
             assert step is not None
-            sizes.append((step.num_new.tolist(), step.samples.tolist()))
+            sizes.append((step.num_new.tolist(), step.num_drawn.tolist()))
             harness.update()
-        assert sizes == [([8], [False]), ([8], [False]), ([4], [True]), ([1], [True])]
+        assert sizes == [([8], [0]), ([8], [0]), ([4], [1]), ([1], [1])]
 
     def test_running_requests_get_their_token_before_a_prompt_takes_the_rest(self) -> None:
         harness = quiet(make_plan(max_num_batched_tokens=8))
@@ -114,7 +114,7 @@ class TestSteps:
         step = harness.schedule()
         assert step is not None
         assert step.num_new.tolist() == [1, 7]
-        assert step.samples.tolist() == [True, False]
+        assert step.num_drawn.tolist() == [1, 0]
 
     def test_without_chunked_prefill_a_prompt_waits_for_a_step_with_room(self) -> None:
         harness = quiet(make_plan(max_num_batched_tokens=8, enable_chunked_prefill=False))
@@ -137,7 +137,7 @@ class TestSteps:
 
     def test_a_token_too_many_of_a_step_ahead_is_dropped(self) -> None:
         harness = quiet(make_plan(num_steps_ahead=1))
-        harness.device.sample = lambda request_id, num_tokens: END
+        harness.device.sample = lambda request_id, num_tokens, draft: END
         harness.add(request("a", [0], max_tokens=9))
         harness.drain()
         assert harness.received["a"] == [END]
@@ -153,7 +153,9 @@ class TestSteps:
         for _ in range(3):
             second = harness.schedule()
             assert first is not None and second is not None
-            assert second.slots is first.slots and second.num_new is first.num_new and second.samples is first.samples
+            assert (
+                second.slots is first.slots and second.num_new is first.num_new and second.num_drawn is first.num_drawn
+            )
             assert second.num_computed.tolist() == [count + 1 for count in first.num_computed.tolist()]
             outputs = harness.scheduler.update(harness.results.popleft())
             assert outputs.request_ids is ids and len(outputs.token_ids) == 3 and not outputs.others
@@ -181,7 +183,7 @@ class TestEnds:
     @pytest.mark.parametrize(("token", "stop_reason"), [(END, None), (STOP, STOP)])
     def test_end_and_stop_tokens(self, token: int, stop_reason: int | None) -> None:
         harness = quiet(make_plan())
-        harness.device.sample = lambda request_id, num_tokens: token
+        harness.device.sample = lambda request_id, num_tokens, draft: token
         harness.add(request("a", [0]))
         (output,) = harness.step()
         assert (output.new_token_ids, output.finish_reason, output.stop_reason) == ([token], "stop", stop_reason)
@@ -223,7 +225,7 @@ class TestEnds:
 
     def test_a_token_that_is_not_a_number_ends_its_request_alone(self) -> None:
         harness = quiet(make_plan())
-        harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "bad" else 0
+        harness.device.sample = lambda request_id, num_tokens, draft: NAN_TOKEN if request_id == "bad" else 0
         harness.add(request("bad", [0] * 9))
         harness.add(request("good", [1] * 9))
         outputs = {output.request_id: output for output in harness.step() + harness.step()}
@@ -234,7 +236,7 @@ class TestEnds:
 
     def test_blocks_of_a_failed_request_are_wiped_before_use_and_never_found(self) -> None:
         harness = quiet(make_plan())
-        harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "bad" else 0
+        harness.device.sample = lambda request_id, num_tokens, draft: NAN_TOKEN if request_id == "bad" else 0
         harness.add(request("bad", [0] * 9))
         harness.step()
         harness.add(request("next", [0] * 9))
@@ -247,7 +249,7 @@ class TestEnds:
 
     def test_a_request_whose_limits_leave_no_token_proves_nothing(self) -> None:
         harness = quiet(make_plan())
-        harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "dry" else 0
+        harness.device.sample = lambda request_id, num_tokens, draft: NAN_TOKEN if request_id == "dry" else 0
         dry = request("dry", [0] * 9)
         dry.params.allowed_token_ids = [3]
         harness.add(dry)
@@ -265,7 +267,7 @@ class TestEnds:
 
     def test_a_failure_that_comes_in_after_an_abort_still_has_blocks_wiped(self) -> None:
         harness = quiet(make_plan())
-        harness.device.sample = lambda request_id, num_tokens: NAN_TOKEN if request_id == "bad" else 0
+        harness.device.sample = lambda request_id, num_tokens, draft: NAN_TOKEN if request_id == "bad" else 0
         harness.add(request("bad", [0] * 9))
         harness.schedule()
         harness.abort(["bad"])

@@ -42,6 +42,7 @@ def plans(draw: st.DrawFn) -> Plan:
         enable_chunked_prefill=draw(st.booleans()),
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
         num_steps_ahead=draw(st.integers(0, 2)),
+        num_drafts=draw(st.sampled_from([0, 0, 1, 3])),
     )
 
 
@@ -198,7 +199,8 @@ def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens
         assert len(harness.received["alone"]) == min(max_tokens, plan.max_model_len - num_prompt)
         assert harness.scheduler.stats.num_preemptions == 0
     else:
-        cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, plan.max_num_batched_tokens)
+        longest = plan.max_num_batched_tokens + (plan.num_steps_ahead + 1) * plan.num_drafts
+        cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, longest)
         too_long = num_prompt >= plan.max_model_len
         unchunked = not plan.enable_chunked_prefill and num_prompt > plan.max_num_batched_tokens
         assert too_long or unchunked or not cache.fits(min(plan.max_model_len, num_prompt + max_tokens))

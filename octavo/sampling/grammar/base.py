@@ -16,9 +16,6 @@ class GrammarError(Exception):
 class GrammarState(TokenGrammar, Protocol):
     """A text on its way through a grammar: one request's, used by one thread at a time."""
 
-    def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens that were accepted (drafts that were not taken)."""
-
     def fork(self) -> "GrammarState":
         """A state that goes on from here by itself."""
 

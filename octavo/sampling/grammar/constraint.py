@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Sequence
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,9 @@ class TokenGrammar(Protocol):
 
     def fill(self, mask: NDArray[np.int32]) -> None:
         """Write which tokens may come next: ``[ceil(V / 32)]``, a bit a token, the lowest first."""
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens that were accepted."""
 
 
 class Constraint:
@@ -74,6 +78,8 @@ class Constraint:
         self._openers = [list(opener) for opener in openers or () if opener] if self._awaited else []
         self._is_opening = False
         self._num_tokens = 0
+        # Tokens that the grammar has accepted.
+        self._num_followed = 0
         self._min_tokens = min_tokens
         self._stop_ids = sorted(stop_ids)
         self.error: str | None = None
@@ -116,7 +122,11 @@ class Constraint:
 
     def _follow(self, grammar: TokenGrammar, token_id: int) -> bool:
         try:
-            return grammar.is_finished or grammar.accept(token_id)
+            if grammar.is_finished:
+                return True
+            is_accepted = grammar.accept(token_id)
+            self._num_followed += is_accepted
+            return is_accepted
         except Exception as error:
             self._break_off(error)
             return False
@@ -146,10 +156,25 @@ class Constraint:
             self._num_for_tail -= 1
             self._is_begun = self._last[-len(self._tail) :] == self._tail
 
-    def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write which tokens may come next, a bit a token: all of them before the grammar begins and after its end,
-        unless a thought must be closed.
+    def fill(self, masks: NDArray[np.int32], drafts: Sequence[int] = ()) -> None:
+        """Write which tokens may come next, and which behind each draft.
+
+        All tokens may come before the grammar begins and after its end, unless the reasoning must be closed.
         """
+        self._fill(masks[0])
+        if not drafts or self.error is not None:
+            return
+        ahead = copy(self)
+        ahead._limit = copy(self._limit)
+        for draft, mask_before, mask in zip(drafts, masks, masks[1:], strict=False):
+            if not _allows(mask_before, draft) or not ahead.accept([draft]):
+                break
+            ahead._fill(mask)
+        if self._grammar is not None and ahead._num_followed > self._num_followed:
+            self._grammar.rollback(ahead._num_followed - self._num_followed)
+
+    def _fill(self, mask: NDArray[np.int32]) -> None:
+        """Write which tokens may come next."""
         if self._grammar is not None and self._is_opening and self._openers:
             mask[:] = 0
         elif self._grammar is not None and (self._is_begun or self._openers):
@@ -200,3 +225,8 @@ class Constraint:
             longer[stop_id // _BITS] &= ~np.uint32(1 << stop_id % _BITS)
         if longer.any():
             mask[:] = longer.view(np.int32)
+
+
+def _allows(mask: NDArray[np.int32], token_id: int) -> bool:
+    word = token_id // _BITS
+    return 0 <= word < len(mask) and bool(mask.view(np.uint32)[word] >> np.uint32(token_id % _BITS) & np.uint32(1))

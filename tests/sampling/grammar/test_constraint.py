@@ -5,9 +5,12 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.errors import RequestFailedError
+from octavo.records import ThoughtTags
 from octavo.sampling.grammar.constraint import MAX_TAIL_GAP, Constraint
+from octavo.sampling.grammar.thought import ThoughtLimit
 
 END = 40
+TAGS = ThoughtTags([[3]], [6], False)
 VOCAB = 64
 
 
@@ -29,6 +32,11 @@ class Countdown:
             self._left -= 1
         return True
 
+    def rollback(self, num_tokens: int) -> None:
+        for _ in range(num_tokens):
+            self._left += not self.is_finished
+            self.is_finished = False
+
     def fill(self, mask: NDArray[np.int32]) -> None:
         self._check()
         words = np.zeros(VOCAB // 32, np.uint32)
@@ -43,12 +51,43 @@ class Countdown:
 
 def allowed(constraint: Constraint) -> set[int]:
     mask = np.full(VOCAB // 32, -1, np.int32)
-    constraint.fill(mask)
+    constraint.fill(mask[None])
     words = mask.view(np.uint32)
     return {token_id for token_id in range(VOCAB) if words[token_id // 32] >> token_id % 32 & 1}
 
 
 ALL = set(range(VOCAB))
+
+
+def allowed_behind(constraint: Constraint, *drafts: int) -> list[set[int]]:
+    """What may come next, and behind each of the drafts."""
+    masks = np.full((1 + len(drafts), VOCAB // 32), -1, np.int32)
+    constraint.fill(masks, drafts)
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")
+    return [set(row.nonzero()[0].tolist()) for row in bits]
+
+
+def test_masks_look_behind_drafts_and_leave_the_state_as_it_was() -> None:
+    constraint = Constraint(Countdown(3), start_after=[7, 8], stop_ids=[END], limit=ThoughtLimit(9, TAGS))
+    assert allowed_behind(constraint, 7, 8, 1, END, 5) == [ALL, ALL, {1, END}, {1, END}, ALL, ALL]
+    assert allowed_behind(constraint, 7, 8, 5, 1) == [ALL, ALL, {1, END}, ALL, ALL], "5 is not allowed"
+    assert constraint.accept([7, 8, 1]) == 3
+    assert allowed_behind(constraint, 1, 1, END) == [{1, END}, {1, END}, {END}, ALL]
+    assert allowed_behind(constraint, 1, END) == [{1, END}, {1, END}, ALL]
+    assert constraint.accept([1, 1, END, 9]) == 3 and constraint.finish_reason == "stop" and constraint.error is None
+
+
+def test_drafts_of_reasoning_count_towards_its_limit() -> None:
+    constraint = Constraint(None, limit=ThoughtLimit(2, TAGS))
+    assert allowed_behind(constraint, 3, 1, 2, 6) == [ALL, ALL, ALL, {6}, ALL]
+    assert allowed_behind(constraint, 3, 1, 2, 6) == [ALL, ALL, ALL, {6}, ALL]
+
+
+def test_a_grammar_that_gives_up_behind_a_draft_ends_nothing_yet() -> None:
+    constraint = Constraint(Countdown(3, gives_up_at=2))
+    assert allowed_behind(constraint, 1, 1)[0] == {1, END}
+    assert constraint.error is None and constraint.accept([1]) == 1
+    assert constraint.accept([1]) == 0 and constraint.error == "The grammar has grown too large."
 
 
 def test_a_text_may_not_end_too_early_unless_the_grammar_says_so() -> None:

@@ -74,12 +74,12 @@ def test_a_tag_begun_by_the_model_is_finished_for_it() -> None:
 def test_masks_leave_the_forced_token() -> None:
     mask = np.full(3, -1, np.int32)
     tags = ThoughtTags([[3]], [63], True)
-    Constraint(None, limit=ThoughtLimit(5, tags)).fill(mask)
+    Constraint(None, limit=ThoughtLimit(5, tags)).fill(mask[None])
     assert (mask == -1).all()
     constraint = Constraint(None, earlier=[1, 2], limit=ThoughtLimit(2, tags))
-    constraint.fill(mask)
+    constraint.fill(mask[None])
     assert mask.view(np.uint32).tolist() == [0, 1 << 31, 0]
     assert constraint.accept([63]) and not constraint.is_finished
     mask[:] = -1
-    constraint.fill(mask)
+    constraint.fill(mask[None])
     assert (mask == -1).all()
