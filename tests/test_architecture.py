@@ -15,7 +15,7 @@ DISPATCH = ROOT / "kernels" / "dispatch.py"
 
 RUNTIME = "use octavo.platforms.runtime_of(device)"
 FACT = "use a fact of the Platform or of runtime_of(device), or register an implementation for a kernel set"
-TORCH_NAMES = {"accelerator": RUNTIME, "cuda": RUNTIME, "hip": RUNTIME, "mps": RUNTIME, "xpu": RUNTIME}
+TORCH_NAMES = {"accelerator", "cuda", "get_device_module", "hip", "mps", "xpu"}
 VERSION_NAMES = {"cuda", "hip", "xpu"}
 TENSOR_FLAGS = {"is_cpu", "is_cuda", "is_hip", "is_mps", "is_xpu"}
 
@@ -25,7 +25,7 @@ def violations(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(ast.Name("torch"), name) if name in TORCH_NAMES:
-                yield node.lineno, f"torch.{name}: {TORCH_NAMES[name]}"
+                yield node.lineno, f"torch.{name}: {RUNTIME}"
             case ast.Attribute(ast.Attribute(ast.Name("torch"), "version"), name) if name in VERSION_NAMES:
                 yield node.lineno, f"torch.version.{name}: use octavo.platforms.select_platform or has_cuda"
             case ast.ImportFrom(module="torch", names=names) if any(name.name in TORCH_NAMES for name in names):

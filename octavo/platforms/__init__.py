@@ -8,7 +8,7 @@ from octavo.platforms.cpu import CpuPlatform, available_cores
 from octavo.platforms.cuda import CudaPlatform, compute_capability, device_name, num_multiprocessors
 from octavo.platforms.imagined import ImaginedGpu
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type
-from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture, SideStream
+from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture
 from octavo.platforms.select import describe_torch, has_cuda, runtime_of, select_platform
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "GraphCapture",
     "ImaginedGpu",
     "Platform",
-    "SideStream",
     "available_cores",
     "compute_capability",
     "compute_type",

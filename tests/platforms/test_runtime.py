@@ -8,9 +8,9 @@ from octavo.platforms import DeviceRuntime, runtime_of
 from octavo.platforms.transfer import HostCopies, to_device
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
 def runtime(request: pytest.FixtureRequest) -> DeviceRuntime:
-    if request.param == "cuda" and not torch.cuda.is_available():
+    if request.param != "cpu" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     return runtime_of(torch.device(request.param))
 
