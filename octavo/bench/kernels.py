@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from octavo.bench import kernels_attention, kernels_products, kernels_rest
 from octavo.bench.kernels_case import KernelCase, Setting, Work
 from octavo.bench.kernels_timing import median, time_run
 from octavo.bench.limits import Ceilings
+from octavo.platforms import runtime_of
 
 CASES: tuple[KernelCase, ...] = (*kernels_products.CASES, *kernels_attention.CASES, *kernels_rest.CASES)
 
@@ -24,8 +23,8 @@ def cases_for(setting: Setting, name_part: str) -> list[KernelCase]:
 
 
 def is_possible(case: KernelCase, setting: Setting) -> bool:
-    """Whether the device has the kernel."""
-    return setting.device.type == "cuda" or not case.needs_gpu
+    """Whether the device's kernel set has the kernel."""
+    return case.kernel_set in (None, setting.platform.kernel_set)
 
 
 def measure(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str, Any]:
@@ -43,16 +42,18 @@ def measure(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str,
         figures |= _measure(case.make(setting), setting, ceilings)
     except Exception as error:
         figures["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
-    free_memory(setting.device)
+    gc.collect()
+    runtime_of(setting.device).return_memory()
     return figures
 
 
 def _measure(work: Work, setting: Setting, ceilings: Ceilings) -> dict[str, Any]:
-    samples = time_run(work.run, work.num_copies, setting.device)
+    runtime = runtime_of(setting.device)
+    samples = time_run(work.run, work.num_copies, runtime)
     libraries, failures = {}, {}
     for name, run in work.libraries.items():
         try:
-            libraries[name] = time_run(run, work.num_copies, setting.device)
+            libraries[name] = time_run(run, work.num_copies, runtime)
         except Exception as error:
             failures[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     best = min(libraries, key=lambda name: median(libraries[name]), default=None)
@@ -68,21 +69,6 @@ def _measure(work: Work, setting: Setting, ceilings: Ceilings) -> dict[str, Any]
         "library_samples": libraries,
         "library_errors": failures,
     }
-
-
-def free_memory(device: torch.device) -> None:
-    """Release the memory of the last case."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def last_cache_bytes(device: torch.device) -> int:
-    """Size of the device's last-level cache; a guess for CPUs."""
-    if device.type == "cuda":
-        size: int = torch.cuda.get_device_properties(device).L2_cache_size
-        return size
-    return 4 << 20
 
 
 def settings_of(base: Setting, batches: Iterable[int], prefill_tokens: int) -> list[Setting]:

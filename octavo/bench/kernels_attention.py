@@ -1,6 +1,5 @@
 """Kernel cases: attention of a step, as a whole and its parts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +18,7 @@ from octavo.kernels import (
     basic,
 )
 
-_CPU_BLOCK_SIZE, _BLOCK_SIZE = 32, 16
+_BLOCK_SIZE = 16
 _EPS = 1e-6
 
 
@@ -49,10 +48,9 @@ class _Batch:
 def _make_batch(setting: Setting) -> _Batch:
     config, num_rows, context, num_tokens = setting.config, setting.num_rows, setting.context, setting.num_tokens
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-    block_size = _CPU_BLOCK_SIZE if setting.device.type == "cpu" else _BLOCK_SIZE
-    blocks_each = -(-context // block_size)
+    blocks_each = -(-context // _BLOCK_SIZE)
     num_blocks = num_rows * blocks_each + 1
-    shape = (2, num_blocks, kv_heads, block_size, head_dim)
+    shape = (2, num_blocks, kv_heads, _BLOCK_SIZE, head_dim)
     cache_bytes = 2 * num_rows * context * kv_heads * head_dim * setting.dtype.itemsize
     order = torch.randperm(num_blocks - 1, device=setting.device).int() + 1
     tables = order.view(num_rows, blocks_each).contiguous()
@@ -61,28 +59,28 @@ def _make_batch(setting: Setting) -> _Batch:
     return _Batch(
         qkv=setting.random(num_tokens, (heads + 2 * kv_heads) * head_dim),
         caches=[setting.random(*shape) for _ in range(setting.copies(cache_bytes))],
-        inputs=_make_inputs(setting, tables, block_size),
+        inputs=_make_inputs(setting, tables),
         rope=(torch.cat((cos, cos), -1).to(setting.dtype), torch.cat((-sin, sin), -1).to(setting.dtype)),
         norms=HeadNorms(setting.random(head_dim).fill_(1.0), setting.random(head_dim).fill_(1.0), _EPS),
         spec=AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5, config.attn_logit_softcap),
     )
 
 
-def _make_inputs(setting: Setting, tables: torch.Tensor, block_size: int) -> AttentionInputs:
+def _make_inputs(setting: Setting, tables: torch.Tensor) -> AttentionInputs:
     num_rows, context, num_tokens = setting.num_rows, setting.context, setting.num_tokens
     is_decode = setting.phase == "decode"
     query_len = 1 if is_decode else context
     slots = setting.indices(list(range(num_rows)), torch.int64)
     positions = torch.arange(context - query_len, context, device=setting.device).repeat(num_rows)
     rows = torch.arange(num_rows, device=setting.device).repeat_interleave(query_len)
-    mapping = tables[rows, positions // block_size].long() * block_size + positions % block_size
+    mapping = tables[rows, positions // _BLOCK_SIZE].long() * _BLOCK_SIZE + positions % _BLOCK_SIZE
     return AttentionInputs(
         block_tables=tables,
         slots=slots,
         slot_mapping=mapping,
         query_lens=[query_len] * num_rows,
         seq_lens=[context] * num_rows,
-        block_size=block_size,
+        block_size=_BLOCK_SIZE,
         num_kv_heads=setting.config.num_kv_heads,
         window=None,
         rows=DeviceRows(
@@ -145,7 +143,7 @@ def _sdpa(setting: Setting, num_copies: int) -> dict[str, Run]:
 
         return run
 
-    if setting.device.type == "cpu":
+    if setting.platform.kernel_set != "cuda":
         return {"SDPA": with_backend(None)}
     return {
         "cuDNN": with_backend(SDPBackend.CUDNN_ATTENTION),
@@ -155,27 +153,18 @@ def _sdpa(setting: Setting, num_copies: int) -> dict[str, Run]:
 
 def _rope_and_store(setting: Setting) -> Work:
     batch = _make_batch(setting)
-    store = _store_kernel(setting.device)
     config, norms, inputs = setting.config, batch.norms, batch.inputs
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
     qkv = batch.qkv.view(setting.num_tokens, heads + 2 * kv_heads, head_dim)
 
     def run(copy: int) -> None:
         cache, mapping = batch.caches[copy], inputs.slot_mapping
-        store(qkv, norms.query, norms.key, norms.eps, *batch.rope, cache, mapping, heads, kv_heads)
+        basic.qk_rope_store(qkv, norms.query, norms.key, norms.eps, *batch.rope, cache, mapping, heads, kv_heads)
 
     # Queries and keys are read and written, values read, keys and values written to the cache.
     heads_moved = 2 * (heads + kv_heads) + kv_heads + 2 * kv_heads
     num_bytes = setting.num_tokens * heads_moved * head_dim * setting.dtype.itemsize
     return Work(run=run, num_bytes=num_bytes, num_copies=len(batch.caches))
-
-
-def _store_kernel(device: torch.device) -> Callable[..., None]:
-    if device.type == "cuda":
-        from octavo.kernels.triton import rotary
-
-        return rotary.qk_rope_store
-    return basic.qk_rope_store
 
 
 CASES = (

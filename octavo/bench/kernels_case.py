@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from octavo.hub.model_config import ModelConfig
+from octavo.platforms import Platform
 
 Phase = Literal["decode", "prefill"]
 Run = Callable[[int], object]
@@ -28,11 +29,16 @@ class Setting:
 
     config: ModelConfig
     dtype: torch.dtype
-    device: torch.device
+    platform: Platform
     phase: Phase
     num_rows: int
     context: int
     cache_bytes: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the step's tensors are."""
+        return self.platform.device
 
     @property
     def num_tokens(self) -> int:
@@ -83,14 +89,14 @@ class KernelCase:
         make: allocates and returns the work.
         times: how often a step runs it, given the number of layers; 0 if another case includes it.
         phases: phases in which it occurs.
-        needs_gpu: whether it has no CPU version.
+        kernel_set: the only set that has it; None if all have it.
     """
 
     name: str
     make: Callable[[Setting], Work]
     times: Callable[[int], int]
     phases: tuple[Phase, ...] = ("decode", "prefill")
-    needs_gpu: bool = False
+    kernel_set: str | None = None
 
 
 def each_layer(num_layers: int) -> int:

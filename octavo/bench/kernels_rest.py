@@ -48,7 +48,7 @@ def _sampling(params: SamplingParams) -> Callable[[Setting], Work]:
         num_bytes = num_rows * vocab_size * setting.dtype.itemsize
         logits = [setting.random(num_rows, vocab_size).mul_(2) for _ in range(setting.copies(num_bytes))]
         rows = [NewRow(slot, [0] * 4, 4, params, slot, [], []) for slot in range(num_rows)]
-        run = _sample_on_gpu if setting.device.type == "cuda" else _sample_on_cpu
+        run = _sample_on_gpu if setting.platform.runs_ahead else _sample_on_cpu
         return Work(
             run=run(setting, rows, logits),
             libraries=_torch_sampling(logits, params),
@@ -154,5 +154,5 @@ CASES = (
     KernelCase(
         "sampling with top-k and top-p", _sampling(SamplingParams(temperature=0.8, top_k=50, top_p=0.9)), included
     ),
-    KernelCase("inputs and new tokens", _inputs, each_step, needs_gpu=True),
+    KernelCase("inputs and new tokens", _inputs, each_step, kernel_set="cuda"),
 )

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from octavo.engine.core import EngineCore
+from octavo.platforms import DeviceRuntime, runtime_of
 from octavo.records import EngineRequest, SamplingParams
 
 Case = Literal["decode", "prefill", "mixed"]
@@ -43,10 +44,11 @@ class ProfiledRun:
     profiled_seconds: float
 
 
-def profile_engine(engine: EngineCore, load: Load, num_steps: int, trace: Path) -> ProfiledRun:
+def profile_engine(engine: EngineCore, device: torch.device, load: Load, num_steps: int, trace: Path) -> ProfiledRun:
     """Bring the engine into the case's steady state, time some steps, then profile as many.
 
     Args:
+        device: the engine's.
         trace: path of the Chrome trace; ``.json`` or ``.json.gz``.
 
     Raises:
@@ -54,16 +56,14 @@ def profile_engine(engine: EngineCore, load: Load, num_steps: int, trace: Path) 
     """
     loop = _ClosedLoop(engine, load)
     loop.warm_up()
-    plain = _timed(lambda: loop.run(num_steps))
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profiler:
+    runtime = runtime_of(device)
+    plain = _timed(lambda: loop.run(num_steps), runtime)
+    with torch.profiler.profile() as profiler:  # of all devices that there are
         # The first step under the profiler also pays for its start.
         loop.run(1)
-        _synchronise()
+        runtime.synchronize()
         with torch.profiler.record_function(WINDOW):
-            profiled = _timed(lambda: loop.run(num_steps))
+            profiled = _timed(lambda: loop.run(num_steps), runtime)
     profiler.export_chrome_trace(str(trace))
     loop.stop()
     return ProfiledRun(num_steps, plain, profiled)
@@ -132,14 +132,9 @@ class _ClosedLoop:
         return EngineRequest(str(self._num_requests), prompt, params, arrival_time=time.time())
 
 
-def _timed(function: Callable[[], None]) -> float:
-    _synchronise()
+def _timed(function: Callable[[], None], runtime: DeviceRuntime) -> float:
+    runtime.synchronize()
     start = time.perf_counter()
     function()
-    _synchronise()
+    runtime.synchronize()
     return time.perf_counter() - start
-
-
-def _synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

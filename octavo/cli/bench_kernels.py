@@ -84,17 +84,18 @@ def _measure(given: argparse.Namespace, path: str, batches: Sequence[int]) -> di
     import torch
 
     from octavo.bench.ceilings import measure_ceilings
-    from octavo.bench.kernels import cases_for, is_possible, last_cache_bytes, measure, settings_of
+    from octavo.bench.kernels import cases_for, is_possible, measure, settings_of
     from octavo.bench.kernels_case import Setting
-    from octavo.kernels.select import load_kernels
-    from octavo.platforms import select_platform
+    from octavo.kernels import bind_kernels
+    from octavo.platforms import runtime_of, select_platform
 
     platform = select_platform(given.device)
     platform.prepare(None)
-    load_kernels(platform.device)
+    bind_kernels(platform)
     dtype: torch.dtype = getattr(torch, config.dtype if given.dtype == "auto" else given.dtype)
-    ceilings = measure_ceilings(platform.device, dtype)
-    base = Setting(config, dtype, platform.device, "decode", 1, given.context, last_cache_bytes(platform.device))
+    ceilings = measure_ceilings(platform, dtype)
+    cache_bytes = runtime_of(platform.device).last_cache_bytes()
+    base = Setting(config, dtype, platform, "decode", 1, given.context, cache_bytes)
     parts, left_out = [], set()
     for setting in settings_of(base, batches, given.prefill_tokens):
         chosen = cases_for(setting, given.filter)

@@ -87,9 +87,9 @@ def gpus() -> dict[str, str]:
     """NVIDIA GPUs and what torch makes of them."""
     rows: dict[str, str] = {}
     if importlib.util.find_spec("torch") is not None:
-        import torch
+        from octavo.platforms import describe_torch
 
-        rows["torch's CUDA"] = f"{torch.version.cuda or 'none'}, available: {torch.cuda.is_available()}"
+        rows["torch's CUDA"] = describe_torch()
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return rows

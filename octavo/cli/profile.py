@@ -93,13 +93,13 @@ def _profile(settings: dict[str, Any], given: argparse.Namespace) -> dict[str, A
     engine = EngineCore(config)
     trace = given.out / "trace.json.gz"
     load = Load(given.case, given.batch, given.input_len)
-    profiled = profile_engine(engine, load, given.steps, trace)
+    platform = select_platform(config.device.device)
+    profiled = profile_engine(engine, platform.device, load, given.steps, trace)
     summary = summarise_trace(read_trace(trace), WINDOW)
     dtype = engine.plan.dtype
     engine.shutdown()
-    device = select_platform(config.device.device).describe()
     return {
-        "ceilings": {"device": device, "dtype": dtype, "read_bandwidth": None, "matmul_rate": None},
+        "ceilings": {"device": platform.describe(), "dtype": dtype, "read_bandwidth": None, "matmul_rate": None},
         "case": given.case,
         "batch": given.batch,
         "input_len": given.input_len,

@@ -2,6 +2,8 @@
 
 import torch
 
+from octavo.platforms import device_name, has_cuda
+
 
 class Platform:
     """The device that ``device="auto"`` takes."""
@@ -9,7 +11,7 @@ class Platform:
     @property
     def device_type(self) -> str:
         """``cuda`` or ``cpu``."""
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if has_cuda() else "cpu"
 
     @property
     def device_name(self) -> str:
@@ -22,7 +24,7 @@ class Platform:
 
     def is_cuda_alike(self) -> bool:
         """Whether torch calls it ``cuda``."""
-        return self.is_cuda()
+        return self.device_type == "cuda"
 
     def is_cpu(self) -> bool:
         """Whether it is the CPU."""
@@ -42,7 +44,7 @@ class Platform:
 
     def get_device_name(self, device_id: int = 0) -> str:
         """The device's name, as its maker calls it."""
-        return torch.cuda.get_device_name(device_id) if self.is_cuda() else "cpu"
+        return device_name(device_id) if self.device_type == "cuda" else "cpu"
 
     def seed_everything(self, seed: int | None = None) -> None:
         """Seed torch; Octavo's own draws depend on the engine's and the requests' seeds only."""

@@ -20,6 +20,7 @@ from octavo.kernels import AttentionBackend, AttentionInputs, StepShape, take_ro
 from octavo.kernels.triton.compile import compile_together
 from octavo.layers.attention import StepAttention
 from octavo.models.base import CausalLM
+from octavo.platforms import runtime_of
 from octavo.platforms.transfer import HostCopies, to_device
 from octavo.records import BlockUpdate, NewRow, Plan, SamplingParams, Step
 from octavo.sampling.device_sampler import DeviceSampler
@@ -49,7 +50,8 @@ class DeviceRunner(ModelRunner):
         # One logits buffer for all steps: otherwise each captured graph would keep its own.
         self._logits_buffer = torch.zeros(plan.max_num_seqs, config.vocab_size, dtype=dtype, device=device)
         self.device_sampler = DeviceSampler(self.sampler.parameters, self.inputs.sampled)
-        self._graphs = StepGraphs()
+        self._runtime = runtime_of(device)
+        self._graphs = StepGraphs(self._runtime)
         self._shapes = ladder(plan.max_num_seqs, plan.max_num_batched_tokens, plan.num_exact_graphs)
         self._row_sizes = decode_sizes(plan.max_num_seqs, plan.num_exact_graphs)
 
@@ -86,12 +88,8 @@ class DeviceRunner(ModelRunner):
             show_progress: show a progress bar on a terminal if the capture takes long.
         """
         self._graphs.capture(self._shapes, self._forward_shape, self._sample_and_append, show_progress=show_progress)
-        self._wait()
+        self._runtime.synchronize()
         return len(self._shapes)
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def _run(self, step: Step) -> Callable[[TokenMasks | None], SampledStep]:
         shape = shape_of(step)

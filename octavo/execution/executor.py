@@ -22,13 +22,13 @@ from octavo.execution.results import HeldStep, PendingStep
 from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import attention_backend, load_kernels
+from octavo.kernels import attention_backend, bind_kernels
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
 from octavo.models.loading import check_weights, load_weights
 from octavo.models.pooled import PooledModel
 from octavo.models.registry import build_model, build_pooled
-from octavo.platforms import Platform
+from octavo.platforms import Platform, runtime_of
 from octavo.quantization.scheme import PlainScheme
 from octavo.records import Plan, Step
 from octavo.sampling.processors import load_processors
@@ -129,11 +129,12 @@ class InProcessExecutor(Executor):
         self._config = config
         self._load_plan = plan
         self._plan: Plan | None = None
-        self._device = platform.device
+        self._platform = platform
+        self._runtime = runtime_of(platform.device)
         self._phases = phases
         self._runner: ModelRunner | PoolingRunner | None = None
         self._host_weights: HostWeights | None = None
-        load_kernels(self._device)
+        bind_kernels(platform)
         self._loaded: CausalLM | PooledModel | None = None
 
     @property
@@ -156,11 +157,11 @@ class InProcessExecutor(Executor):
             self._start(plan)
 
     def _start(self, plan: Plan) -> None:
-        device, deterministic = self._device, self._settings.device.deterministic
+        device, deterministic = self._platform.device, self._settings.device.deterministic
         model = self._loaded
         assert model is not None, "weights are there before steps run"
         if isinstance(model, PooledModel):
-            self._runner = pooling_runner(model, self._config, plan, device, deterministic=deterministic)
+            self._runner = pooling_runner(model, self._config, plan, self._platform, deterministic=deterministic)
             return
         vllm_config = VllmConfig.of(
             self._settings,
@@ -175,7 +176,7 @@ class InProcessExecutor(Executor):
         processors = load_processors(self._settings.model.logits_processors or [], vllm_config, device)
         backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
         arguments = (model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
-        if device.type == "cpu":
+        if not self._platform.runs_ahead:
             self._runner = ModelRunner(*arguments)
             return
         from octavo.execution.device_runner import DeviceRunner
@@ -183,7 +184,7 @@ class InProcessExecutor(Executor):
         self._runner = runner = DeviceRunner(*arguments)
         with self._phases.phase("kernels"):
             runner.warm_up()
-        if not self._settings.model.enforce_eager:
+        if self._platform.captures_graphs and not self._settings.model.enforce_eager:
             with self._phases.phase("graphs") as phase:
                 num_graphs = runner.capture(show_progress=self._settings.load.use_tqdm_on_load)
                 phase.words = f"{num_graphs} step sizes"
@@ -196,7 +197,7 @@ class InProcessExecutor(Executor):
         self._runner = None
         if level == 2:
             self._loaded = self._host_weights = None
-        elif level == 1 and self._loaded is not None and self._host_weights is None and self._device.type != "cpu":
+        elif level == 1 and self._loaded is not None and self._host_weights is None and not self._runtime.is_host:
             self._host_weights = HostWeights(self._loaded)
         self._return_memory()
 
@@ -244,8 +245,7 @@ class InProcessExecutor(Executor):
 
     def _return_memory(self) -> None:
         gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        self._runtime.return_memory()
 
     def _build(self, device: torch.device) -> CausalLM | PooledModel:
         before = torch.get_default_dtype()
@@ -262,7 +262,7 @@ class InProcessExecutor(Executor):
         load = self._settings.load
         with _out_of_memory_in_words("the weights were loaded"):
             with self._phases.phase("model"):
-                model = self._build(self._device)
+                model = self._build(self._platform.device)
             load_weights(
                 model,
                 source,

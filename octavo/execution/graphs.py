@@ -1,20 +1,18 @@
-"""Captured steps: one CUDA graph replay instead of hundreds of launches.
+"""Captured steps: one graph replay instead of hundreds of launches.
 
 Kernels read lengths on the device and skip padding, so a graph captured for a size serves every smaller step. Three
 series of sizes are captured: pure decode steps, small steps with chunks, and steps of a few fresh prompts alone (for a
 short time to first token). Larger steps run as single launches: they keep the device busy for longer than launching
-takes.
+takes. How work is captured is the device's matter: :class:`octavo.platforms.GraphCapture`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from octavo.garbage import garbage_collection_off
 from octavo.kernels import StepShape
+from octavo.platforms import DeviceRuntime, Graph, GraphCapture
 from octavo.telemetry.progress import start_bar
 
 Forward = Callable[[StepShape], tuple[torch.Tensor, torch.Tensor]]
@@ -39,8 +37,8 @@ class CapturedStep:
     """
 
     shape: StepShape
-    forward: torch.cuda.CUDAGraph
-    sample: torch.cuda.CUDAGraph
+    forward: Graph
+    sample: Graph
     hidden: torch.Tensor
     logits: torch.Tensor
 
@@ -83,7 +81,8 @@ def decode_sizes(max_num_seqs: int, num_exact: int = 0) -> list[int]:
 class StepGraphs:
     """Captures steps and finds the smallest one that a step fits into."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: DeviceRuntime) -> None:
+        self._runtime = runtime
         self._decodes: list[CapturedStep] = []
         self._mixed: list[CapturedStep] = []
 
@@ -95,17 +94,12 @@ class StepGraphs:
         Args:
             show_progress: show a progress bar on a terminal if the capture takes long.
         """
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        pool = torch.cuda.graph_pool_handle()
         bar = start_bar(len(shapes), "Capturing graphs", "step sizes", is_wanted=show_progress)
-        # A collection in the middle of a capture could free device memory there.
-        with bar, torch.cuda.stream(stream), garbage_collection_off():
+        with bar, self._runtime.graph_capture() as graphs:
             for shape in shapes:
-                captured = _capture_one(shape, pool, forward, sample)
+                captured = _capture_one(shape, graphs, forward, sample)
                 (self._mixed if shape.has_chunks else self._decodes).append(captured)
                 bar.update()
-        torch.cuda.current_stream().wait_stream(stream)
         self._decodes.sort(key=lambda step: step.shape.num_rows)
         self._mixed.sort(key=lambda step: (step.shape.num_tokens, step.shape.num_rows))
 
@@ -116,12 +110,13 @@ class StepGraphs:
         return next((step for step in self._mixed if _fits(shape, step.shape)), None)
 
 
-def _capture_one(shape: StepShape, pool: Any, run_forward: Forward, run_sample: Sample) -> CapturedStep:
-    forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-    with _capturing(forward, pool):
-        hidden, logits = run_forward(shape)
-    with _capturing(sample, pool):
+def _capture_one(shape: StepShape, graphs: GraphCapture, run_forward: Forward, run_sample: Sample) -> CapturedStep:
+    def draw() -> tuple[torch.Tensor, ...]:
         run_sample(logits)
+        return ()
+
+    forward, (hidden, logits) = graphs.capture(lambda: run_forward(shape))
+    sample, _ = graphs.capture(draw)
     return CapturedStep(shape, forward, sample, hidden, logits)
 
 
@@ -133,13 +128,3 @@ def _fits(shape: StepShape, captured: StepShape) -> bool:
         and captured.has_decodes >= shape.has_decodes
         and captured.is_fresh <= shape.is_fresh
     )
-
-
-@contextmanager
-def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
-    # torch.cuda.graph() collects garbage and synchronises every time, which takes longer than the capture.
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-    try:
-        yield
-    finally:
-        graph.capture_end()

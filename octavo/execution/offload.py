@@ -7,6 +7,8 @@ from types import FunctionType, ModuleType
 import torch
 from torch import nn
 
+from octavo.platforms import runtime_of
+
 
 class HostWeights:
     """Moves every tensor of a model to host memory, and back.
@@ -21,7 +23,7 @@ class HostWeights:
     def __init__(self, model: nn.Module) -> None:
         self._parts: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
         for storage in _storages(model):
-            host = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
+            host = runtime_of(storage.device).empty_host(storage.nbytes(), dtype=torch.uint8)
             host_storage = host.untyped_storage()
             host_storage.copy_(storage)
             self._parts.append((storage, host_storage))

@@ -14,6 +14,7 @@ from octavo.kernels import attention_backend, padded_rows
 from octavo.kernels.packed_attention import plan_packed
 from octavo.models.base import CausalLM
 from octavo.models.pooled import EncoderBackbone, PooledModel
+from octavo.platforms import Platform
 from octavo.platforms.transfer import to_device
 from octavo.records import NewRow, Plan, Step
 
@@ -93,16 +94,17 @@ class DecoderPoolingRunner(ModelRunner):
 
 
 def pooling_runner(
-    model: PooledModel, config: ModelConfig, plan: Plan, device: torch.device, *, deterministic: bool
+    model: PooledModel, config: ModelConfig, plan: Plan, platform: Platform, *, deterministic: bool
 ) -> PoolingRunner:
-    """The runner for a model on a device, ready for steps.
+    """The runner for a model on a platform, ready for steps.
 
     Args:
         deterministic: a row's bits must not depend on the other rows.
     """
+    device = platform.device
     if config.encoder is not None:
         runner = EncoderRunner(model, device)
-        if device.type != "cpu":
+        if platform.runs_ahead:
             runner.warm_up(plan)
         return runner
     backbone = model.backbone
@@ -110,7 +112,7 @@ def pooling_runner(
     backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
     arguments = (backbone, config, plan, getattr(torch, plan.dtype), device, backend)
     state = PoolingState(model.pooler, device)
-    if device.type == "cpu":
+    if not platform.runs_ahead:
         on_host = DecoderPoolingRunner(*arguments)
         on_host.pooling = state
         return on_host

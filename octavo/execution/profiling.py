@@ -42,10 +42,7 @@ class StepProfiler:
             raise InvalidRequestError("Profiles are off; start the server with --profiler-config.")
         if self._profile is not None:
             raise InvalidRequestError("A profile is being taken already.")
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(activities=activities)
+        self._profile = torch.profiler.profile()  # of all devices that there are
         self._profile.start()
 
     def stop(self) -> str:

@@ -1,7 +1,7 @@
-"""Kernels: per-device implementations of each operation, next to a plain PyTorch reference of the same signature.
+"""Kernels: sets of implementations of each operation, next to a plain PyTorch reference of the same signature.
 
-Callers import the names below; :mod:`octavo.kernels.dispatch` picks the implementation by the tensors' device, and
-:mod:`octavo.kernels.select` picks attention and GEMMs once at startup. Read ``cpu/`` or ``triton/`` for one device.
+Callers import the names below; :mod:`octavo.kernels.dispatch` runs the implementation of the kernel set that
+:func:`bind_kernels` bound for the tensors' device. Read ``cpu/`` or ``triton/`` for one set.
 """
 
 from octavo.kernels.attention import (
@@ -13,6 +13,7 @@ from octavo.kernels.attention import (
     ReferenceAttention,
     RopeTables,
     StepShape,
+    attention_backend,
 )
 from octavo.kernels.basic import (
     add_rms_norm,
@@ -23,8 +24,8 @@ from octavo.kernels.basic import (
     silu_and_mul,
     take_rows,
 )
-from octavo.kernels.linear import LinearOp
-from octavo.kernels.select import attention_backend, linear, load_kernels, padded_rows
+from octavo.kernels.linear import LinearOp, linear, padded_rows
+from octavo.kernels.select import bind_kernels
 
 __all__ = [
     "AttentionBackend",
@@ -39,9 +40,9 @@ __all__ = [
     "add_rms_norm",
     "apply_rope",
     "attention_backend",
+    "bind_kernels",
     "gelu_tanh_and_mul",
     "linear",
-    "load_kernels",
     "mask_logits",
     "padded_rows",
     "rms_norm",

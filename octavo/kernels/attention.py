@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from octavo.kernels.basic import apply_rope, rms_norm
+from octavo.kernels.dispatch import device_function
 
 RopeTables = tuple[torch.Tensor, torch.Tensor]
 """Cosines and signed sines of a step's tokens, ``[T, 1, R]`` each; see :func:`octavo.kernels.apply_rope`."""
@@ -203,6 +204,19 @@ class ReferenceAttention(ComposedAttention):
             output[start : start + query_len] = attended.to(q.dtype)
             start += query_len
         return output
+
+
+@device_function
+def attention_backend(
+    device: torch.device, max_rows: int, max_model_len: int, *, deterministic: bool
+) -> AttentionBackend:
+    """The fastest attention for a device.
+
+    Args:
+        max_rows, max_model_len: maximum number of rows in a step and of tokens in a sequence.
+        deterministic: whether a row's bits must not depend on the other rows.
+    """
+    return ReferenceAttention()
 
 
 def causal_mask(

@@ -1,37 +1,86 @@
-"""One name per kernel; the device of the first tensor selects the implementation."""
+"""One name per operation; the kernel set that is bound for a type of device selects the implementation.
+
+Implementations are registered by kernel set ("cpu", "cuda"), not by torch's device type: AMD's and NVIDIA's GPUs are
+both ``cuda`` to torch, yet need different kernels. The platform names its set, and :func:`bind` makes the set's
+implementations those of its device type. What a set lacks, and what no set is bound for, runs as the reference.
+"""
 
 from collections.abc import Callable
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Function = Callable[Concatenate[torch.Tensor, P], R]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Kernel(Generic[P, R]):
-    """A kernel with its PyTorch reference, which runs on devices without an implementation of their own."""
+class Operation(Generic[F]):
+    """An operation with its PyTorch reference.
 
-    def __init__(self, reference: Function[P, R]) -> None:
+    Attributes:
+        reference: runs on devices without an implementation of their own.
+        implementations: by kernel set.
+        bound: by device type; derived from ``implementations`` and the bound sets.
+    """
+
+    def __init__(self, reference: F) -> None:
         self.reference = reference
-        self.implementations: dict[str, Function[P, R]] = {}
+        self.implementations: dict[str, F] = {}
+        self.bound: dict[str, F] = {}
         self.__doc__ = reference.__doc__
         self.__name__ = reference.__name__
+        _operations.append(self)
 
-    def register(self, device_type: str) -> Callable[[Function[P, R]], Function[P, R]]:
-        """Decorator: use the function on devices of this type."""
+    def register(self, kernel_set: str) -> Callable[[F], F]:
+        """Decorator: the function is this set's implementation."""
 
-        def add(function: Function[P, R]) -> Function[P, R]:
-            self.implementations[device_type] = function
+        def add(function: F) -> F:
+            self.implementations[kernel_set] = function
+            self.rebind()
             return function
 
         return add
 
+    def rebind(self) -> None:
+        """Follow a change of implementations or of bound sets."""
+        self.bound.clear()
+        for device_type, kernel_set in _bound_sets.items():
+            if kernel_set in self.implementations:
+                self.bound[device_type] = self.implementations[kernel_set]
+
+
+_operations: list[Operation[Any]] = []
+_bound_sets = {"cpu": "cpu"}
+"""Device type → kernel set. Layers also run without an engine (in tests, on a CPU), so that one is bound at once."""
+
+
+class Kernel(Operation[Callable[Concatenate[torch.Tensor, P], R]], Generic[P, R]):
+    """An operation whose first argument is a tensor; the tensor's device selects the implementation."""
+
     def __call__(self, x: torch.Tensor, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.implementations.get(x.device.type, self.reference)(x, *args, **kwargs)
+        return self.bound.get(x.device.type, self.reference)(x, *args, **kwargs)
 
 
-def kernel(reference: Function[P, R]) -> Kernel[P, R]:
+class DeviceFunction(Operation[Callable[Concatenate[torch.device, P], R]], Generic[P, R]):
+    """An operation whose first argument is a device, which selects the implementation."""
+
+    def __call__(self, device: torch.device, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.bound.get(device.type, self.reference)(device, *args, **kwargs)
+
+
+def kernel(reference: Callable[Concatenate[torch.Tensor, P], R]) -> Kernel[P, R]:
     """Decorator: make the plain function a kernel's reference."""
     return Kernel(reference)
+
+
+def device_function(reference: Callable[Concatenate[torch.device, P], R]) -> DeviceFunction[P, R]:
+    """Decorator: make the plain function the reference of a choice by device."""
+    return DeviceFunction(reference)
+
+
+def bind(device: torch.device, kernel_set: str) -> None:
+    """Use a set's implementations for all tensors on this type of device."""
+    _bound_sets[device.type] = kernel_set
+    for operation in _operations:
+        operation.rebind()

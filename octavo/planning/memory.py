@@ -13,8 +13,7 @@ from octavo.platforms import Platform
 
 # Prompt positions whose logits are computed at a time for log-probabilities, in three float32 buffers.
 _PROMPT_LOGPROB_ROWS = 128
-# Logits that the sampler processes at a time, in two float32 buffers that it keeps; sorting needs some more.
-_SAMPLER_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
+# Bytes per logit that the sampler processes at a time: in two float32 buffers that it keeps; sorting needs some more.
 _SAMPLER_KEPT_BYTES, _SAMPLER_STEP_BYTES = 8, 24
 
 
@@ -62,17 +61,17 @@ def parameters_read_per_token(config: ModelConfig) -> int:
     return num_parameters(config) - unread
 
 
-def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, device: str) -> int:
+def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, pass_elements: int) -> int:
     """Peak memory of a step's intermediate tensors: inside a layer, or while sampling.
 
     Args:
         num_tokens: tokens in the step.
-        device: the platform's name.
+        pass_elements: logits that the sampler processes at a time.
     """
     if config.pooling is not None:
         return max(layer_bytes(config, num_tokens, itemsize), num_tokens * 3 * config.hidden_size * 4)
     logprobs = _PROMPT_LOGPROB_ROWS * config.vocab_size * 3 * 4
-    drawing = max(logprobs, _SAMPLER_ELEMENTS[device] * _SAMPLER_STEP_BYTES)
+    drawing = max(logprobs, pass_elements * _SAMPLER_STEP_BYTES)
     return max(layer_bytes(config, num_tokens, itemsize), num_tokens * 2 * config.hidden_size * itemsize + drawing)
 
 
@@ -106,9 +105,9 @@ def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_grou
     return max_num_seqs * per_row + inputs
 
 
-def sampler_bytes(config: ModelConfig, max_num_seqs: int, device: str) -> int:
-    """Permanent buffers of the sampler."""
-    return min(max_num_seqs * config.vocab_size, _SAMPLER_ELEMENTS[device]) * _SAMPLER_KEPT_BYTES
+def sampler_bytes(config: ModelConfig, max_num_seqs: int, pass_elements: int) -> int:
+    """Permanent buffers of the sampler, which processes ``pass_elements`` logits at a time."""
+    return min(max_num_seqs * config.vocab_size, pass_elements) * _SAMPLER_KEPT_BYTES
 
 
 def graph_bytes(

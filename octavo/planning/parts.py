@@ -7,7 +7,7 @@ import torch
 from octavo.hub.model_config import ModelConfig
 from octavo.planning import memory
 from octavo.planning.units import size
-from octavo.platforms import Platform
+from octavo.platforms import Platform, runtime_of
 from octavo.records import MemoryPart
 
 WEIGHTS = "weights"
@@ -31,7 +31,7 @@ def memory_parts(
 ) -> tuple[MemoryPart, ...]:
     """Memory of a model and its largest step."""
     tokens, rows, length = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
-    itemsize, device = dtype.itemsize, platform.name
+    itemsize, pass_elements = dtype.itemsize, runtime_of(platform.device).pass_elements
     model = memory.model_size(config, dtype)
     state = memory.state_bytes(rows, length, tokens, limits.num_groups, limits.block_size)
     parts = [
@@ -39,10 +39,10 @@ def memory_parts(
         MemoryPart(TABLES, model.table_bytes * length, f"{size(model.table_bytes)} for each of {length} positions"),
         MemoryPart(
             "activations",
-            memory.activation_bytes(config, tokens, itemsize, device),
+            memory.activation_bytes(config, tokens, itemsize, pass_elements),
             f"intermediate tensors of a layer in a step of {tokens} tokens",
         ),
-        *_drawing_parts(config, rows, itemsize, device),
+        *_drawing_parts(config, rows, itemsize, pass_elements),
         MemoryPart("batch state", state, f"token ids and block tables of {rows} requests of {length} tokens"),
         MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
     ]
@@ -52,12 +52,12 @@ def memory_parts(
     return tuple(part for part in parts if part.num_bytes)
 
 
-def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, device: str) -> list[MemoryPart]:
+def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, pass_elements: int) -> list[MemoryPart]:
     """Memory for sampling; encoders need none."""
     if config.encoder is not None:
         return []
     logits = memory.logits_bytes(config, rows, itemsize)
     return [
         MemoryPart("logits", logits, f"{rows} requests by a vocabulary of {config.vocab_size}"),
-        MemoryPart("sampler", memory.sampler_bytes(config, rows, device), "buffers to sort logits"),
+        MemoryPart("sampler", memory.sampler_bytes(config, rows, pass_elements), "buffers to sort logits"),
     ]

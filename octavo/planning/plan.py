@@ -14,14 +14,14 @@ from octavo.planning.memory import block_bytes, parameters_read_per_token
 from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.share import check_room, left_for_cache
 from octavo.planning.units import size
-from octavo.platforms import DeviceMemory, Platform, compute_type
+from octavo.platforms import DeviceMemory, Platform, compute_type, runtime_of
 from octavo.records import CacheGroup, Decision, MemoryPart, Plan
 
 _CPU_CACHE_BYTES = 4 << 30
 _BLOCK_SIZE = 16
 _LEAST_BLOCKS = 2
 _MAX_NUM_SEQS = 256
-_TOKEN_BUDGET = {"cpu": 1024, "cuda": 8192}
+_HOST_TOKEN_BUDGET, _TOKEN_BUDGET = 1024, 8192
 # A device of this size is so fast that only longer steps keep the share of host and launch overhead small, and it has
 # the memory for larger steps and for the caches of more requests.
 _LARGE_DEVICE = 70 << 30
@@ -40,7 +40,8 @@ class _Planner:
         self.config = config
         self.platform = platform
         self.memory = memory
-        self.is_large = platform.name != "cpu" and self.memory.total >= _LARGE_DEVICE
+        self.is_host = runtime_of(platform.device).is_host
+        self.is_large = not self.is_host and self.memory.total >= _LARGE_DEVICE
         self.decisions: list[Decision] = []
 
     def decide(self, name: str, value: object, reason: str) -> None:
@@ -56,7 +57,7 @@ class _Planner:
             self.decide("dtype", name, "as set")
             return name
         own = compute_type(self.config.dtype)
-        if self.config.encoder is not None and own is torch.float32 and self.platform.name == "cpu":
+        if self.config.encoder is not None and own is torch.float32 and self.is_host:
             self.decide("dtype", self.config.dtype, "the checkpoint's own type: embeddings should be exact")
             return self.config.dtype
         if own in fast and own is not torch.float32:
@@ -103,7 +104,8 @@ class _Planner:
     def max_num_batched_tokens(self, max_num_seqs: int) -> int:
         """Maximum number of tokens that the buffers of a step hold."""
         wanted = self.settings.scheduler.max_num_batched_tokens
-        usual = (_LARGE_TOKEN_BUDGET if self.is_large else _TOKEN_BUDGET[self.platform.name]) * self._default_factor
+        budget = _LARGE_TOKEN_BUDGET if self.is_large else _HOST_TOKEN_BUDGET if self.is_host else _TOKEN_BUDGET
+        usual = budget * self._default_factor
         if wanted is None and self.config.encoder is not None:
             value = max(usual, max_num_seqs, self._longest()[0])
             self.decide("max_num_batched_tokens", value, "room for the longest text, which is never split")
@@ -190,11 +192,11 @@ class _Planner:
         if cache.kv_cache_memory_bytes is not None:
             self.decide("kv_cache_memory_bytes", size(cache.kv_cache_memory_bytes), "as set")
             return cache.kv_cache_memory_bytes
-        if cache.cpu_cache_memory_bytes is not None and self.platform.name == "cpu":
+        if cache.cpu_cache_memory_bytes is not None and self.is_host:
             self.decide("cpu_cache_memory_bytes", size(cache.cpu_cache_memory_bytes), "as set")
             return cache.cpu_cache_memory_bytes
         share = cache.gpu_memory_utilization
-        if self.platform.name == "cpu":
+        if self.is_host:
             value, reason = _cpu_cache_bytes(self.memory, share, sum(part.num_bytes for part in parts))
         else:
             value = left_for_cache(self.memory, share, held, parts)
@@ -285,7 +287,7 @@ def make_plan(
         planner.decide("num_gpu_blocks_override", num_blocks, "as set")
     cache = MemoryPart(CACHE, num_blocks * bytes_per_block, f"{num_blocks} blocks of {size(bytes_per_block)}")
     is_sized_by_hand = settings.cache.num_gpu_blocks_override or settings.cache.kv_cache_memory_bytes
-    if is_sized_by_hand and platform.name != "cpu":
+    if is_sized_by_hand and not planner.is_host:
         check_room(planner.memory, held, (*parts, cache))
     max_len, reason = fit_length(groups, num_blocks, block_size, num_scheduled, max_len, is_set, bytes_per_block)
     planner.decide("max_model_len", max_len, reason)

@@ -1,23 +1,33 @@
-"""Platforms: what each kind of device can do. New kinds of devices plug in here; see ``platform.py``."""
+"""Platforms: what each kind of device can do, and how code uses a device.
 
+This package alone asks which device there is. ``platform.py`` and ``runtime.py`` are the interfaces, ``cpu.py`` and
+``cuda.py`` implement them, ``select.py`` chooses; a new kind of device adds a file and its lines there.
+"""
+
+from octavo.platforms.cpu import CpuPlatform, available_cores
+from octavo.platforms.cuda import CudaPlatform, compute_capability, device_name, num_multiprocessors
 from octavo.platforms.imagined import ImaginedGpu
-from octavo.platforms.platform import (
-    CpuPlatform,
-    CudaPlatform,
-    DeviceMemory,
-    Platform,
-    available_cores,
-    compute_type,
-    select_platform,
-)
+from octavo.platforms.platform import DeviceMemory, Platform, compute_type
+from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture
+from octavo.platforms.select import describe_torch, has_cuda, runtime_of, select_platform
 
 __all__ = [
     "CpuPlatform",
     "CudaPlatform",
     "DeviceMemory",
+    "DeviceRuntime",
+    "Event",
+    "Graph",
+    "GraphCapture",
     "ImaginedGpu",
     "Platform",
     "available_cores",
+    "compute_capability",
     "compute_type",
+    "describe_torch",
+    "device_name",
+    "has_cuda",
+    "num_multiprocessors",
+    "runtime_of",
     "select_platform",
 ]

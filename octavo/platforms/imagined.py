@@ -2,7 +2,8 @@
 
 import torch
 
-from octavo.platforms.platform import CudaPlatform, DeviceMemory
+from octavo.platforms.cuda import CudaPlatform
+from octavo.platforms.platform import DeviceMemory
 
 
 class ImaginedGpu(CudaPlatform):

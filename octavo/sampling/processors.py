@@ -18,6 +18,7 @@ from torch import Tensor
 
 from octavo.config.vllm_config import VllmConfig
 from octavo.errors import ConfigError
+from octavo.platforms import runtime_of
 from octavo.records import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -202,7 +203,7 @@ def processor_classes(specs: Sequence[type | str]) -> list[type[LogitsProcessor]
 
 def _start(cls: type[LogitsProcessor], config: VllmConfig | None, device: torch.device) -> LogitsProcessor:
     try:
-        return cls(config, device, device.type == "cuda")
+        return cls(config, device, not runtime_of(device).is_host)
     except Exception as error:
         raise ConfigError(f"Logits processor {cls.__qualname__} cannot be set up: {error}.") from error
 

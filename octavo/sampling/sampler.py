@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo.platforms import runtime_of
 from octavo.platforms.transfer import HostCopies
 from octavo.records import NAN_TOKEN, NewRow, TokenLogprobs
 from octavo.sampling import blocks, filters
@@ -18,10 +19,6 @@ from octavo.sampling.plan import Part, Plan, Planner, RequestNeeds, Subset
 from octavo.sampling.processor_batch import ProcessorBatch
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.random import uniforms
-
-# Logits that are worked on together, about what a processor's cache holds; other devices are limited by memory only.
-_PASS_ELEMENTS = {"cpu": 1 << 19}
-_PASS_ELEMENTS_ELSEWHERE = 1 << 24
 
 
 @dataclass(slots=True)
@@ -74,8 +71,7 @@ class Sampler:
         processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         """Set up for requests in slots 0 to ``max_num_seqs`` − 1."""
-        pass_elements = _PASS_ELEMENTS.get(device.type, _PASS_ELEMENTS_ELSEWHERE)
-        rows_per_pass = min(max_num_seqs, max(1, pass_elements // vocab_size))
+        rows_per_pass = min(max_num_seqs, max(1, runtime_of(device).pass_elements // vocab_size))
         self._vocab_size = vocab_size
         self.parameters = SlotParameters(max_num_seqs, device)
         self._needs: list[RequestNeeds | None] = [None] * max_num_seqs

@@ -29,7 +29,7 @@ LAYERS: tuple[LayerType, ...] = ("full_attention", "sliding_attention")
 
 
 class DeviceEngine(TinyEngine):
-    """The same engine over the other runner; graphs are for real devices only."""
+    """The same engine over the other runner."""
 
     def __init__(self, config: ModelConfig, model: CausalLM, **settings: Any) -> None:
         super().__init__(config, model, **settings)
@@ -78,6 +78,25 @@ def test_tokens_and_logprobs_equal_the_plain_runners(architecture: str, settings
             assert [entry.token_ids for entry in got] == [entry.token_ids for entry in wanted]
             values = [value for entry in wanted for value in entry.logprobs]
             assert [value for entry in got for value in entry.logprobs] == pytest.approx(values, abs=1e-4)
+
+
+def test_captured_steps_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU's graphs call the captured work again, on the memory of the capture, as a GPU's do."""
+    config = tiny_config("Qwen3ForCausalLM", LAYERS, 5)
+    model = tiny_model(config)
+    requests = make_requests()
+    expected = TinyEngine(config, model).run(requests)
+    engine = DeviceEngine(config, model, num_steps_ahead=1, max_num_batched_tokens=32)
+    assert engine.runner.capture() == len(ladder(8, 32))
+    replayed = []
+    for captured in (*engine.runner._graphs._decodes, *engine.runner._graphs._mixed):
+        replay, shape = captured.forward.replay, captured.shape
+        monkeypatch.setattr(captured.forward, "replay", lambda run=replay, shape=shape: (run(), replayed.append(shape)))
+    found = engine.run(requests)
+    assert {id: tokens(outputs) for id, outputs in found.items()} == {
+        id: tokens(outputs) for id, outputs in expected.items()
+    }
+    assert {shape.has_chunks for shape in replayed} == {False, True}
 
 
 def test_a_request_whose_values_are_not_numbers_ends_alone() -> None:

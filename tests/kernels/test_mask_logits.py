@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import octavo.kernels.cpu.basic  # noqa: F401  registers the CPU kernels
 from octavo.kernels import basic
 
 

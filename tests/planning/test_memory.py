@@ -91,9 +91,9 @@ def test_the_batchs_state_is_no_larger_than_reckoned(num_groups: int) -> None:
 
 def test_activations_grow_with_the_step_and_its_widest_layer() -> None:
     config = replace(tiny_config(), vocab_size=8)
-    few, many = (activation_bytes(config, tokens, 2, "cpu") for tokens in (100_000, 200_000))
+    few, many = (activation_bytes(config, tokens, 2, 1 << 19) for tokens in (100_000, 200_000))
     assert many == 2 * few
-    assert activation_bytes(replace(config, intermediate_size=4096), 100_000, 2, "cpu") >= 100_000 * 3 * 4096 * 2
+    assert activation_bytes(replace(config, intermediate_size=4096), 100_000, 2, 1 << 19) >= 100_000 * 3 * 4096 * 2
 
 
 def test_graphs_are_counted_and_share_the_memory_of_the_largest() -> None:

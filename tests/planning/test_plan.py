@@ -195,7 +195,7 @@ class TestPlatformHooks:
     def test_prefix_caching_and_chunks_are_off_on_risc_v_only(
         self, machine: str, is_on: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("octavo.platforms.platform.machine", lambda: machine)
+        monkeypatch.setattr("octavo.platforms.cpu.machine", lambda: machine)
         settings = EngineConfig.from_kwargs(model="test")
         plan = make_plan(settings, tiny_config(), CpuPlatform())
         assert (plan.enable_prefix_caching, plan.enable_chunked_prefill) == (is_on, is_on)

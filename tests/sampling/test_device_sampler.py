@@ -19,7 +19,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     for kernel in (token_logprobs, apply_penalties):
-        monkeypatch.setitem(kernel.implementations, "cpu", kernel.implementations["cuda"])
+        monkeypatch.setitem(kernel.bound, "cpu", kernel.implementations["cuda"])
     return CPU
 
 

@@ -14,7 +14,14 @@ from itertools import accumulate
 import torch
 import torch.nn.functional as F
 
-from octavo.kernels.attention import AttentionInputs, AttentionSpec, ComposedAttention, causal_mask
+from octavo.kernels.attention import (
+    AttentionBackend,
+    AttentionInputs,
+    AttentionSpec,
+    ComposedAttention,
+    attention_backend,
+    causal_mask,
+)
 
 _MAX_TILE = 128
 _MAX_SCORES = 1 << 24
@@ -118,6 +125,13 @@ class CpuAttention(ComposedAttention):
         for chunk in plan.chunks:
             _attend_chunk(output[chunk.start : chunk.stop], q[chunk.start : chunk.stop], kv_cache, chunk, plan, spec)
         return output
+
+
+@attention_backend.register("cpu")
+def _attention_backend(
+    device: torch.device, max_rows: int, max_model_len: int, *, deterministic: bool
+) -> AttentionBackend:
+    return CpuAttention()
 
 
 def _store_rows(inputs: AttentionInputs) -> torch.Tensor:

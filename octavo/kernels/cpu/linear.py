@@ -5,10 +5,20 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from octavo.kernels.linear import ComposedLinear, LinearOp, linear, padded_rows
+
 # Up to this K, oneDNN accumulates in one pass. Longer sums are split, for a single row in another way than for several.
 _LONGEST_WHOLE_SUM = 1024
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
+
+
+@linear.register("cpu")
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
+    packed = pack_linear(weight, bias)
+    if packed is None:
+        return linear.reference(weight, bias, deterministic=deterministic)
+    return ComposedLinear(packed), True
 
 
 def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Apply | None:
@@ -26,10 +36,10 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Apply | None
     if not _can_pack(weight.dtype):
         return None
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    linear = torch.ops.mkldnn._linear_pointwise.default
+    multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def apply(x: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = linear(x, packed, bias, "none", [], "")
+        output: torch.Tensor = multiply(x, packed, bias, "none", [], "")
         return output
 
     # With at least two rows, the bits of a row's result do not depend on the batch, and so a request's text does not.
@@ -46,8 +56,9 @@ def _with_least_rows(apply: Apply, least: int) -> Apply:
     return padded
 
 
-def padded_rows(num_rows: int) -> int:
-    """The number of rows to pad to, so that few distinct sizes occur.
+@padded_rows.register("cpu")
+def _padded_rows(device: torch.device, num_rows: int) -> int:
+    """The number of rows to pad to.
 
     oneDNN compiles and caches a kernel for every new number of rows: measured, 1.2 ms and about 1 MB per GEMM. Rounding
     up limits this to a few dozen sizes, for at most a third more rows while the GEMM is bound by reading weights.

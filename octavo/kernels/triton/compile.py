@@ -11,6 +11,7 @@ from triton.runtime._async_compile import active_mode
 from triton.runtime.jit import JITFunction
 
 from octavo.kernels.triton.launch import IS_INTERPRETED
+from octavo.platforms import runtime_of
 
 _NUM_THREADS = 12
 
@@ -29,10 +30,7 @@ def compile_together(device: torch.device) -> Iterator[None]:
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         return launch(self, *args, grid=grid, warmup=True, **options)
 
-    def use_device() -> None:
-        torch.cuda.set_device(device)
-
-    with ThreadPoolExecutor(_NUM_THREADS, initializer=use_device) as pool, _Ahead(pool):
+    with ThreadPoolExecutor(_NUM_THREADS, initializer=runtime_of(device).make_current) as pool, _Ahead(pool):
         JITFunction.run = compile_only
         try:
             yield

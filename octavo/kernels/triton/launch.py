@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo import platforms
+
 IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter, on CPU tensors (``TRITON_INTERPRET=1`` at import)."""
 
@@ -36,16 +38,16 @@ def dependent_launch(device: torch.device) -> dict[str, Any]:
     """Keyword arguments for a launch on a device: the constexpr ``PDL``, and the launcher's option to match."""
     if IS_INTERPRETED:
         return {"PDL": False}
-    has_it = _has_dependent_launch(device.index)
+    has_it = _has_dependent_launch(device)
     return {"PDL": has_it, "launch_pdl": has_it}
 
 
 @functools.cache
 def num_multiprocessors(device: torch.device) -> int:
     """Number of multiprocessors of a device; 4 in the interpreter."""
-    return 4 if IS_INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
+    return 4 if IS_INTERPRETED else platforms.num_multiprocessors(device)
 
 
 @functools.cache
-def _has_dependent_launch(index: int | None) -> bool:
-    return torch.cuda.get_device_capability(index) >= (9, 0)
+def _has_dependent_launch(device: torch.device) -> bool:
+    return platforms.compute_capability(device) >= (9, 0)

@@ -19,6 +19,7 @@ from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, Plan, choose_plan
 from octavo.kernels.triton.linear_stream import StreamTile, choose_tile, stream_linear
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
+from octavo.platforms import compute_capability
 
 Choice = Plan | StreamTile | HopperTile | None
 """The kernel's configuration for a GEMM; None is the vendor's library."""
@@ -27,7 +28,7 @@ Choice = Plan | StreamTile | HopperTile | None
 @functools.cache
 def is_supported(device: torch.device) -> bool:
     """Whether the kernels suit a device: they are tuned for Hopper's tensor cores and shared memory."""
-    return IS_INTERPRETED or (device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9)
+    return IS_INTERPRETED or compute_capability(device)[0] == 9
 
 
 class SmallBatchLinear:

@@ -19,6 +19,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_hopper_consume import consume
 from octavo.kernels.triton.prefill_hopper_produce import produce
+from octavo.platforms import compute_capability
 
 LOG2_E = 1.4426950408889634
 HALF_TILE = 64
@@ -206,4 +207,4 @@ def _queue(device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def _is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+    return compute_capability(device) == (9, 0)

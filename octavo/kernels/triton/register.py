@@ -1,7 +1,13 @@
-"""Registers the Triton kernels as the CUDA implementations of the operations in :mod:`octavo.kernels.basic`."""
+"""Registers the kernel set "cuda": Triton's kernels as implementations of the operations in :mod:`octavo.kernels`."""
+
+import torch
 
 from octavo.kernels import basic
-from octavo.kernels.triton import activation, gather, mask, norm
+from octavo.kernels.attention import attention_backend
+from octavo.kernels.linear import LinearOp, linear
+from octavo.kernels.triton import activation, gather, mask, norm, rotary
+from octavo.kernels.triton.attention import TritonAttention
+from octavo.kernels.triton.linear import SmallBatchLinear
 
 basic.take_rows.register("cuda")(gather.take_rows)
 basic.mask_logits.register("cuda")(mask.mask_logits)
@@ -9,3 +15,10 @@ basic.rms_norm.register("cuda")(norm.rms_norm)
 basic.add_rms_norm.register("cuda")(norm.add_rms_norm)
 basic.silu_and_mul.register("cuda")(activation.silu_and_mul)
 basic.gelu_tanh_and_mul.register("cuda")(activation.gelu_tanh_and_mul)
+basic.qk_rope_store.register("cuda")(rotary.qk_rope_store)
+attention_backend.register("cuda")(TritonAttention)
+
+
+@linear.register("cuda")
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
+    return SmallBatchLinear(weight, bias, deterministic=deterministic), False

@@ -45,7 +45,8 @@ class _Piece:
     def load(self, staging: Staging) -> int:
         """Read, dequantise and store; returns the number of elements."""
         rows = read(self.path, self.offset, self.num_bytes).reshape(len(self.destination), -1)
-        may_stay = not (self.change.offset or self.change.permuted_heads) and _is_plain(self.destination)
+        is_changed = bool(self.change.offset or self.change.permuted_heads)
+        may_stay = staging.is_host and not is_changed and _is_plain(self.destination)
         values = dequantize(rows, self.tensor, self.destination if may_stay else None)
         if values is self.destination:
             return values.numel()
@@ -58,8 +59,8 @@ class _Piece:
 
 
 def _is_plain(destination: torch.Tensor) -> bool:
-    """Whether values can be computed where they are to lie."""
-    return destination.device.type == "cpu" and destination.dtype is torch.float32 and destination.is_contiguous()
+    """Whether float32 values can be written there as they are computed."""
+    return destination.dtype is torch.float32 and destination.is_contiguous()
 
 
 def _unpermuted(values: torch.Tensor, shape: tuple[int, ...], num_heads: int) -> torch.Tensor:

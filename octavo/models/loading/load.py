@@ -16,6 +16,7 @@ from octavo.models.loading.gguf_weights import GGUFCheckpoint
 from octavo.models.loading.pooled_weights import checkpoint_parts
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.pooled import PooledModel
+from octavo.platforms import runtime_of
 from octavo.telemetry.phases import PhaseTimer
 from octavo.telemetry.progress import start_bar
 
@@ -114,8 +115,7 @@ def _fitting_parts(
 def _wait_for(slots: dict[str, torch.Tensor]) -> None:
     """Wait until the device has finished its queued work."""
     for device in {slot.device for slot in slots.values()}:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        runtime_of(device).synchronize()
 
 
 def _open(source: ModelSource, config: ModelConfig, load_format: str) -> Checkpoint:

@@ -110,7 +110,7 @@ def _follows(chunk: _Chunk, path: Path, offset: int, itemsize: int) -> bool:
 @torch.inference_mode()
 def _load(staging: Staging, chunk: _Chunk) -> int:
     """Read a chunk and send its parts; returns the number of elements."""
-    if staging.device.type == "cpu" and all(part.dtype is part.destination.dtype for part in chunk.parts):
+    if staging.is_host and all(part.dtype is part.destination.dtype for part in chunk.parts):
         for part in chunk.parts:
             read_into(chunk.path, chunk.offset + part.start, part.destination.view(torch.uint8).numpy())
     else:

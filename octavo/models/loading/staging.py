@@ -11,20 +11,25 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo.platforms import Event, runtime_of
+
 # torch does not split copies of fewer than 32768 elements over its own threads, which would compete with ours.
 SERIAL_COPY = (1 << 15) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """Host memory ``[N]`` uint8, and the event after the last copy out of it (None on a CPU)."""
+    """Host memory ``[N]`` uint8, and the event after the last copy out of it."""
 
     memory: torch.Tensor
-    event: torch.cuda.Event | None
+    event: Event
 
 
 class Staging:
     """Host buffers whose contents are copied to a device asynchronously; thread-safe.
+
+    Attributes:
+        is_host: whether the device's tensors are in host memory, so that values can be written there without a buffer.
 
     Args:
         num_buffers: number of buffers that can be in use at a time.
@@ -32,27 +37,22 @@ class Staging:
     """
 
     def __init__(self, device: torch.device, num_buffers: int, buffer_bytes: int) -> None:
-        self.device = device
+        runtime = runtime_of(device)
+        self.is_host = runtime.is_host
         self.buffer_bytes = buffer_bytes
-        self._stream: torch.cuda.Stream | None = None
-        if device.type != "cpu":
-            self._stream = torch.cuda.Stream(device)
-            self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._device = device
+        self._stream = runtime.side_stream()
         self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
-        memory = torch.empty(num_buffers, buffer_bytes, dtype=torch.uint8, pin_memory=self._stream is not None)
-        for row in memory:
-            self._free.put(_Buffer(row, torch.cuda.Event() if self._stream is not None else None))
+        for row in runtime.empty_host(num_buffers, buffer_bytes, dtype=torch.uint8):
+            self._free.put(_Buffer(row, runtime.new_event()))
 
     @contextmanager
     def lend(self) -> Iterator[torch.Tensor]:
         """Lend a buffer, ``[buffer_bytes]`` uint8, to fill and to :meth:`send` from."""
         buffer = self._free.get()
         try:
-            if buffer.event is None:
-                yield buffer.memory
-                return
             buffer.event.synchronize()
-            with torch.cuda.stream(self._stream):
+            with self._stream.use():
                 yield buffer.memory
                 buffer.event.record()
         finally:
@@ -64,16 +64,16 @@ class Staging:
         Args:
             values, destination: ``[N]``, each contiguous.
         """
-        if self._stream is None:
+        if self.is_host:
             copy_serially(values, destination)
         elif values.dtype is destination.dtype:
             destination.copy_(values, non_blocking=True)
         else:
-            destination.copy_(values.to(self.device, non_blocking=True))
+            destination.copy_(values.to(self._device, non_blocking=True))
 
     def deposit(self, values: torch.Tensor, destination: torch.Tensor) -> None:
         """Copy host values of any type that are not in a lent buffer; see :meth:`send`."""
-        if self._stream is None:
+        if self.is_host:
             copy_serially(values, destination)
             return
         size = self.buffer_bytes // destination.element_size()
@@ -85,8 +85,7 @@ class Staging:
 
     def finish(self) -> None:
         """Wait until all copies have arrived."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        self._stream.synchronize()
 
 
 def copy_serially(values: torch.Tensor, destination: torch.Tensor) -> None:

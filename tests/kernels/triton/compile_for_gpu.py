@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from octavo.execution.device_runner import DeviceRunner
-from octavo.kernels import basic
+from octavo.kernels.dispatch import bind
 from octavo.kernels.triton import launch, linear, prefill_hopper, register  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
@@ -31,8 +31,6 @@ from octavo.layers.build import Build
 from octavo.layers.weights import finalize
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
-from octavo.sampling.logprobs import token_logprobs
-from octavo.sampling.penalties import apply_penalties
 
 CPU = torch.device("cpu")
 CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
@@ -70,7 +68,7 @@ def main(case: str) -> None:
 
     JITFunction.run = compile_only
     triton.runtime.driver.set_active(_Driver())
-    launch._has_dependent_launch = lambda index: True
+    launch._has_dependent_launch = lambda device: True
     linear.is_supported = prefill_hopper._is_hopper = lambda device: True
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("octavo.") and hasattr(module, "num_multiprocessors"):
@@ -81,9 +79,7 @@ def main(case: str) -> None:
     model = build_model(config, Build(), MAX_LEN)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
     finalize(model)
-    rows = (basic.take_rows, basic.rms_norm, basic.add_rms_norm, basic.silu_and_mul, basic.gelu_tanh_and_mul)
-    for kernel in (*rows, basic.mask_logits, token_logprobs, apply_penalties):
-        kernel.implementations["cpu"] = kernel.implementations["cuda"]
+    bind(CPU, "cuda")
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)
     runner = DeviceRunner(model, config, plan, dtype, CPU, backend)

@@ -1,0 +1,179 @@
+"""The CPU that runs this program: the platform, and its runtime, in which device memory is host memory."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from platform import machine
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import torch
+
+from octavo.config import EngineConfig
+from octavo.platforms.huge_pages import huge_zeros, reserve_huge_heap
+from octavo.platforms.platform import DeviceMemory, Platform
+from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+
+
+class CpuPlatform(Platform):
+    """The processor that runs this program."""
+
+    name = "cpu"
+    kernel_set = "cpu"
+    runs_ahead = False
+
+    def apply_config_platform_defaults(self, settings: EngineConfig) -> EngineConfig:
+        if machine() != "riscv64":
+            return settings
+        cache, scheduler = settings.cache, settings.scheduler
+        if cache.enable_prefix_caching is None:
+            cache = msgspec.structs.replace(cache, enable_prefix_caching=False)
+        if scheduler.enable_chunked_prefill is None:
+            scheduler = msgspec.structs.replace(scheduler, enable_chunked_prefill=False)
+        return msgspec.structs.replace(settings, cache=cache, scheduler=scheduler)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def memory(self) -> DeviceMemory:
+        virtual = psutil.virtual_memory()
+        limit = _control_group_limit()
+        total = min(virtual.total, limit) if limit else virtual.total
+        return DeviceMemory(total, min(virtual.available, total))
+
+    def fast_dtypes(self) -> tuple[torch.dtype, ...]:
+        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return (torch.bfloat16, torch.float32)
+        return (torch.float32,)
+
+    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
+        torch.set_num_threads(num_threads or available_cores())
+        if num_bytes:
+            reserve_huge_heap(num_bytes)
+
+    def read_bandwidth(self) -> float:
+        return _measure_read_bandwidth()
+
+    def describe(self) -> str:
+        return f"CPU with {available_cores()} cores ({torch.backends.cpu.get_cpu_capability()})"
+
+
+class CpuRuntime(DeviceRuntime):
+    """Work is complete when a call returns, so there is nothing to queue, to wait for or to copy."""
+
+    is_host = True
+    # Two float32 buffers of this size fit a core's share of the last-level cache.
+    pass_elements = 1 << 19
+
+    def make_current(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def return_memory(self) -> None:
+        pass
+
+    def new_event(self, *, has_timing: bool = False) -> Event:
+        return _HostEvent()
+
+    def side_stream(self) -> SideStream:
+        return _HostStream()
+
+    @contextmanager
+    def graph_capture(self) -> Iterator[GraphCapture]:
+        yield _HostGraphCapture()
+
+    def to_device(self, host: torch.Tensor) -> torch.Tensor:
+        return host
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def empty_host(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return huge_zeros(shape, dtype)
+
+    def last_cache_bytes(self) -> int:
+        return 4 << 20  # a guess: no portable interface tells
+
+
+class _HostEvent:
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def record(self) -> None:
+        self._seconds = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end_event: Any) -> float:
+        milliseconds: float = 1e3 * (end_event._seconds - self._seconds)
+        return milliseconds
+
+
+class _HostStream:
+    def use(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
+class _HostGraphCapture:
+    def capture(self, work: Captured) -> tuple[Graph, tuple[torch.Tensor, ...]]:
+        graph = _HostGraph(work)
+        return graph, graph.outputs
+
+
+class _HostGraph:
+    """Calls the work again and stores its results where those of the first call are."""
+
+    def __init__(self, work: Captured) -> None:
+        self._work = work
+        self.outputs = work()
+
+    def replay(self) -> None:
+        for output, new in zip(self.outputs, self._work(), strict=True):
+            output.copy_(new)
+
+
+def available_cores() -> int:
+    """Number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _control_group_limit() -> int | None:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 1 << 60:
+            return int(text)
+    return None
+
+
+@cache
+def _measure_read_bandwidth() -> float:
+    """Read bandwidth in bytes/s of summing a buffer larger than the caches; takes about 50 ms."""
+    # NumPy requests huge pages; without them, TLB misses would dominate the measurement.
+    buffer = torch.from_numpy(np.ones(64 << 18, np.float32))
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        buffer.sum()
+        best = min(best, time.perf_counter() - start)
+    return buffer.numel() * buffer.element_size() / best

@@ -1,0 +1,157 @@
+"""NVIDIA GPUs: the platform, its runtime, and what Triton kernels ask about a GPU."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from octavo.garbage import garbage_collection_off
+from octavo.platforms.platform import DeviceMemory, Platform
+from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+
+
+class CudaPlatform(Platform):
+    """An NVIDIA GPU."""
+
+    name = "cuda"
+    kernel_set = "cuda"
+    runs_ahead = True
+    captures_graphs = True
+    graph_bytes = 4 << 20
+    workspace_bytes = 256 << 20
+    context_bytes = 527 << 20
+    """Size of a new driver context, measured on an H200; no API reports it."""
+
+    def __init__(self) -> None:
+        self._free_at_start = torch.cuda.mem_get_info()[0]
+        self._reserved_at_start = torch.cuda.memory_reserved()
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def memory(self) -> DeviceMemory:
+        free, total = torch.cuda.mem_get_info()
+        return DeviceMemory(total, free)
+
+    def used_by_process(self) -> int:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        # Growth outside torch's allocator (kernels, graphs) shows only in the free memory. If another process grows
+        # meanwhile, its part counts as ours, which is on the safe side: that memory is not available either way.
+        grown = self._free_at_start - torch.cuda.mem_get_info()[0]
+        return self.context_bytes + max(torch.cuda.memory_reserved(), self._reserved_at_start + grown)
+
+    def fast_dtypes(self) -> tuple[torch.dtype, ...]:
+        if torch.cuda.get_device_capability() >= (8, 0):
+            return (torch.bfloat16, torch.float16, torch.float32)
+        return (torch.float16, torch.float32)
+
+    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
+        torch.set_num_threads(num_threads or 1)
+
+    def read_bandwidth(self) -> float:
+        properties = torch.cuda.get_device_properties(self.device)
+        try:
+            # Two transfers per clock; the clock is in kHz, the width in bits.
+            return 2.0 * properties.memory_clock_rate * 1e3 * properties.memory_bus_width / 8
+        except AttributeError:  # CUDA 13 removed the clock from the property that some builds of torch read
+            return 0.0
+
+    def describe(self) -> str:
+        return torch.cuda.get_device_name()
+
+
+class CudaRuntime(DeviceRuntime):
+    """Work is queued in streams; only pinned host memory is copied asynchronously."""
+
+    is_host = False
+    pass_elements = 1 << 24
+
+    def make_current(self) -> None:
+        torch.cuda.set_device(self.device)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def return_memory(self) -> None:
+        torch.cuda.empty_cache()
+
+    def new_event(self, *, has_timing: bool = False) -> Event:
+        return torch.cuda.Event(enable_timing=has_timing)
+
+    def side_stream(self) -> SideStream:
+        return _CudaSideStream(self.device)
+
+    @contextmanager
+    def graph_capture(self) -> Iterator[GraphCapture]:
+        stream = self.side_stream()
+        # A collection in the middle of a capture could free device memory there.
+        with stream.use(), garbage_collection_off():
+            yield _CudaGraphCapture()
+        stream.join()
+
+    def to_device(self, host: torch.Tensor) -> torch.Tensor:
+        return host.pin_memory().to(self.device, non_blocking=True)
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return copy.copy_(tensor, non_blocking=True)
+
+    def empty_host(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def last_cache_bytes(self) -> int:
+        size: int = torch.cuda.get_device_properties(self.device).L2_cache_size
+        return size
+
+
+class _CudaSideStream:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+
+    def use(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream)
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def join(self) -> None:
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+class _CudaGraphCapture:
+    def __init__(self) -> None:
+        self._pool: Any = torch.cuda.graph_pool_handle()
+
+    def capture(self, work: Captured) -> tuple[Graph, tuple[torch.Tensor, ...]]:
+        graph = torch.cuda.CUDAGraph()
+        # torch.cuda.graph() collects garbage and synchronises every time, which takes longer than the capture.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            outputs = work()
+        finally:
+            graph.capture_end()
+        return graph, outputs
+
+
+def compute_capability(device: torch.device) -> tuple[int, int]:
+    """An NVIDIA GPU's compute capability, such as (9, 0) for Hopper; (0, 0) for other devices."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+
+
+def num_multiprocessors(device: torch.device) -> int:
+    """Number of multiprocessors of an NVIDIA GPU."""
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def device_name(index: int) -> str:
+    """A GPU's name, by its number."""
+    return torch.cuda.get_device_name(index)

@@ -1,0 +1,71 @@
+"""Which platform is chosen, with the devices and builds of torch that a test says there are."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from octavo.compat.platform import current_platform
+from octavo.errors import ConfigError
+from octavo.platforms import CpuPlatform, CudaPlatform, describe_torch, has_cuda, select, select_platform
+
+Machine = Callable[..., None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Sets what torch finds."""
+
+    def set_up(*, has_gpu: bool, hip: str | None = None, cuda: str | None = None) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 30, 2 << 30))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        select._warn_of_rocm.cache_clear()
+
+    return set_up
+
+
+def test_a_gpu_is_taken_where_there_is_one(machine: Machine) -> None:
+    machine(has_gpu=True, cuda="13.0")
+    assert isinstance(select_platform("auto"), CudaPlatform)
+    assert isinstance(select_platform("cuda"), CudaPlatform)
+    assert isinstance(select_platform("cpu"), CpuPlatform)
+    assert (select_platform("auto").kernel_set, select_platform("cpu").kernel_set) == ("cuda", "cpu")
+    assert describe_torch() == "13.0, available: True"
+
+
+def test_without_a_gpu_the_cpu_is_taken(machine: Machine) -> None:
+    machine(has_gpu=False)
+    assert isinstance(select_platform("auto"), CpuPlatform)
+    with pytest.raises(ConfigError, match="no usable CUDA device"):
+        select_platform("cuda")
+    assert describe_torch() == "none, available: False"
+
+
+def test_rocm_is_not_taken_for_cuda(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    machine(has_gpu=True, hip="7.1")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert isinstance(select_platform("auto"), CpuPlatform)
+    assert [record.message for record in caplog.records] == [
+        "This torch is built for ROCm, which is not supported yet; running on the CPU."
+    ]
+    with pytest.raises(ConfigError, match="ROCm, which is not supported yet; use 'cpu'"):
+        select_platform("cuda")
+    assert not has_cuda()
+    assert current_platform.device_type == "cpu"
+    assert current_platform.get_device_name() == "cpu"
+    assert describe_torch() == "ROCm 7.1, available: True"
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_rocm_build_without_a_gpu_warns_of_nothing(
+    device: str, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine(has_gpu=False, hip="7.1")
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(select_platform(device), CpuPlatform)
+    assert not caplog.records
