@@ -14,12 +14,12 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         OctavoError: a flag, the model or the address is wrong.
     """
-    parser = Parser("octavo serve", "Serve a model over HTTP, with OpenAI's protocol.", "MODEL")
-    add_setting_flags(parser, ALL_SECTIONS)
-    values = given_settings(parser.parse(arguments), ALL_SECTIONS)
-    config, server = engine_config(values), server_settings(values)
-    # The flags are right: the engine's process imports while this one imports the server.
+    # The engine's process imports while this one reads its flags and imports the server.
     with EngineChild() as child:
+        parser = Parser("octavo serve", "Serve a model over HTTP, with OpenAI's protocol.", "MODEL")
+        add_setting_flags(parser, ALL_SECTIONS)
+        values = given_settings(parser.parse(arguments), ALL_SECTIONS)
+        config, server = engine_config(values), server_settings(values)
         with garbage_collection_off():
             from octavo.api.launch import run_server
 
