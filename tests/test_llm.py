@@ -591,7 +591,7 @@ def test_shutdown_gives_the_model_back_at_once(folder: Path) -> None:
     llm = LLM(str(folder), **SETTINGS)
     executor = llm._engine.executor
     assert isinstance(executor, InProcessExecutor) and executor._runner is not None
-    model = weakref.ref(executor._runner.model)
+    model = weakref.ref(executor.model)
     gc.disable()
     try:
         llm.shutdown()

@@ -126,7 +126,7 @@ def test_the_largest_step_leaves_nothing_behind(load: Load) -> None:
     llm = load("embed")
     runner = llm._engine.executor._runner  # type: ignore[attr-defined]
     before = llm.embed(TEXTS, use_tqdm=False)
-    runner.warm_up(llm._engine.plan)
+    runner.warm_up()
     after = llm.embed(TEXTS, use_tqdm=False)
     assert [output.outputs for output in after] == [output.outputs for output in before]
 

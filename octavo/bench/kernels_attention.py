@@ -78,8 +78,6 @@ def _make_inputs(setting: Setting, tables: torch.Tensor) -> AttentionInputs:
         block_tables=tables,
         slots=slots,
         slot_mapping=mapping,
-        query_lens=[query_len] * num_rows,
-        seq_lens=[context] * num_rows,
         block_size=_BLOCK_SIZE,
         num_kv_heads=setting.config.num_kv_heads,
         window=None,

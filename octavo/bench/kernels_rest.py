@@ -1,12 +1,14 @@
 """Kernel cases: everything in a step other than GEMMs and attention."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
 from octavo import kernels
 from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_step, included
+from octavo.kernels import DeviceState, InputTensors, step_kernels
 from octavo.records import NewRow, SamplingParams
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.sampler import Sampler
@@ -101,43 +103,39 @@ def _torch_sampling(logits: list[torch.Tensor], params: SamplingParams) -> dict[
 
 def _inputs(setting: Setting) -> Work:
     """From batch state to model inputs, and from sampled tokens back to batch state."""
-    from octavo.kernels.triton.inputs import append_tokens, prepare_inputs
-
     num_rows, num_tokens, context = setting.num_rows, setting.num_tokens, setting.context
     num_new = num_tokens // num_rows
     blocks_each = -(-context // _BLOCK_SIZE)
     is_decode = setting.phase == "decode"
-    header = setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, 0])
-    row_slots, row_num_new = setting.indices(list(range(num_rows))), setting.indices([num_new] * num_rows)
-    num_computed = setting.indices([context - num_new] * num_rows)
-    state = torch.zeros(num_rows, context + 1, dtype=torch.int32, device=setting.device)
-    tables = torch.zeros(1, num_rows, blocks_each, dtype=torch.int32, device=setting.device)
-    token_ids, positions, mapping = (setting.indices([0] * num_tokens, torch.int64) for _ in range(3))
-    query_starts, seq_lens = setting.indices([0] * (num_rows + 1)), setting.indices([0] * num_rows)
-    last_tokens, sampled = (setting.indices([0] * num_rows, torch.int64) for _ in range(2))
-    samples, out_tokens = setting.indices([1] * num_rows), setting.indices([0] * num_rows)
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=setting.device)
+
+    state = DeviceState(
+        header=setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, 0]),
+        row_slots=setting.indices(list(range(num_rows))),
+        row_num_new=setting.indices([num_new] * num_rows),
+        row_num_drawn=setting.indices([1] * num_rows),
+        num_computed=setting.indices([context - num_new] * num_rows),
+        token_ids=zeros(num_rows, context + 1),
+        block_tables=zeros(1, num_rows, blocks_each),
+    )
+    inputs = InputTensors(
+        token_ids=zeros(num_tokens, dtype=torch.int64),
+        positions=zeros(num_tokens, dtype=torch.int64),
+        slot_mapping=zeros(1, num_tokens, dtype=torch.int64),
+        query_starts=zeros(num_rows + 1),
+        seq_lens=zeros(num_rows),
+        last_tokens=zeros(num_rows, dtype=torch.int64),
+    )
+    drawn, new_tokens = zeros(num_rows, dtype=torch.int64), zeros(num_rows)
     # Runs must not change the state that they read, so they advance a copy.
-    advanced = num_computed.clone()
+    advanced = replace(state, num_computed=state.num_computed.clone())
+    own = step_kernels(setting.device)
 
     def run(copy: int) -> None:
-        prepare_inputs(
-            header,
-            row_slots,
-            row_num_new,
-            num_computed,
-            state,
-            tables,
-            token_ids,
-            positions,
-            mapping[None],
-            query_starts,
-            seq_lens,
-            last_tokens,
-            num_rows=num_rows,
-            num_tokens=num_tokens,
-            block_size=_BLOCK_SIZE,
-        )
-        append_tokens(header, row_slots, row_num_new, samples, sampled, advanced, state, out_tokens, num_rows=num_rows)
+        own.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=_BLOCK_SIZE)
+        own.append_tokens(advanced, drawn, new_tokens, num_rows=num_rows)
 
     return Work(run=run, num_bytes=num_tokens * 28 + num_rows * 44)
 

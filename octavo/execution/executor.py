@@ -1,7 +1,7 @@
 """Executors: own the weights, the cache and the runner of a device, and run steps in order.
 
 The engine core submits a :class:`Step` and later asks for its :class:`StepResult`. Sleep, wake-up and weight updates
-are here, too. Read on in ``runner.py`` (CPU) or ``device_runner.py`` (GPU).
+are here, too. Read on in ``runner.py``.
 """
 
 import gc
@@ -16,13 +16,12 @@ from torch import nn
 from octavo.config import EngineConfig
 from octavo.config.vllm_config import VllmConfig
 from octavo.errors import ConfigError, InvalidRequestError
+from octavo.execution.build import Runner, build_runner
 from octavo.execution.offload import HostWeights, checksums
-from octavo.execution.pooling_runner import PoolingRunner, pooling_runner
 from octavo.execution.results import HeldStep, PendingStep
-from octavo.execution.runner import ModelRunner
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import attention_backend, bind_kernels
+from octavo.kernels import bind_kernels
 from octavo.layers.build import Build
 from octavo.models.base import CausalLM
 from octavo.models.loading import check_weights, load_weights
@@ -31,7 +30,7 @@ from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform, runtime_of
 from octavo.quantization.scheme import PlainScheme
 from octavo.records import Plan, Step
-from octavo.sampling.processors import load_processors
+from octavo.sampling.processors import LogitsProcessor, load_processors
 from octavo.telemetry.phases import PhaseTimer
 
 
@@ -132,7 +131,7 @@ class InProcessExecutor(Executor):
         self._platform = platform
         self._runtime = runtime_of(platform.device)
         self._phases = phases
-        self._runner: ModelRunner | PoolingRunner | None = None
+        self._runner: Runner | None = None
         self._host_weights: HostWeights | None = None
         bind_kernels(platform)
         self._loaded: CausalLM | PooledModel | None = None
@@ -157,12 +156,24 @@ class InProcessExecutor(Executor):
             self._start(plan)
 
     def _start(self, plan: Plan) -> None:
-        device, deterministic = self._platform.device, self._settings.device.deterministic
-        model = self._loaded
+        model, settings = self._loaded, self._settings
         assert model is not None, "weights are there before steps run"
-        if isinstance(model, PooledModel):
-            self._runner = pooling_runner(model, self._config, plan, self._platform, deterministic=deterministic)
+        is_pooling = isinstance(model, PooledModel)
+        processors = [] if is_pooling else self._load_processors(plan)
+        deterministic = settings.device.deterministic
+        self._runner = runner = build_runner(
+            model, self._config, plan, self._platform, processors, deterministic=deterministic
+        )
+        if not self._platform.runs_ahead:
             return
+        with self._phases.phase("kernels"):
+            runner.warm_up()
+        if self._platform.captures_graphs and not (is_pooling or settings.model.enforce_eager):
+            with self._phases.phase("graphs") as phase:
+                num_graphs = runner.capture(show_progress=settings.load.use_tqdm_on_load)
+                phase.words = f"{num_graphs} step sizes"
+
+    def _load_processors(self, plan: Plan) -> list[LogitsProcessor]:
         vllm_config = VllmConfig.of(
             self._settings,
             max_model_len=plan.max_model_len,
@@ -173,21 +184,7 @@ class InProcessExecutor(Executor):
             enable_prefix_caching=plan.enable_prefix_caching,
             pooling=None,
         )
-        processors = load_processors(self._settings.model.logits_processors or [], vllm_config, device)
-        backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
-        arguments = (model, self._config, plan, getattr(torch, plan.dtype), device, backend, processors)
-        if not self._platform.runs_ahead:
-            self._runner = ModelRunner(*arguments)
-            return
-        from octavo.execution.device_runner import DeviceRunner
-
-        self._runner = runner = DeviceRunner(*arguments)
-        with self._phases.phase("kernels"):
-            runner.warm_up()
-        if self._platform.captures_graphs and not self._settings.model.enforce_eager:
-            with self._phases.phase("graphs") as phase:
-                num_graphs = runner.capture(show_progress=self._settings.load.use_tqdm_on_load)
-                phase.words = f"{num_graphs} step sizes"
+        return load_processors(self._settings.model.logits_processors or [], vllm_config, self._platform.device)
 
     def submit(self, step: Step) -> PendingStep | HeldStep:
         assert self._runner is not None, "the executor is not started, or shut down"

@@ -23,18 +23,20 @@ class PromptVectors:
         self._device = device
         self._by_slot: dict[int, torch.Tensor] = {}
 
-    def add(self, row: NewRow) -> None:
-        """Add a request; it replaces whatever was in its slot."""
+    def take_changes(self, step: Step) -> None:
+        """Drop requests whose slots were freed, and add new ones."""
+        for slot in step.freed_slots:
+            self._by_slot.pop(slot, None)
+        for row in step.new_rows:
+            self._add(row)
+
+    def _add(self, row: NewRow) -> None:
         self._by_slot.pop(row.slot, None)
         embeds = row.prompt_embeds
         if embeds is not None:
             vectors = torch.frombuffer(bytearray(embeds.data), dtype=getattr(torch, embeds.dtype))
             vectors = vectors.view(embeds.num_tokens, embeds.size)
             self._by_slot[row.slot] = vectors.to(device=self._device, dtype=self._dtype)
-
-    def remove(self, slot: int) -> None:
-        """Forget the request in a slot, if there is one."""
-        self._by_slot.pop(slot, None)
 
     def concern(self, step: Step) -> bool:
         """Whether the step computes tokens of prompts given as vectors."""

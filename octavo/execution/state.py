@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.kernels import DeviceState
 from octavo.platforms.transfer import to_device
 from octavo.records import BlockUpdate, NewRow, Plan, Step
 
@@ -20,17 +21,10 @@ _SHORT_ROW = 512
 Changes = tuple[list[NDArray[np.int64]], list[NDArray[np.int32]]]
 
 
-class BatchState:
+class BatchState(DeviceState):
     """Device state of up to ``S`` requests, indexed by slot.
 
-    Attributes:
-        token_ids: ``[S, L]`` int32, prompt and generated tokens; entries past a request's length are arbitrary.
-        num_computed: ``[S]`` int32, tokens in the cache.
-        block_tables: ``[G, S, M]`` int32, per cache group.
-        header: ``[4]`` int32: number of rows, of decoding rows (which come first), of tokens; approximate mean length
-            of the decoding rows.
-        row_slots, row_num_new, row_num_drawn: ``[S]`` int32, the rows of the step: slot, number of tokens to process,
-            after how many of these a token is drawn.
+    The header's fourth number is the approximate mean length of rows of one token.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
@@ -51,13 +45,15 @@ class BatchState:
         self._offsets = dict(zip(sizes, offsets.tolist(), strict=False))
         self.arena = torch.zeros(int(offsets[-1]), dtype=torch.int32, device=device)
         views = {name: self.arena[self._offsets[name] :][:size] for name, size in sizes.items()}
-        self.token_ids = views["token_ids"].view(slots, self._length)
-        self.num_computed = views["num_computed"]
-        self.block_tables = views["block_tables"].view(len(plan.groups), slots, self._num_blocks)
-        self.row_slots = views["row_slots"]
-        self.row_num_new = views["row_num_new"]
-        self.row_num_drawn = views["row_num_drawn"]
-        self.header = views["header"]
+        super().__init__(
+            header=views["header"],
+            row_slots=views["row_slots"],
+            row_num_new=views["row_num_new"],
+            row_num_drawn=views["row_num_drawn"],
+            num_computed=views["num_computed"],
+            token_ids=views["token_ids"].view(slots, self._length),
+            block_tables=views["block_tables"].view(len(plan.groups), slots, self._num_blocks),
+        )
         self._slots = slots
         self._last_rows: tuple[NDArray[np.generic], ...] = ()
         self._last_mean = 0
@@ -86,24 +82,6 @@ class BatchState:
             record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
             on_device = to_device(record, self.arena.device)
             self.arena[on_device[0]] = on_device[1].int()
-
-    def advance(self, slots: torch.Tensor, num_new: torch.Tensor) -> None:
-        """Count a step's tokens as computed.
-
-        Args:
-            slots: ``[R]`` int64.
-            num_new: ``[R]`` int32.
-        """
-        self.num_computed[slots] += num_new
-
-    def append(self, slots: torch.Tensor, lengths: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Append sampled tokens, which a later step reads.
-
-        Args:
-            slots, lengths, token_ids: ``[N]`` int64.
-        """
-        # The failure marker is never read back by its request, but the stored token must be a valid index.
-        self.token_ids[slots, lengths] = token_ids.clamp(min=0).int()
 
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
         self._put(changes, "token_ids", row.slot * self._length, np.array(row.token_ids, np.int32))

@@ -24,28 +24,35 @@ from octavo.kernels.basic import (
     silu_and_mul,
     take_rows,
 )
+from octavo.kernels.dispatch import compile_together
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.select import bind_kernels
+from octavo.kernels.step import DeviceState, InputTensors, StepKernels, step_kernels
 
 __all__ = [
     "AttentionBackend",
     "AttentionInputs",
     "AttentionSpec",
     "DeviceRows",
+    "DeviceState",
     "HeadNorms",
+    "InputTensors",
     "LinearOp",
     "ReferenceAttention",
     "RopeTables",
+    "StepKernels",
     "StepShape",
     "add_rms_norm",
     "apply_rope",
     "attention_backend",
     "bind_kernels",
+    "compile_together",
     "gelu_tanh_and_mul",
     "linear",
     "mask_logits",
     "padded_rows",
     "rms_norm",
     "silu_and_mul",
+    "step_kernels",
     "take_rows",
 ]

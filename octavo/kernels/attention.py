@@ -6,6 +6,7 @@ in the cache and returns the attended values. Backends: ``cpu/attention.py`` and
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class DeviceRows:
     seq_lens: torch.Tensor
 
 
-@dataclass(slots=True)
+@dataclass
 class AttentionInputs:
     """A step's inputs for attention, for one cache group of ``R`` requests and ``T`` tokens.
 
@@ -59,24 +60,32 @@ class AttentionInputs:
         block_tables: ``[S, max_blocks]`` int32 on the device, by slot; entries past a request's length are arbitrary.
         slots: ``[R]`` integers on the device, each row's slot.
         slot_mapping: ``[T]`` int64 on the device, where each new token goes in the cache; −1 for padding.
-        query_lens: tokens of each request in this step, on the host; empty if kernels read ``rows``.
-        seq_lens: tokens of each request after this step, likewise.
         block_size: tokens per block.
         num_kv_heads: key/value heads of every layer of the group.
         window: number of tokens that a query attends to, itself included; None for all.
-        rows: the same lengths on the device, and ``shape``, their bounds; None if the host plans.
+        rows: the rows' lengths.
+        shape: the step's size, or bounds of it.
     """
 
     block_tables: torch.Tensor
     slots: torch.Tensor
     slot_mapping: torch.Tensor
-    query_lens: list[int]
-    seq_lens: list[int]
     block_size: int
     num_kv_heads: int
     window: int | None
-    rows: DeviceRows | None = None
-    shape: StepShape | None = None
+    rows: DeviceRows
+    shape: StepShape
+
+    @cached_property
+    def query_lens(self) -> list[int]:
+        """Tokens of each real row in this step, for backends that plan on the host; waits for the device."""
+        num_rows = int(self.rows.counts[0])
+        return self.rows.query_starts[: num_rows + 1].diff().tolist()
+
+    @cached_property
+    def seq_lens(self) -> list[int]:
+        """Tokens of each real row after this step, likewise."""
+        return self.rows.seq_lens[: int(self.rows.counts[0])].tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,8 @@ class ReferenceAttention(ComposedAttention):
         return inputs
 
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs) -> None:
-        blocks, offsets = plan.slot_mapping // plan.block_size, plan.slot_mapping % plan.block_size
+        mapping = plan.slot_mapping[: sum(plan.query_lens)]
+        blocks, offsets = mapping // plan.block_size, mapping % plan.block_size
         kv_cache[0][blocks, :, offsets] = k[: len(blocks)]
         kv_cache[1][blocks, :, offsets] = v[: len(blocks)]
 

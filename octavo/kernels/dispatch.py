@@ -6,6 +6,7 @@ implementations those of its device type. What a set lacks, and what no set is b
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
@@ -84,3 +85,9 @@ def bind(device: torch.device, kernel_set: str) -> None:
     _bound_sets[device.type] = kernel_set
     for operation in _operations:
         operation.rebind()
+
+
+@device_function
+def compile_together(device: torch.device) -> AbstractContextManager[None]:
+    """A context in which kernels are compiled, several at a time, instead of run; on exit all are loaded."""
+    return nullcontext()

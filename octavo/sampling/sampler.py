@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -50,6 +51,20 @@ class Samples:
             for row, values in zip(rows, found.read(), strict=True)
             if tokens[row] != NAN_TOKEN
         }
+
+
+class DrawOnDevice(Protocol):
+    """Draws for requests whose parameters by slot say all there is to know; see :meth:`Sampler.is_plain`."""
+
+    def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor) -> None:
+        """Draw one token per row.
+
+        Args:
+            logits: ``[R, V]``.
+            slots: ``[≥ R]`` integers.
+            counts: the step's real rows first, on the device.
+            lengths: ``[≥ R]``, tokens of each request known before this one.
+        """
 
 
 class Sampler:

@@ -1,6 +1,6 @@
 """Device state against plain lists, under random steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.execution.state import BatchState
+from octavo.kernels import StepKernels
 from octavo.records import BlockUpdate, CacheGroup, NewRow, Plan, SamplingParams, Step
 
 CPU = torch.device("cpu")
@@ -34,12 +35,12 @@ def make_step(
     rows: list[tuple[int, int, int]],
     new_rows: list[NewRow] | None = None,
     block_updates: list[BlockUpdate] | None = None,
+    num_drawn: Sequence[int] = (),
 ) -> Step:
     """A step from (slot, tokens computed before, tokens to process) per row."""
     slots, computed, num_new = (np.array(column, np.int32) for column in zip(*rows, strict=True))
-    return Step(
-        1, slots, computed, num_new, (num_new > 0).astype(np.int32), new_rows or [], block_updates=block_updates or []
-    )
+    drawn = np.array(num_drawn or [1] * len(rows), np.int32)
+    return Step(1, slots, computed, num_new, drawn, new_rows or [], block_updates=block_updates or [])
 
 
 def new_row(slot: int, tokens: list[int]) -> NewRow:
@@ -87,7 +88,8 @@ class Mirror:
             updates += self._grow(draw, slot, naive, naive.num_computed + num_new)
         if not rows:
             return
-        step = make_step(rows, new_rows, updates)
+        num_drawn = [computed + num_new == len(self.slots[slot].tokens) for slot, computed, num_new in rows]
+        step = make_step(rows, new_rows, updates, num_drawn)
         self.state.apply(step)
         self.check(step)
         self._carry_out(draw, rows)
@@ -105,17 +107,14 @@ class Mirror:
         return updates
 
     def _carry_out(self, draw: Callable[[st.SearchStrategy[int]], int], rows: list[tuple[int, int, int]]) -> None:
-        slots = torch.tensor([slot for slot, _, _ in rows])
-        self.state.advance(slots, self.state.row_num_new[: len(rows)])
-        sampling = []
+        drawn, new_tokens = [], torch.zeros(len(rows), dtype=torch.int32)
         for slot, computed, num_new in rows:
             naive = self.slots[slot]
             naive.num_computed = computed + num_new
+            drawn.append(draw(st.integers(-1, 99)))
             if naive.num_computed == len(naive.tokens):
-                sampling.append((slot, len(naive.tokens), draw(st.integers(-1, 99))))
-                naive.tokens.append(max(0, sampling[-1][2]))
-        if sampling:
-            self.state.append(*torch.tensor(sampling).T)
+                naive.tokens.append(max(0, drawn[-1]))
+        StepKernels().append_tokens(self.state, torch.tensor(drawn), new_tokens, num_rows=len(rows))
 
     def check(self, step: Step) -> None:
         """Everything that a step reads is what the lists say."""

@@ -8,12 +8,15 @@ import pytest
 import torch
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model
 
-from octavo.execution.device_pooling_runner import DevicePoolingRunner
-from octavo.execution.pooling import PoolingState
-from octavo.execution.pooling_runner import DecoderPoolingRunner
+from octavo.execution.forward import ForwardPass
+from octavo.execution.pooling_tail import PoolingTail
+from octavo.execution.runner import ModelRunner
+from octavo.execution.sizes import DeviceSizes, HostSizes, StepSizes
 from octavo.hub.model_config import LayerType, ModelConfig
+from octavo.kernels import AttentionBackend, StepKernels
 from octavo.kernels.cpu.attention import CpuAttention
 from octavo.kernels.triton.attention import TritonAttention
+from octavo.kernels.triton.step import TritonStepKernels
 from octavo.layers.pooling import Pooler
 from octavo.models.base import CausalLM
 from octavo.records import EngineRequest, PoolingRequest, PoolingSpec, SamplingParams
@@ -33,16 +36,20 @@ class PoolingEngine(TinyEngine):
     def __init__(
         self, config: ModelConfig, model: CausalLM, pooling: SequencePooling, *, is_device: bool, **settings: Any
     ) -> None:
+        self._pooling, self._is_device = pooling, is_device
         super().__init__(config, model, **settings)
-        spec = PoolingSpec(["embed", "token_embed"], pooling, False, config.hidden_size, normalize=True)
-        arguments = (model, config, self.plan, torch.float32, DEVICE)
-        if is_device:
+
+    def make_runner(self, config: ModelConfig, model: CausalLM) -> ModelRunner:
+        spec = PoolingSpec(["embed", "token_embed"], self._pooling, False, config.hidden_size, normalize=True)
+        sizes: StepSizes = HostSizes(self.plan, DEVICE)
+        backend: AttentionBackend = CpuAttention()
+        kernels = StepKernels()
+        if self._is_device:
+            sizes = DeviceSizes(self.plan, captures=False)
             backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
-            runner: DecoderPoolingRunner | DevicePoolingRunner = DevicePoolingRunner(*arguments, backend)
-        else:
-            runner = DecoderPoolingRunner(*arguments, CpuAttention())
-        runner.pooling = PoolingState(Pooler(spec), DEVICE)
-        self.runner = runner
+            kernels = TritonStepKernels()
+        forward = ForwardPass(model, config, self.plan, DEVICE, backend, kernels, sizes.max_tokens)
+        return ModelRunner(forward, PoolingTail(forward, Pooler(spec)), sizes)
 
     def vectors(self, requests: list[EngineRequest]) -> dict[str, np.ndarray]:
         """Each request's answer; it is the only output."""

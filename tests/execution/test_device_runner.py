@@ -11,13 +11,18 @@ import torch
 from numpy.typing import NDArray
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
-from octavo.execution.device_runner import DeviceRunner
+from octavo.execution.forward import ForwardPass
 from octavo.execution.graphs import decode_sizes, ladder
+from octavo.execution.runner import ModelRunner
+from octavo.execution.sampling_tail import SamplingTail
+from octavo.execution.sizes import DeviceSizes
 from octavo.hub.model_config import LayerType, ModelConfig
 from octavo.kernels import StepShape
 from octavo.kernels.triton.attention import TritonAttention
+from octavo.kernels.triton.step import TritonStepKernels
 from octavo.models.base import CausalLM
 from octavo.records import EngineRequest, SamplingParams
+from octavo.sampling.device_sampler import DeviceSampler
 from octavo.sampling.grammar.constraint import Constraint
 
 pytestmark = pytest.mark.skipif(
@@ -29,12 +34,16 @@ LAYERS: tuple[LayerType, ...] = ("full_attention", "sliding_attention")
 
 
 class DeviceEngine(TinyEngine):
-    """The same engine over the other runner."""
+    """The same engine with the parts of a GPU's runner."""
 
-    def __init__(self, config: ModelConfig, model: CausalLM, **settings: Any) -> None:
-        super().__init__(config, model, **settings)
+    runner: ModelRunner
+
+    def make_runner(self, config: ModelConfig, model: CausalLM) -> ModelRunner:
         backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
-        self.runner: DeviceRunner = DeviceRunner(model, config, self.plan, torch.float32, DEVICE, backend)
+        sizes = DeviceSizes(self.plan, captures=True)
+        forward = ForwardPass(model, config, self.plan, DEVICE, backend, TritonStepKernels(), sizes.max_tokens)
+        tail = SamplingTail(forward, self.plan, config.vocab_size, draw_on_device=DeviceSampler)
+        return ModelRunner(forward, tail, sizes)
 
 
 def make_requests() -> list[EngineRequest]:
@@ -169,7 +178,7 @@ def test_a_runner_that_nobody_holds_is_gone_at_once() -> None:
     config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
     engine = DeviceEngine(config, tiny_model(config))
     engine.run([EngineRequest("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=2))])
-    cache = weakref.ref(engine.runner.kv_caches[0])
+    cache = weakref.ref(engine.runner.forward.kv_caches[0])
     gc.disable()
     try:
         del engine
@@ -181,7 +190,7 @@ def test_a_runner_that_nobody_holds_is_gone_at_once() -> None:
 def test_steps_that_are_not_captured_come_in_few_sizes() -> None:
     config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
     engine = DeviceEngine(config, tiny_model(config))
-    common = engine.runner._common_shape
+    common = engine.runner.sizes.rounded
     most_rows, most_tokens = engine.plan.max_num_seqs, engine.plan.max_num_batched_tokens
     sizes = set()
     for num_rows in range(1, most_rows + 1):

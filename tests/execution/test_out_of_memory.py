@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tiny_llama import SETTINGS, write_model
 
 
-@pytest.mark.parametrize("function", ["load_weights", "attention_backend"])
+@pytest.mark.parametrize("function", ["load_weights", "build_runner"])
 def test_running_out_of_memory_is_a_sentence(function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_out(*args: Any, **options: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")

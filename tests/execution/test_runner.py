@@ -57,7 +57,7 @@ def test_tokens_and_logprobs_equal_those_of_each_request_alone(architecture: str
     alone = {}
     for request in make_requests():
         engine = TinyEngine(config, model, enable_prefix_caching=False)
-        engine.runner.backend = ReferenceAttention()
+        engine.runner.forward.backend = ReferenceAttention()
         alone |= engine.run([request])
     num_preemptions = 0
     for name, settings in SETTINGS.items():

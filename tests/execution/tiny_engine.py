@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import torch
 
+from octavo.execution.build import Runner, build_runner
 from octavo.execution.results import HeldStep
-from octavo.execution.runner import ModelRunner
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
-from octavo.kernels.cpu.attention import CpuAttention
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots, finalize
 from octavo.models.base import CausalLM
 from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
+from octavo.platforms import select_platform
 from octavo.records import EngineOutput, EngineRequest, Plan, Step, StepResult
 from octavo.sampling.rules import TokenRule
 from octavo.sampling.token_masks import fill_masks
@@ -86,8 +86,13 @@ class TinyEngine:
             num_steps_ahead=0,
         )
         self.plan = replace(plan, **settings)  # type: ignore[arg-type]
-        self.runner = ModelRunner(model, config, self.plan, torch.float32, torch.device("cpu"), CpuAttention())
         self.scheduler = Scheduler(self.plan)
+        self.runner = self.make_runner(config, model)
+
+    def make_runner(self, config: ModelConfig, model: CausalLM) -> Runner:
+        """The runner of a CPU."""
+        platform = select_platform("cpu")
+        return build_runner(model, config, self.plan, platform, deterministic=False)
 
     def run(
         self, requests: list[EngineRequest], rules: Mapping[str, Sequence[TokenRule]] | None = None

@@ -1,6 +1,7 @@
 """Paged attention on the CPU: the fast path against the plain one, and the plain one against dense attention."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.kernels import AttentionInputs, AttentionSpec, ReferenceAttention
+from octavo.kernels import AttentionInputs, AttentionSpec, DeviceRows, ReferenceAttention, StepShape
 from octavo.kernels.cpu.attention import CpuAttention
 
 
@@ -20,6 +21,28 @@ class Case:
     q: torch.Tensor
     cache: torch.Tensor
     spec: AttentionSpec
+
+
+def make_inputs(
+    tables: torch.Tensor,
+    slots: torch.Tensor,
+    lengths: list[tuple[int, int]],
+    block_size: int,
+    num_kv_heads: int,
+    window: int | None,
+) -> AttentionInputs:
+    """Inputs of requests of (query length, length after the step); all tokens are mapped to the first place."""
+    query_lens = [query_len for query_len, _ in lengths]
+    num_tokens, num_decodes = sum(query_lens), query_lens.count(1)
+    rows = DeviceRows(
+        torch.tensor([len(lengths), num_decodes, num_tokens, 0], dtype=torch.int32),
+        torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32),
+        torch.tensor([seq_len for _, seq_len in lengths], dtype=torch.int32),
+    )
+    has_chunks = num_decodes < len(lengths)
+    shape = StepShape(len(lengths), num_tokens, max(query_lens), num_decodes > 0, has_chunks, False)
+    mapping = torch.zeros(num_tokens, dtype=torch.int64)
+    return AttentionInputs(tables, slots, mapping, block_size, num_kv_heads, window, rows, shape)
 
 
 def make_case(
@@ -50,16 +73,7 @@ def make_case(
         own, order = order[:count], order[count:]
         tables[row, first:count] = torch.tensor(own[first:], dtype=torch.int64)
     num_tokens = sum(query_len for query_len, _ in lengths)
-    inputs = AttentionInputs(
-        block_tables=tables.int(),
-        slots=torch.arange(len(tables)),
-        slot_mapping=torch.zeros(num_tokens, dtype=torch.int64),
-        query_lens=[query_len for query_len, _ in lengths],
-        seq_lens=[seq_len for _, seq_len in lengths],
-        block_size=block_size,
-        num_kv_heads=num_kv_heads,
-        window=window,
-    )
+    inputs = make_inputs(tables.int(), torch.arange(len(tables)), lengths, block_size, num_kv_heads, window)
     # Queries are a slice of a wider projection, as in the model.
     num_heads = num_kv_heads * ratio
     merged = torch.randn(num_tokens, num_heads + num_kv_heads, head_dim, generator=random).to(dtype)
@@ -167,16 +181,7 @@ def test_chunks_give_what_the_whole_gives() -> None:
     whole = make_case(3, [(20, 20)], window=6)
     expected = attend(CpuAttention(), whole)
     for start, stop in [(0, 7), (7, 8), (8, 20)]:
-        inputs = AttentionInputs(
-            whole.inputs.block_tables,
-            whole.inputs.slots,
-            torch.zeros(stop - start, dtype=torch.int64),
-            [stop - start],
-            [stop],
-            4,
-            2,
-            6,
-        )
+        inputs = make_inputs(whole.inputs.block_tables, whole.inputs.slots, [(stop - start, stop)], 4, 2, 6)
         part = Case(inputs, whole.q[start:stop], whole.cache, whole.spec)
         torch.testing.assert_close(attend(CpuAttention(), part), expected[start:stop], rtol=1e-5, atol=1e-5)
 
@@ -186,16 +191,8 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     result = attend(CpuAttention(), together)
     start = 0
     for row, (query_len, seq_len) in enumerate([(1, 30), (6, 9), (1, 3), (1, 17)]):
-        inputs = AttentionInputs(
-            together.inputs.block_tables,
-            together.inputs.slots[row : row + 1],
-            torch.zeros(query_len, dtype=torch.int64),
-            [query_len],
-            [seq_len],
-            4,
-            2,
-            None,
-        )
+        slots = together.inputs.slots[row : row + 1]
+        inputs = make_inputs(together.inputs.block_tables, slots, [(query_len, seq_len)], 4, 2, None)
         alone = Case(inputs, together.q[start : start + query_len], together.cache, together.spec)
         torch.testing.assert_close(result[start : start + query_len], attend(CpuAttention(), alone))
         start += query_len

@@ -99,8 +99,10 @@ class CpuAttention(ComposedAttention):
     """Gathers a request's blocks, then computes attention over them."""
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> CpuAttentionPlan:
-        inputs = replace(inputs, block_tables=inputs.block_tables[inputs.slots])
         starts = [0, *accumulate(inputs.query_lens)]
+        num_rows, num_tokens = len(inputs.query_lens), starts[-1]
+        tables, mapping = inputs.block_tables[inputs.slots[:num_rows]], inputs.slot_mapping[:num_tokens]
+        inputs = replace(inputs, block_tables=tables, slot_mapping=mapping)
         rows = range(len(inputs.query_lens))
         chunks = [_plan_chunk(inputs, row, starts[row]) for row in rows if inputs.query_lens[row] > 1]
         decodes = _plan_decodes(inputs, [row for row in rows if inputs.query_lens[row] == 1], starts, dtype)

@@ -56,7 +56,6 @@ class TritonAttention(AttentionBackend):
     ) -> torch.Tensor:
         shape = plan.shape
         rows = plan.rows
-        assert rows is not None and shape is not None, "the lengths are on the device"
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         out = torch.empty(len(qkv), heads, spec.head_dim, dtype=qkv.dtype, device=qkv.device)
         query, key, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
@@ -75,7 +74,6 @@ class TritonAttention(AttentionBackend):
     ) -> dict[str, Any]:
         """Keyword arguments of :func:`decode_attention` other than the rows' own tensors."""
         rows, shape = plan.rows, plan.shape
-        assert rows is not None and shape is not None
         workspace = self._workspace(spec)
         return {
             "kv_cache": kv_cache,
@@ -100,7 +98,6 @@ class TritonAttention(AttentionBackend):
         self, qkv: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
     ) -> None:
         rows, shape = plan.rows, plan.shape
-        assert rows is not None and shape is not None
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         prefill_attention(
             qkv[:, :heads],

@@ -10,18 +10,17 @@ import triton
 from triton.runtime._async_compile import active_mode
 from triton.runtime.jit import JITFunction
 
+from octavo.kernels.dispatch import compile_together
 from octavo.kernels.triton.launch import IS_INTERPRETED
 from octavo.platforms import runtime_of
 
 _NUM_THREADS = 12
 
 
+@compile_together.register("cuda")
 @contextmanager
-def compile_together(device: torch.device) -> Iterator[None]:
-    """Compile the kernels launched inside in parallel instead of running them; on exit all are loaded.
-
-    Most of a compilation runs without the GIL. Kernels found in Triton's cache on disk are only loaded.
-    """
+def _compile_together(device: torch.device) -> Iterator[None]:
+    """Most of a compilation runs without the GIL. Kernels found in Triton's cache on disk are only loaded."""
     if IS_INTERPRETED:
         yield
         return

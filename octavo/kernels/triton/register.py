@@ -5,9 +5,11 @@ import torch
 from octavo.kernels import basic
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.linear import LinearOp, linear
-from octavo.kernels.triton import activation, gather, mask, norm, rotary
+from octavo.kernels.step import StepKernels, step_kernels
+from octavo.kernels.triton import activation, compile, gather, mask, norm, rotary  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
+from octavo.kernels.triton.step import TritonStepKernels
 
 basic.take_rows.register("cuda")(gather.take_rows)
 basic.mask_logits.register("cuda")(mask.mask_logits)
@@ -22,3 +24,8 @@ attention_backend.register("cuda")(TritonAttention)
 @linear.register("cuda")
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
     return SmallBatchLinear(weight, bias, deterministic=deterministic), False
+
+
+@step_kernels.register("cuda")
+def _step_kernels(device: torch.device) -> StepKernels:
+    return TritonStepKernels()

@@ -22,15 +22,20 @@ from tiny_engine import MAX_LEN, TinyEngine, tiny_config
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from octavo.execution.device_runner import DeviceRunner
+from octavo.execution.forward import ForwardPass
+from octavo.execution.runner import ModelRunner
+from octavo.execution.sampling_tail import SamplingTail
+from octavo.execution.sizes import DeviceSizes
 from octavo.kernels.dispatch import bind
 from octavo.kernels.triton import launch, linear, prefill_hopper, register  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
+from octavo.kernels.triton.step import TritonStepKernels
 from octavo.layers.build import Build
 from octavo.layers.weights import finalize
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
+from octavo.sampling.device_sampler import DeviceSampler
 
 CPU = torch.device("cpu")
 CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
@@ -81,10 +86,13 @@ def main(case: str) -> None:
     finalize(model)
     bind(CPU, "cuda")
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
+    plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)
-    runner = DeviceRunner(model, config, plan, dtype, CPU, backend)
+    sizes = DeviceSizes(plan, captures=True)
+    forward = ForwardPass(model, config, plan, CPU, backend, TritonStepKernels(), sizes.max_tokens)
+    tail = SamplingTail(forward, plan, config.vocab_size, draw_on_device=DeviceSampler)
     with torch.inference_mode():
-        runner._run_all_shapes()
+        ModelRunner(forward, tail, sizes)._run_all_sizes()
     for name, count in sorted(compiled.items()):
         print(name, count)
 

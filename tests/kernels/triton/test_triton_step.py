@@ -1,25 +1,18 @@
 """The device's preparation of a step's inputs, and its end, against plain versions."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 
-from octavo.kernels.triton.inputs import append_tokens, prepare_inputs
+from octavo.kernels import DeviceState, InputTensors, StepKernels
+from octavo.kernels.triton.step import TritonStepKernels
 
 POISON = -77
 
 
-@dataclass
-class State:
-    """A batch state with rows."""
-
-    header: torch.Tensor
-    row_slots: torch.Tensor
-    row_num_new: torch.Tensor
-    num_computed: torch.Tensor
-    token_ids: torch.Tensor
-    block_tables: torch.Tensor
+@pytest.fixture(params=[StepKernels, TritonStepKernels], ids=["reference", "triton"])
+def kernels(request: pytest.FixtureRequest) -> StepKernels:
+    made: StepKernels = request.param()
+    return made
 
 
 def make_state(
@@ -31,7 +24,7 @@ def make_state(
     num_groups: int = 2,
     block_size: int = 4,
     num_decoding: int | None = None,
-) -> State:
+) -> DeviceState:
     """Rows of some lengths in slots strewn over the state; what lies past the real rows is nonsense."""
     generator = torch.Generator().manual_seed(len(num_new))
 
@@ -44,17 +37,18 @@ def make_state(
     row_slots[: len(num_new)] = torch.randperm(num_slots, generator=generator)[: len(num_new)]
     row_num_new = torch.full((num_slots,), 10**6, dtype=torch.int32)
     row_num_new[: len(num_new)] = torch.tensor(num_new, dtype=torch.int32)
-    return State(
+    return DeviceState(
         torch.tensor([len(num_new), num_decoding, sum(num_new), 0], dtype=torch.int32, device=device),
         row_slots.to(device),
         row_num_new.to(device),
+        torch.ones(num_slots, dtype=torch.int32, device=device),
         integers(max(max_len - max(num_new, default=0), 1), num_slots),
         integers(1000, num_slots, max_len),
         integers(90, num_groups, num_slots, -(-max_len // block_size)),
     )
 
 
-def plain_inputs(state: State, num_rows: int, num_tokens: int, block_size: int) -> dict[str, torch.Tensor]:
+def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int, block_size: int) -> dict[str, torch.Tensor]:
     """What :func:`prepare_inputs` must write, on the host."""
     real_rows, _, real_tokens, _ = state.header.tolist()
     slots = state.row_slots[:real_rows].long().cpu()
@@ -82,7 +76,9 @@ def plain_inputs(state: State, num_rows: int, num_tokens: int, block_size: int) 
     return out
 
 
-def run(state: State, num_rows: int, num_tokens: int, block_size: int) -> dict[str, torch.Tensor]:
+def run(
+    kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, block_size: int
+) -> dict[str, torch.Tensor]:
     """The kernel's outputs, with three poisoned places behind each that must stay."""
     device = state.header.device
     types = {"query_starts": torch.int32, "seq_lens": torch.int32}
@@ -93,105 +89,99 @@ def run(state: State, num_rows: int, num_tokens: int, block_size: int) -> dict[s
         if name == "slot_mapping":
             shape.insert(0, len(state.block_tables))
         out[name] = torch.full(shape, POISON, dtype=types.get(name, torch.int64), device=device)
-    prepare_inputs(
-        state.header, state.row_slots, state.row_num_new, state.num_computed, state.token_ids, state.block_tables,
-        **out, num_rows=num_rows, num_tokens=num_tokens, block_size=block_size,
-    )  # fmt: skip
+    inputs = InputTensors(**out)
+    kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=block_size)
     for value in out.values():
         assert (value[..., -3:] == POISON).all()
     return {name: value[..., :-3].cpu() for name, value in out.items()}
 
 
-def check(state: State, num_rows: int, num_tokens: int, block_size: int = 4) -> None:
+def check(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, block_size: int = 4) -> None:
     expected = plain_inputs(state, num_rows, num_tokens, block_size)
-    for name, value in run(state, num_rows, num_tokens, block_size).items():
+    for name, value in run(kernels, state, num_rows, num_tokens, block_size).items():
         assert value.dtype == expected[name].dtype
         assert torch.equal(value, expected[name]), name
 
 
 @pytest.mark.parametrize(("num_real", "num_rows"), [(1, 1), (3, 8), (127, 128), (128, 128), (129, 130), (300, 384)])
-def test_a_step_that_decodes(num_real: int, num_rows: int, device: torch.device) -> None:
-    check(make_state(device, [1] * num_real), num_rows, num_rows)
+def test_a_step_that_decodes(kernels: StepKernels, num_real: int, num_rows: int, device: torch.device) -> None:
+    check(kernels, make_state(device, [1] * num_real), num_rows, num_rows)
 
 
 @pytest.mark.parametrize(
     "num_new", [[5], [1, 1, 7], [1] * 130 + [40, 1, 33], [9] * 40, [1, 2, 3, 4, 5] * 60, [3, 0, 2, 0, 0, 4]]
 )
 @pytest.mark.parametrize(("spare_rows", "spare_tokens"), [(0, 0), (3, 9), (150, 0), (0, 200)])
-def test_a_step_of_chunks(num_new: list[int], spare_rows: int, spare_tokens: int, device: torch.device) -> None:
+def test_a_step_of_chunks(
+    kernels: StepKernels, num_new: list[int], spare_rows: int, spare_tokens: int, device: torch.device
+) -> None:
     if 0 in num_new:
         # A row without tokens has no last one to check.
         state = make_state(device, num_new)
-        result = run(state, len(num_new) + spare_rows, sum(num_new) + spare_tokens, 4)
+        result = run(kernels, state, len(num_new) + spare_rows, sum(num_new) + spare_tokens, 4)
         expected = plain_inputs(state, len(num_new) + spare_rows, sum(num_new) + spare_tokens, 4)
         assert all(torch.equal(result[name], expected[name]) for name in expected if name != "last_tokens")
     else:
-        check(make_state(device, num_new), len(num_new) + spare_rows, sum(num_new) + spare_tokens)
+        check(kernels, make_state(device, num_new), len(num_new) + spare_rows, sum(num_new) + spare_tokens)
 
 
-def test_rows_of_one_token_need_not_be_called_decoding(device: torch.device) -> None:
-    check(make_state(device, [1, 1, 1], num_decoding=1), 3, 3)
-    check(make_state(device, [4, 1, 3], num_decoding=0), 8, 8)
+def test_rows_of_one_token_need_not_be_called_decoding(kernels: StepKernels, device: torch.device) -> None:
+    check(kernels, make_state(device, [1, 1, 1], num_decoding=1), 3, 3)
+    check(kernels, make_state(device, [4, 1, 3], num_decoding=0), 8, 8)
 
 
-def test_a_step_without_rows_is_padding(device: torch.device) -> None:
-    check(make_state(device, []), 4, 6)
+def test_a_step_without_rows_is_padding(kernels: StepKernels, device: torch.device) -> None:
+    check(kernels, make_state(device, []), 4, 6)
 
 
 @pytest.mark.parametrize("num_groups", [1, 3])
 @pytest.mark.parametrize("block_size", [1, 16])
-def test_groups_and_block_sizes(num_groups: int, block_size: int, device: torch.device) -> None:
+def test_groups_and_block_sizes(kernels: StepKernels, num_groups: int, block_size: int, device: torch.device) -> None:
     for num_new in ([1, 1], [1, 6]):
-        check(make_state(device, num_new, num_groups=num_groups, block_size=block_size), 4, 10, block_size)
+        check(kernels, make_state(device, num_new, num_groups=num_groups, block_size=block_size), 4, 10, block_size)
 
 
-def test_a_token_past_the_tables_goes_nowhere(device: torch.device) -> None:
+def test_a_token_past_the_tables_goes_nowhere(kernels: StepKernels, device: torch.device) -> None:
     state = make_state(device, [1, 1], max_len=17, block_size=4)
     state.block_tables = state.block_tables[:, :, :4].contiguous()
     state.num_computed[state.row_slots[0]] = 16
     state.num_computed[state.row_slots[1]] = 15
-    mapping = run(state, 2, 2, 4)["slot_mapping"]
+    mapping = run(kernels, state, 2, 2, 4)["slot_mapping"]
     assert (mapping[:, 0] == -1).all()
     assert (mapping[:, 1] >= 0).all()
 
 
-@pytest.mark.parametrize("samples_dtype", [torch.int32, torch.bool])
 @pytest.mark.parametrize(("num_real", "num_rows"), [(1, 1), (5, 8), (0, 4), (200, 256)])
-def test_append(num_real: int, num_rows: int, samples_dtype: torch.dtype, device: torch.device) -> None:
+def test_append(kernels: StepKernels, num_real: int, num_rows: int, device: torch.device) -> None:
     num_new = [1 + row % 5 for row in range(num_real)]
     state = make_state(device, num_new, max_len=30)
     generator = torch.Generator().manual_seed(1)
-    samples = torch.randint(2, (num_rows,), generator=generator).to(device, samples_dtype)
-    sampled = torch.randint(-1, 1000, (num_rows,), generator=generator).to(device)
+    draws = torch.randint(2, (num_rows,), generator=generator).int().to(device)
+    state.row_num_drawn = draws
+    drawn = torch.randint(-1, 1000, (num_rows,), generator=generator).to(device)
     out_tokens = torch.full((num_rows + 2,), POISON, dtype=torch.int32, device=device)
     expected_computed, expected_tokens = state.num_computed.clone(), state.token_ids.clone()
     expected_out = out_tokens.clone()
     for row in range(num_real):
         slot = int(state.row_slots[row])
         expected_computed[slot] += num_new[row]
-        expected_out[row] = sampled[row] if samples[row] else 0
-        if samples[row] and expected_computed[slot] < 30:
-            expected_tokens[slot, expected_computed[slot]] = max(int(sampled[row]), 0)
-    append_tokens(
-        state.header, state.row_slots, state.row_num_new, samples, sampled, state.num_computed, state.token_ids,
-        out_tokens, num_rows=num_rows,
-    )  # fmt: skip
+        expected_out[row] = drawn[row] if draws[row] else 0
+        if draws[row] and expected_computed[slot] < 30:
+            expected_tokens[slot, expected_computed[slot]] = max(int(drawn[row]), 0)
+    kernels.append_tokens(state, drawn, out_tokens, num_rows=num_rows)
     assert torch.equal(state.num_computed, expected_computed)
     assert torch.equal(state.token_ids, expected_tokens)
     assert torch.equal(out_tokens, expected_out)
 
 
-def test_nothing_is_appended_past_the_end(device: torch.device) -> None:
+def test_nothing_is_appended_past_the_end(kernels: StepKernels, device: torch.device) -> None:
     state = make_state(device, [1], max_len=10)
     slot = int(state.row_slots[0])
     state.num_computed[slot] = 9
     before = state.token_ids.clone()
     ones = torch.ones(1, dtype=torch.int32, device=device)
     out_tokens = torch.zeros(1, dtype=torch.int32, device=device)
-    append_tokens(
-        state.header, state.row_slots, state.row_num_new, ones, torch.full_like(ones, 5).long(), state.num_computed,
-        state.token_ids, out_tokens, num_rows=1,
-    )  # fmt: skip
+    kernels.append_tokens(state, torch.full_like(ones, 5).long(), out_tokens, num_rows=1)
     assert torch.equal(state.token_ids, before)
     assert int(state.num_computed[slot]) == 10
     assert out_tokens.tolist() == [5]

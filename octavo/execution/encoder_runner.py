@@ -1,6 +1,4 @@
-"""Runs pooling models: a step in, vectors out. Encoders and decoders on a CPU are here."""
-
-from typing import Protocol
+"""Runs encoders: a step in, vectors out."""
 
 import numpy as np
 import torch
@@ -8,40 +6,34 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from octavo.execution.pooling import PooledStep, PoolingState
-from octavo.execution.runner import ModelRunner
-from octavo.hub.model_config import ModelConfig
-from octavo.kernels import attention_backend, padded_rows
+from octavo.kernels import padded_rows
 from octavo.kernels.packed_attention import plan_packed
-from octavo.models.base import CausalLM
 from octavo.models.pooled import EncoderBackbone, PooledModel
-from octavo.platforms import Platform
 from octavo.platforms.transfer import to_device
 from octavo.records import NewRow, Plan, Step
-
-
-class PoolingRunner(Protocol):
-    """The runner interface that the executor uses."""
-
-    def execute(self, step: Step) -> PooledStep:
-        """Run one step; on asynchronous devices, queue it."""
-        ...
 
 
 class EncoderRunner:
     """Runs an encoder. Requests start and end within one step, so no state is kept between steps."""
 
-    def __init__(self, model: PooledModel, device: torch.device) -> None:
+    def __init__(self, model: PooledModel, plan: Plan, device: torch.device) -> None:
         assert isinstance(model.backbone, EncoderBackbone)
         self._backbone = model.backbone
         self._pooling = PoolingState(model.pooler, device)
+        self._plan = plan
         self._device = device
 
     @torch.inference_mode()
-    def warm_up(self, plan: Plan) -> None:
+    def warm_up(self) -> None:
         """Run the largest step once, to compile kernels and to check that memory is sufficient."""
+        plan = self._plan
         num_rows = max(1, min(plan.max_num_batched_tokens // plan.max_model_len, plan.max_num_seqs))
         lengths = np.full(num_rows, plan.max_model_len, np.int64)
         self._forward(np.zeros((3, int(lengths.sum())), np.int64), lengths)
+
+    def capture(self, *, show_progress: bool = False) -> int:
+        """Nothing is captured: prompts keep the device busy."""
+        return 0
 
     @torch.inference_mode()
     def execute(self, step: Step) -> PooledStep:
@@ -74,51 +66,3 @@ def _inputs_of(row: NewRow) -> NDArray[np.int64]:
     if row.pooling is not None and row.pooling.segment_start is not None:
         inputs[2, row.pooling.segment_start :] = 1
     return inputs
-
-
-class DecoderPoolingRunner(ModelRunner):
-    """Runs a decoder as for text, with chunks and prefix cache, and pools instead of sampling."""
-
-    pooling: PoolingState
-
-    @torch.inference_mode()
-    def execute(self, step: Step) -> PooledStep:  # type: ignore[override]
-        """Run one step."""
-        self._take_changes(step)
-        self.pooling.take_changes(step)
-        inputs = self._prepare_inputs(step)
-        with self.prompt_vectors.put_in_place(step):
-            hidden = self._forward(inputs, self._plan_attention(step, inputs))
-        self.state.advance(inputs.slots, self.state.row_num_new[: len(step.slots)])
-        return self.pooling.run(step, hidden)
-
-
-def pooling_runner(
-    model: PooledModel, config: ModelConfig, plan: Plan, platform: Platform, *, deterministic: bool
-) -> PoolingRunner:
-    """The runner for a model on a platform, ready for steps.
-
-    Args:
-        deterministic: a row's bits must not depend on the other rows.
-    """
-    device = platform.device
-    if config.encoder is not None:
-        runner = EncoderRunner(model, device)
-        if platform.runs_ahead:
-            runner.warm_up(plan)
-        return runner
-    backbone = model.backbone
-    assert isinstance(backbone, CausalLM)
-    backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
-    arguments = (backbone, config, plan, getattr(torch, plan.dtype), device, backend)
-    state = PoolingState(model.pooler, device)
-    if not platform.runs_ahead:
-        on_host = DecoderPoolingRunner(*arguments)
-        on_host.pooling = state
-        return on_host
-    from octavo.execution.device_pooling_runner import DevicePoolingRunner
-
-    on_device = DevicePoolingRunner(*arguments)
-    on_device.pooling = state
-    on_device.warm_up()
-    return on_device

@@ -1,120 +1,71 @@
-"""The two ends of a step on the device: batch state to model inputs, and sampled tokens back to batch state."""
+"""The two ends of a step as kernels: batch state to model inputs, and drawn tokens back to batch state."""
 
 import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.step import DeviceState, InputTensors, StepKernels
 from octavo.kernels.triton.launch import dependent_launch
 
 _TILE = 128
 """Rows, and tokens, per program."""
 
 
-def prepare_inputs(
-    header: torch.Tensor,
-    row_slots: torch.Tensor,
-    row_num_new: torch.Tensor,
-    num_computed: torch.Tensor,
-    state_token_ids: torch.Tensor,
-    block_tables: torch.Tensor,
-    token_ids: torch.Tensor,
-    positions: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    query_starts: torch.Tensor,
-    seq_lens: torch.Tensor,
-    last_tokens: torch.Tensor,
-    *,
-    num_rows: int,
-    num_tokens: int,
-    block_size: int,
-) -> None:
-    """Write the inputs of a step's other kernels from device state only, so that one graph serves all steps of a size.
+class TritonStepKernels(StepKernels):
+    """See :class:`StepKernels`; the host does not wait."""
 
-    Entries past the step's real rows and tokens, up to the host's bounds, are padding.
+    def prepare_inputs(
+        self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int, block_size: int
+    ) -> None:
+        num_groups, num_slots, max_blocks = state.block_tables.shape
+        assert state.block_tables.is_contiguous() and state.token_ids.is_contiguous()
+        assert inputs.slot_mapping.stride(-1) == 1
+        _prepare_inputs_kernel[(triton.cdiv(max(num_rows, num_tokens), _TILE),)](
+            state.header,
+            state.row_slots,
+            state.row_num_new,
+            state.num_computed,
+            state.token_ids,
+            state.block_tables,
+            inputs.token_ids,
+            inputs.positions,
+            inputs.slot_mapping,
+            inputs.query_starts,
+            inputs.seq_lens,
+            inputs.last_tokens,
+            num_rows,
+            num_tokens,
+            num_slots,
+            state.token_ids.shape[1],
+            max_blocks,
+            inputs.slot_mapping.stride(0),
+            NUM_GROUPS=num_groups,
+            BLOCK_SIZE=block_size,
+            TILE=_TILE,
+            CHUNK=32,
+            num_warps=4,
+            **dependent_launch(state.header.device),
+        )
 
-    Args:
-        header: ``[≥3]`` int32: number of rows, of decoding rows (which come first, one token each), of tokens.
-        row_slots, row_num_new: ``[≥R]`` int32, the rows of the step: slot and number of tokens to process.
-        num_computed: ``[S]`` int32, by slot: tokens in the cache before the step.
-        state_token_ids: ``[S, L]`` int32.
-        block_tables: ``[G, S, M]`` int32.
-        token_ids, positions: out, ``[≥T]`` int64; padding 0.
-        slot_mapping: out, ``[G, ≥T]`` int64, ``block · block_size + offset``; padding −1.
-        query_starts: out, ``[≥R + 1]`` int32, first token of each row and the end of the last; padding rows are empty.
-        seq_lens: out, ``[≥R]`` int32, tokens of each row including the step's; padding 0.
-        last_tokens: out, ``[≥R]`` int64, index among the T of each row's last token; padding 0.
-        num_rows, num_tokens: upper bounds R and T of the step's rows and tokens.
-        block_size: tokens per block.
-    """
-    num_groups, num_slots, max_blocks = block_tables.shape
-    assert block_tables.is_contiguous() and state_token_ids.is_contiguous() and slot_mapping.stride(-1) == 1
-    _prepare_inputs_kernel[(triton.cdiv(max(num_rows, num_tokens), _TILE),)](
-        header,
-        row_slots,
-        row_num_new,
-        num_computed,
-        state_token_ids,
-        block_tables,
-        token_ids,
-        positions,
-        slot_mapping,
-        query_starts,
-        seq_lens,
-        last_tokens,
-        num_rows,
-        num_tokens,
-        num_slots,
-        state_token_ids.shape[1],
-        max_blocks,
-        slot_mapping.stride(0),
-        NUM_GROUPS=num_groups,
-        BLOCK_SIZE=block_size,
-        TILE=_TILE,
-        CHUNK=32,
-        num_warps=4,
-        **dependent_launch(header.device),
-    )
-
-
-def append_tokens(
-    header: torch.Tensor,
-    row_slots: torch.Tensor,
-    row_num_new: torch.Tensor,
-    samples: torch.Tensor,
-    sampled: torch.Tensor,
-    num_computed: torch.Tensor,
-    state_token_ids: torch.Tensor,
-    out_tokens: torch.Tensor,
-    *,
-    num_rows: int,
-) -> None:
-    """Count a step's tokens as computed and append the sampled ones to the batch state, which the next step reads.
-
-    Args:
-        header, row_slots, row_num_new: as in :func:`prepare_inputs`.
-        samples: ``[≥R]`` int32 or bool: whether a row has sampled a token.
-        sampled: ``[≥R]`` int64, the tokens; −1 marks a failure.
-        num_computed: ``[S]`` int32, by slot, advanced.
-        state_token_ids: ``[S, L]`` int32; nothing is written past L. A failure is stored as 0, a valid index.
-        out_tokens: out, ``[≥R]`` int32, for the host: the token of each real row that samples, else 0.
-        num_rows: upper bound R of the step's rows.
-    """
-    assert state_token_ids.is_contiguous()
-    _append_tokens_kernel[(triton.cdiv(num_rows, _TILE),)](
-        header,
-        row_slots,
-        row_num_new,
-        samples,
-        sampled,
-        num_computed,
-        state_token_ids,
-        out_tokens,
-        num_rows,
-        state_token_ids.shape[1],
-        TILE=_TILE,
-        num_warps=4,
-        **dependent_launch(header.device),
-    )
+    def append_tokens(
+        self, state: DeviceState, drawn: torch.Tensor, new_tokens: torch.Tensor, *, num_rows: int
+    ) -> None:
+        assert state.token_ids.is_contiguous()
+        _append_tokens_kernel[(triton.cdiv(num_rows, _TILE),)](
+            state.header,
+            state.row_slots,
+            state.row_num_new,
+            state.row_num_drawn,
+            drawn,
+            state.num_computed,
+            state.token_ids,
+            new_tokens,
+            num_rows,
+            state.token_ids.shape[1],
+            TILE=_TILE,
+            num_warps=4,
+            **dependent_launch(state.header.device),
+        )
 
 
 @triton.jit

@@ -1,0 +1,69 @@
+"""Puts a runner together from the parts that the platform and the model ask for."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from octavo.execution.encoder_runner import EncoderRunner
+from octavo.execution.forward import ForwardPass
+from octavo.execution.pooling_tail import PoolingTail
+from octavo.execution.results import HeldStep, PendingStep
+from octavo.execution.runner import ModelRunner
+from octavo.execution.sampling_tail import SamplingTail
+from octavo.execution.sizes import DeviceSizes, HostSizes, StepSizes
+from octavo.execution.tail import Tail
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels import attention_backend, step_kernels
+from octavo.models.base import CausalLM
+from octavo.models.pooled import PooledModel
+from octavo.platforms import Platform
+from octavo.records import Plan, Step
+from octavo.sampling.processors import LogitsProcessor
+
+
+class Runner(Protocol):
+    """Runs steps."""
+
+    def execute(self, step: Step) -> PendingStep | HeldStep:
+        """Run one step; on asynchronous devices, queue it."""
+
+    def warm_up(self) -> None:
+        """Run every kind of step once, so that no request waits for a compilation."""
+
+    def capture(self, *, show_progress: bool = False) -> int:
+        """Capture the steps worth capturing, after :meth:`warm_up`; returns their number."""
+
+
+def build_runner(
+    model: CausalLM | PooledModel,
+    config: ModelConfig,
+    plan: Plan,
+    platform: Platform,
+    processors: Sequence[LogitsProcessor] = (),
+    *,
+    deterministic: bool,
+) -> Runner:
+    """The runner for a model on a platform, ready for steps but for its warm-up.
+
+    Args:
+        deterministic: a row's bits must not depend on the other rows.
+    """
+    device = platform.device
+    if isinstance(model, PooledModel) and config.encoder is not None:
+        return EncoderRunner(model, plan, device)
+    decoder = model.backbone if isinstance(model, PooledModel) else model
+    assert isinstance(decoder, CausalLM)
+    sizes: StepSizes = HostSizes(plan, device)
+    if platform.runs_ahead:
+        sizes = DeviceSizes(plan, captures=not isinstance(model, PooledModel))
+    backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
+    forward = ForwardPass(decoder, config, plan, device, backend, step_kernels(device), sizes.max_tokens)
+    tail: Tail
+    if isinstance(model, PooledModel):
+        tail = PoolingTail(forward, model.pooler)
+    elif platform.runs_ahead:
+        from octavo.sampling.device_sampler import DeviceSampler
+
+        tail = SamplingTail(forward, plan, config.vocab_size, processors, DeviceSampler)
+    else:
+        tail = SamplingTail(forward, plan, config.vocab_size, processors)
+    return ModelRunner(forward, tail, sizes)
