@@ -119,6 +119,7 @@ def _inputs(setting: Setting) -> Work:
         num_computed=setting.indices([context - num_new] * num_rows),
         token_ids=zeros(num_rows, context + 1),
         block_tables=zeros(1, num_rows, blocks_each),
+        num_drafts=zeros(num_rows),
     )
     inputs = InputTensors(
         token_ids=zeros(num_tokens, dtype=torch.int64),

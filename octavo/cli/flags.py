@@ -40,6 +40,7 @@ TITLES = {
 }
 _OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "tensor_parallel_size": ("-tp",),
+    "speculative_config": ("-sc",),
     "api_server_count": ("-asc",),
     "gpu_memory_utilization": ("--device-memory-utilization",),
 }

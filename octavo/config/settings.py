@@ -245,6 +245,14 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     async_scheduling: Annotated[
         bool | None, Meta(description="Prepare the next step before the tokens of the current one are known.")
     ] = None
+    speculative_config: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="Speculative decoding, as JSON: method is ngram (drafts from the request's own text), "
+            "num_speculative_tokens the number of drafts per step, prompt_lookup_min and prompt_lookup_max how many of "
+            "the last tokens are looked for in the text before them (5 unless set)."
+        ),
+    ] = None
 
 
 class DeviceSettings(msgspec.Struct, kw_only=True):

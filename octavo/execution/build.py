@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from octavo.execution.draws import DraftedDraws, Draws, SingleDraws
 from octavo.execution.encoder_runner import EncoderRunner
 from octavo.execution.forward import ForwardPass
 from octavo.execution.pooling_tail import PoolingTail
@@ -10,14 +11,14 @@ from octavo.execution.results import HeldStep, PendingStep
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes, HostSizes, StepSizes
-from octavo.execution.tail import Tail
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import attention_backend, step_kernels
+from octavo.kernels import StepKernels, attention_backend, step_kernels
 from octavo.models.base import CausalLM
 from octavo.models.pooled import PooledModel
 from octavo.platforms import Platform
 from octavo.records import Plan, Step
 from octavo.sampling.processors import LogitsProcessor
+from octavo.speculation.drafter import make_drafter
 
 
 class Runner(Protocol):
@@ -56,14 +57,23 @@ def build_runner(
     if platform.runs_ahead:
         sizes = DeviceSizes(plan, captures=not isinstance(model, PooledModel))
     backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
-    forward = ForwardPass(decoder, config, plan, device, backend, step_kernels(device), sizes.max_tokens)
-    tail: Tail
+    kernels = step_kernels(device)
+    forward = ForwardPass(decoder, config, plan, device, backend, kernels, sizes.max_tokens)
     if isinstance(model, PooledModel):
-        tail = PoolingTail(forward, model.pooler)
-    elif platform.runs_ahead:
+        return ModelRunner(forward, PoolingTail(forward, model.pooler), sizes)
+    draw_on_device = None
+    if platform.runs_ahead:
         from octavo.sampling.device_sampler import DeviceSampler
 
-        tail = SamplingTail(forward, plan, config.vocab_size, processors, DeviceSampler)
-    else:
-        tail = SamplingTail(forward, plan, config.vocab_size, processors)
-    return ModelRunner(forward, tail, sizes)
+        draw_on_device = DeviceSampler
+    draws = make_draws(forward, plan, kernels)
+    return ModelRunner(
+        forward, SamplingTail(forward, draws, plan, config.vocab_size, processors, draw_on_device), sizes
+    )
+
+
+def make_draws(forward: ForwardPass, plan: Plan, kernels: StepKernels) -> Draws:
+    """One draw per row, or as many as the plan's drafter asks for."""
+    if plan.drafter is None:
+        return SingleDraws(forward.state, forward.inputs)
+    return DraftedDraws(forward.state, forward.inputs, plan, kernels, make_drafter(plan.drafter, kernels))

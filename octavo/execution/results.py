@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.execution.draws import NewTokens
 from octavo.platforms.transfer import HostCopies
 from octavo.records import RowLogprobs, StepResult
 from octavo.sampling.logprobs import LogprobTensors
@@ -37,27 +38,32 @@ class SampledStep:
     """A step whose device work is queued; a :class:`PendingStep`.
 
     Attributes:
-        num_rows: rows of the step.
-        rows: ``[N]`` int64, the rows that sampled.
-        samples: their tokens and log-probabilities, once ``copies`` have arrived.
+        new_tokens: the step's tokens, once ``copies`` have arrived.
+        rows: ``[N]`` int64, the row of each token in ``samples``.
+        samples: what was drawn with the host's planning, for its log-probabilities; None if nothing was.
         prompt_logprobs: (row, log-probabilities of prompt positions).
     """
 
-    num_rows: int
-    rows: NDArray[np.int64]
-    samples: Samples | None
+    new_tokens: NewTokens
     copies: HostCopies
+    rows: NDArray[np.int64]
+    samples: Samples | None = None
     prompt_logprobs: list[tuple[int, LogprobTensors]] = field(default_factory=list)
 
     def result(self) -> StepResult:
         """Wait for the tokens and read them."""
         self.copies.wait()
-        token_ids = np.zeros(self.num_rows, np.int64)
         logprobs: dict[int, RowLogprobs] = {}
         if self.samples is not None:
-            token_ids[self.rows] = self.samples.token_ids.numpy()
-            for index, sampled in self.samples.read_logprobs().items():
-                logprobs[int(self.rows[index])] = RowLogprobs([sampled])
-        for row, found in self.prompt_logprobs:
-            logprobs.setdefault(row, RowLogprobs()).prompt.extend(found.read())
-        return StepResult(token_ids, logprobs=logprobs)
+            for index, found in self.samples.read_logprobs().items():
+                logprobs.setdefault(int(self.rows[index]), RowLogprobs()).sampled.append(found)
+        for row, found_in_prompt in self.prompt_logprobs:
+            logprobs.setdefault(row, RowLogprobs()).prompt.extend(found_in_prompt.read())
+        new = self.new_tokens
+        return StepResult(
+            new.token_ids.numpy(),
+            None if new.num_tokens is None else new.num_tokens.numpy(),
+            None if new.drafts is None else new.drafts.numpy(),
+            None if new.num_drafts is None else new.num_drafts.numpy(),
+            logprobs,
+        )

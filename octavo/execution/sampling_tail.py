@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.execution.draws import Draws, drawn_places
 from octavo.execution.forward import ForwardPass
 from octavo.execution.prompt_logprobs import PromptLogprobs
 from octavo.execution.results import HeldStep, SampledStep
@@ -26,27 +27,28 @@ class SamplingTail:
     """Logits, masks, draws, log-probabilities.
 
     Args:
+        draws: where tokens are drawn.
         draw_on_device: draws for batches that need no planning by the host; None if there is no such kernel.
     """
 
     def __init__(
         self,
         forward: ForwardPass,
+        draws: Draws,
         plan: Plan,
         vocab_size: int,
         processors: Sequence[LogitsProcessor] = (),
         draw_on_device: Callable[[SlotParameters, torch.Tensor], DrawOnDevice] | None = None,
     ) -> None:
-        self._forward, self._device = forward, forward.device
-        self._state, self._inputs = forward.state, forward.inputs
+        self._forward, self._device, self._draws = forward, forward.device, draws
         self._sampler = Sampler(plan.max_num_seqs, vocab_size, forward.device, processors=list(processors))
         self._prompt_logprobs = PromptLogprobs(forward)
         self._on_device: DrawOnDevice | None = None
         self._logits_buffer: torch.Tensor | None = None
         if draw_on_device is not None:
-            self._on_device = draw_on_device(self._sampler.parameters, self._inputs.drawn)
+            self._on_device = draw_on_device(self._sampler.parameters, draws.drawn)
             # One buffer for all steps: otherwise each captured graph would keep its own.
-            shape = (plan.max_num_seqs, vocab_size)
+            shape = (len(draws.drawn), vocab_size)
             self._logits_buffer = torch.zeros(shape, dtype=forward.dtype, device=forward.device)
 
     def take_changes(self, step: Step) -> None:
@@ -58,18 +60,19 @@ class SamplingTail:
         self._prompt_logprobs.take_changes(step)
 
     def compute(self, hidden: torch.Tensor, shape: StepShape) -> torch.Tensor:
-        """Logits of each row's last token, ``[rows, vocab]``; see :meth:`Tail.compute`."""
-        num_rows = shape.num_rows
-        last = take_rows(hidden, self._inputs.last_tokens[:num_rows]) if shape.has_chunks else hidden[:num_rows]
+        """Logits at each place where a token is drawn, ``[rows · W, vocab]``; see :meth:`Tail.compute`."""
+        places = self._draws.places(shape)
+        chosen = hidden[: shape.num_rows] if places is None else take_rows(hidden, places)
         if self._logits_buffer is None:
-            return self._forward.logits(last)
-        return self._forward.model.logits(last, self._logits_buffer[:num_rows])
+            return self._forward.logits(chosen)
+        return self._forward.model.logits(chosen, self._logits_buffer[: len(chosen)])
 
     def draw(self, logits: torch.Tensor) -> None:
         """See :meth:`Tail.draw`; sampling parameters are read on the device."""
         assert self._on_device is not None, "only devices with such a kernel come here"
-        self._on_device.sample(logits, self._state.row_slots, self._state.header, self._inputs.seq_lens)
-        self._inputs.append(len(logits))
+        draws = self._draws
+        self._on_device.sample(logits, draws.slots, draws.counts, draws.lengths)
+        draws.append(len(logits) // draws.width)
 
     def finish(self, step: Step, computed: Computed) -> SampledStep | HeldStep:
         """See :meth:`Tail.finish`; a step with ``masked_rows`` is held until it gets their masks."""
@@ -89,38 +92,40 @@ class SamplingTail:
         assert logits is not None, "this tail computes logits"
         if masks is not None:
             assert step.masked_rows is not None
-            self._mask(logits, step.masked_rows, masks)
+            self._mask(logits, drawn_places(step, step.masked_rows, self._draws.width), masks)
         copies = HostCopies(self._device)
         num_rows = len(step.slots)
         rows = step.num_drawn.nonzero()[0]
-        samples: Samples | None
+        samples: Samples | None = None
         if self._on_device is not None and self._sampler.is_plain(step.slots[rows]):
             self._sampler.flush()
             if computed.redraw is not None:
                 computed.redraw()
             else:
                 self.draw(logits)
-            samples = Samples(copies.add(self._inputs.new_tokens[:num_rows]), [])
-            rows = np.arange(num_rows)
         else:
-            samples = self._draw_planned(step, rows, logits).to_host(copies) if len(rows) else None
-            self._inputs.append(num_rows)
+            if len(rows):
+                samples = self._draw_planned(step, rows, logits).to_host(copies)
+            self._draws.append(num_rows)
+        new_tokens = self._draws.to_host(num_rows, copies)
         found = self._prompt_logprobs.collect(step, computed.hidden)
         prompt_logprobs = [(row, logprobs.to_host(copies)) for row, logprobs in found]
         copies.seal()
-        return SampledStep(num_rows, rows, samples, copies, prompt_logprobs)
+        return SampledStep(new_tokens, copies, np.repeat(rows, step.num_drawn[rows]), samples, prompt_logprobs)
 
     def _draw_planned(self, step: Step, rows: NDArray[np.int64], logits: torch.Tensor) -> Samples:
-        """Draw for requests whose parameters the host must plan for; rows that do not draw are not written."""
-        num_rows = len(step.slots)
-        slots, lengths = self._state.row_slots[:num_rows], self._inputs.seq_lens[:num_rows]
-        drawn, logits = self._inputs.drawn[:num_rows], logits[:num_rows]
-        index = None if len(rows) == num_rows else to_device(rows, self._device)
+        """Draw for requests whose parameters the host must plan for; other places are not written."""
+        draws, num_places = self._draws, len(step.slots) * self._draws.width
+        places = drawn_places(step, rows, draws.width)
+        slots, lengths, drawn = draws.slots[:num_places], draws.lengths[:num_places], draws.drawn[:num_places]
+        logits = logits[:num_places]
+        index = None if len(places) == num_places else to_device(places, self._device)
         if index is not None:
             slots, lengths, logits = slots[index], lengths[index], logits[index]
         longest = int((step.num_computed + step.num_new).max())
-        slot_list = step.slots[rows].tolist()
-        samples = self._sampler.sample(logits, slots.long(), lengths.long(), self._state.token_ids, slot_list, longest)
+        slot_list = np.repeat(step.slots[rows], step.num_drawn[rows]).tolist()
+        known = self._forward.state.token_ids
+        samples = self._sampler.sample(logits, slots.long(), lengths.long(), known, slot_list, longest)
         if index is None:
             drawn.copy_(samples.token_ids)
         else:

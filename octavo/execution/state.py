@@ -29,13 +29,14 @@ class BatchState(DeviceState):
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         slots = plan.max_num_seqs
-        # One more than the longest sequence: a step that runs ahead may write a token that is never read.
-        self._length = plan.max_model_len + 1
+        # More than the longest sequence: a step that runs ahead may write a token that is never read, and drafts.
+        self._length = plan.max_model_len + 1 + plan.num_drafts
         self._num_blocks = plan.max_blocks_per_seq
         sizes = {
             "token_ids": slots * self._length,
             "num_computed": slots,
             "block_tables": len(plan.groups) * slots * self._num_blocks,
+            "num_drafts": slots,
             "row_slots": slots,
             "row_num_new": slots,
             "row_num_drawn": slots,
@@ -53,6 +54,7 @@ class BatchState(DeviceState):
             num_computed=views["num_computed"],
             token_ids=views["token_ids"].view(slots, self._length),
             block_tables=views["block_tables"].view(len(plan.groups), slots, self._num_blocks),
+            num_drafts=views["num_drafts"],
         )
         self._slots = slots
         self._last_rows: tuple[NDArray[np.generic], ...] = ()
@@ -87,6 +89,7 @@ class BatchState(DeviceState):
         self._put(changes, "token_ids", row.slot * self._length, np.array(row.token_ids, np.int32))
         position = int(np.flatnonzero(step.slots == row.slot)[0])
         self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
+        self._put(changes, "num_drafts", row.slot, np.zeros(1, np.int32))
 
     def _add_blocks(self, changes: Changes, updates: list[BlockUpdate]) -> None:
         """Add all updates at once: most steps have several, of one block each."""

@@ -27,7 +27,7 @@ from octavo.kernels.basic import (
 from octavo.kernels.dispatch import compile_together
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.select import bind_kernels
-from octavo.kernels.step import DeviceState, InputTensors, StepKernels, step_kernels
+from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels, step_kernels
 
 __all__ = [
     "AttentionBackend",
@@ -35,6 +35,8 @@ __all__ = [
     "AttentionSpec",
     "DeviceRows",
     "DeviceState",
+    "DraftTensors",
+    "DrawTensors",
     "HeadNorms",
     "InputTensors",
     "LinearOp",

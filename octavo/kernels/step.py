@@ -22,6 +22,7 @@ class DeviceState:
         num_computed: ``[S]``, by slot: tokens in the cache.
         token_ids: ``[S, L]``, known tokens by slot; entries from a request's length on are arbitrary.
         block_tables: ``[G, S, M]``, per cache group.
+        num_drafts: ``[S]``, by slot: drafts that stand behind the known tokens.
     """
 
     header: torch.Tensor
@@ -31,6 +32,7 @@ class DeviceState:
     num_computed: torch.Tensor
     token_ids: torch.Tensor
     block_tables: torch.Tensor
+    num_drafts: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -51,6 +53,40 @@ class InputTensors:
     query_starts: torch.Tensor
     seq_lens: torch.Tensor
     last_tokens: torch.Tensor
+
+
+@dataclass(slots=True)
+class DrawTensors:
+    """Where a step with drafts draws: ``W`` places per row, one after each draft and one before.
+
+    Attributes:
+        tokens: ``[≥ R · W]`` int64, index among the T of the token after which is drawn; 0 where nothing is drawn.
+        slots: ``[≥ R · W]`` int32, the row's slot.
+        lengths: ``[≥ R · W]`` int32, tokens before the drawn one, drafts included; 0 where nothing is drawn.
+        counts: ``[1]`` int32, number of places of real rows.
+    """
+
+    tokens: torch.Tensor
+    slots: torch.Tensor
+    lengths: torch.Tensor
+    counts: torch.Tensor
+
+
+@dataclass(slots=True)
+class DraftTensors:
+    """What a step with drafts gives the host.
+
+    Attributes:
+        new_tokens: ``[≥ R, W]`` int32, the drawn tokens; the first ``num_tokens`` of a row count.
+        num_tokens: ``[≥ R]`` int32, 1 and the number of accepted drafts; 0 in rows that draw nothing.
+        drafts: ``[≥ R, W − 1]`` int32, the drafts that stand behind the row's tokens now.
+        num_drafts: ``[≥ R]`` int32, how many they are.
+    """
+
+    new_tokens: torch.Tensor
+    num_tokens: torch.Tensor
+    drafts: torch.Tensor
+    num_drafts: torch.Tensor
 
 
 class StepKernels:
@@ -106,6 +142,91 @@ class StepKernels:
         is_kept = draws & (lengths < state.token_ids.shape[1])
         state.token_ids[slots[is_kept], lengths[is_kept].long()] = tokens[is_kept].clamp(min=0)
         new_tokens[:real_rows] = torch.where(draws, tokens, 0)
+
+    def prepare_draws(self, state: DeviceState, inputs: InputTensors, draws: DrawTensors, *, num_rows: int) -> None:
+        """Write where each row draws, after :meth:`prepare_inputs`.
+
+        Args:
+            num_rows: upper bound R of the step's rows.
+        """
+        width = len(draws.tokens) // len(inputs.seq_lens)
+        real_rows = int(state.header[0])
+        place = torch.arange(width, device=draws.tokens.device)
+        num_drawn = state.row_num_drawn[:real_rows, None]
+        is_drawn = place < num_drawn
+        tokens = inputs.query_starts[1 : real_rows + 1, None] - num_drawn + place
+        lengths = inputs.seq_lens[:real_rows, None] - num_drawn + 1 + place
+        real, padded = real_rows * width, num_rows * width
+        draws.tokens[:padded].zero_()[:real] = torch.where(is_drawn, tokens, 0).flatten().long()
+        draws.lengths[:padded].zero_()[:real] = torch.where(is_drawn, lengths, 0).flatten().int()
+        draws.slots[:padded].zero_()[:real] = state.row_slots[:real_rows].repeat_interleave(width)
+        draws.counts.fill_(real)
+
+    def append_accepted(self, state: DeviceState, drawn: torch.Tensor, drafts: DraftTensors, *, num_rows: int) -> None:
+        """Keep each row's draws up to the first that differs from its draft; count what was computed with them.
+
+        A draft's place holds a draw from the model's own distribution, made with the position's own random number. So
+        the text is the one that would be written without drafts.
+
+        Args:
+            drawn: ``[≥ R · W]`` int64, the tokens; −1 marks a failure.
+            drafts: out, ``new_tokens`` and ``num_tokens`` of the real rows.
+            num_rows: upper bound R of the step's rows.
+        """
+        width, max_len = drafts.new_tokens.shape[1], state.token_ids.shape[1]
+        rows = zip(state.row_slots.tolist(), state.row_num_new.tolist(), state.row_num_drawn.tolist(), strict=True)
+        for row, (slot, num_new, num_drawn) in zip(range(int(state.header[0])), rows, strict=False):
+            own = drawn[row * width : (row + 1) * width].tolist()
+            drafts.new_tokens[row] = torch.tensor(own)
+            computed = int(state.num_computed[slot])
+            if not num_drawn:
+                state.num_computed[slot] = computed + num_new
+                drafts.num_tokens[row] = 0
+                continue
+            known = computed + num_new - num_drawn + 1
+            expected = state.token_ids[slot, known:].tolist()[: min(num_drawn - 1, int(state.num_drafts[slot]))]
+            count = 1
+            while count <= len(expected) and own[count - 1] == expected[count - 1]:
+                count += 1
+            drafts.num_tokens[row] = count
+            state.num_computed[slot] = known + count - 1
+            if known + count - 1 < max_len:
+                state.token_ids[slot, known + count - 1] = max(own[count - 1], 0)
+
+    def propose_ngrams(
+        self, state: DeviceState, drafts: DraftTensors, *, num_rows: int, min_length: int, max_length: int
+    ) -> None:
+        """Draft what followed the last place in the request where its last few tokens stand already.
+
+        Of several places, the longest match counts, then the latest.
+
+        Args:
+            drafts: out, ``drafts`` and ``num_drafts`` of the real rows.
+            num_rows: upper bound R of the step's rows.
+            min_length, max_length: number of last tokens to look for.
+        """
+        most, max_len = drafts.drafts.shape[1], state.token_ids.shape[1]
+        slots, drawn = state.row_slots.tolist(), state.row_num_drawn.tolist()
+        for row in range(int(state.header[0])):
+            slot, found = slots[row], torch.empty(0, dtype=torch.int32)
+            if drawn[row]:
+                length = int(state.num_computed[slot]) + 1
+                found = _followers(state.token_ids[slot, :length], min_length, max_length)[
+                    : min(most, max_len - length)
+                ]
+                state.token_ids[slot, length : length + len(found)] = found
+            drafts.drafts[row, : len(found)] = found
+            drafts.num_drafts[row] = state.num_drafts[slot] = len(found)
+
+
+def _followers(tokens: torch.Tensor, min_length: int, max_length: int) -> torch.Tensor:
+    """What follows the last place before the end where the longest of the last tokens stand; empty if there is none."""
+    for length in range(min(max_length, len(tokens) - 1), min_length - 1, -1):
+        windows = tokens[:-1].unfold(0, length, 1)
+        places = (windows == tokens[-length:]).all(1).nonzero()
+        if len(places):
+            return tokens[int(places[-1]) + length :]
+    return tokens[:0]
 
 
 @device_function

@@ -24,6 +24,7 @@ class StepLimits:
     block_size: int
     num_groups: int
     num_exact_graphs: int = 0
+    num_drafts: int = 0
 
 
 def memory_parts(
@@ -42,7 +43,7 @@ def memory_parts(
             memory.activation_bytes(config, tokens, itemsize, pass_elements),
             f"intermediate tensors of a layer in a step of {tokens} tokens",
         ),
-        *_drawing_parts(config, rows, itemsize, pass_elements),
+        *_drawing_parts(config, rows * (1 + limits.num_drafts), itemsize, pass_elements),
         MemoryPart("batch state", state, f"token ids and block tables of {rows} requests of {length} tokens"),
         MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
     ]
@@ -58,6 +59,6 @@ def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, pass_elements:
         return []
     logits = memory.logits_bytes(config, rows, itemsize)
     return [
-        MemoryPart("logits", logits, f"{rows} requests by a vocabulary of {config.vocab_size}"),
+        MemoryPart("logits", logits, f"{rows} draws by a vocabulary of {config.vocab_size}"),
         MemoryPart("sampler", memory.sampler_bytes(config, rows, pass_elements), "buffers to sort logits"),
     ]

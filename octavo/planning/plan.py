@@ -9,13 +9,14 @@ from octavo.errors import ConfigError
 from octavo.hub.model_config import ModelConfig
 from octavo.models.registry import check_supported
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
+from octavo.planning.drafts import resolve_drafts
 from octavo.planning.groups import make_groups
 from octavo.planning.memory import block_bytes, parameters_read_per_token
 from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.share import check_room, left_for_cache
 from octavo.planning.units import size
 from octavo.platforms import DeviceMemory, Platform, compute_type, runtime_of
-from octavo.records import CacheGroup, Decision, MemoryPart, Plan
+from octavo.records import CacheGroup, Decision, MemoryPart, NgramDrafts, Plan
 
 _CPU_CACHE_BYTES = 4 << 30
 _BLOCK_SIZE = 16
@@ -101,7 +102,15 @@ class _Planner:
     def _doubled(self) -> str:
         return ", doubled for throughput" if self._default_factor > 1 else ""
 
-    def max_num_batched_tokens(self, max_num_seqs: int) -> int:
+    def drafter(self) -> NgramDrafts | None:
+        """Who drafts tokens."""
+        found = resolve_drafts(self.settings, is_pooling=self.config.pooling is not None)
+        if found is not None:
+            lengths = f"{found.min_length} to {found.max_length} last tokens"
+            self.decide("speculative_config", f"{found.num_drafts} drafts per step", f"as set: ngrams of {lengths}")
+        return found
+
+    def max_num_batched_tokens(self, max_num_seqs: int, num_drafts: int) -> int:
         """Maximum number of tokens that the buffers of a step hold."""
         wanted = self.settings.scheduler.max_num_batched_tokens
         budget = _LARGE_TOKEN_BUDGET if self.is_large else _HOST_TOKEN_BUDGET if self.is_host else _TOKEN_BUDGET
@@ -110,14 +119,15 @@ class _Planner:
             value = max(usual, max_num_seqs, self._longest()[0])
             self.decide("max_num_batched_tokens", value, "room for the longest text, which is never split")
             return value
-        value = wanted or max(usual, max_num_seqs, self.settings.scheduler.max_num_scheduled_tokens or 0)
-        _check_tokens("max_num_batched_tokens", value, max_num_seqs)
+        num_decoded = max_num_seqs * (1 + num_drafts)
+        value = wanted or max(usual, num_decoded, self.settings.scheduler.max_num_scheduled_tokens or 0)
+        _check_tokens("max_num_batched_tokens", value, max_num_seqs, num_drafts)
         kind = "large device" if self.is_large else self.platform.name
         reason = f"large enough to keep a {kind} busy; a smaller value delays running requests less{self._doubled}"
         self.decide("max_num_batched_tokens", value, "as set" if wanted else reason)
         return value
 
-    def max_num_scheduled_tokens(self, max_num_seqs: int, max_num_batched_tokens: int) -> int:
+    def max_num_scheduled_tokens(self, max_num_seqs: int, num_drafts: int, max_num_batched_tokens: int) -> int:
         """Maximum number of tokens scheduled per step."""
         wanted = self.settings.scheduler.max_num_scheduled_tokens
         if wanted is None:
@@ -127,7 +137,7 @@ class _Planner:
                 f"max_num_scheduled_tokens ({wanted}) is above max_num_batched_tokens ({max_num_batched_tokens}): a "
                 "step has no room for so many. Lower the one or raise the other."
             )
-        _check_tokens("max_num_scheduled_tokens", wanted, max_num_seqs)
+        _check_tokens("max_num_scheduled_tokens", wanted, max_num_seqs, num_drafts)
         self.decide("max_num_scheduled_tokens", wanted, "as set")
         return wanted
 
@@ -222,11 +232,12 @@ def _cpu_cache_bytes(memory: DeviceMemory, share: float, others: int) -> tuple[i
     return value, reason
 
 
-def _check_tokens(name: str, value: int, max_num_seqs: int) -> None:
-    if value < max_num_seqs:
+def _check_tokens(name: str, value: int, max_num_seqs: int, num_drafts: int) -> None:
+    if value < max_num_seqs * (1 + num_drafts):
+        drafts = f" times {1 + num_drafts} tokens, drafts included" if num_drafts else ""
         raise ConfigError(
-            f"{name} ({value}) is below max_num_seqs ({max_num_seqs}): not every running request would get its token. "
-            "Raise the one or lower the other."
+            f"{name} ({value}) is below max_num_seqs ({max_num_seqs}){drafts}: not every running request would get its "
+            "token. Raise the one or lower the other."
         )
 
 
@@ -267,13 +278,14 @@ def make_plan(
     planner = _Planner(settings, config, platform, available)
     dtype = planner.dtype()
     itemsize = getattr(torch, dtype).itemsize
-    block_size, max_num_seqs = planner.block_size(), planner.max_num_seqs()
-    budget = planner.max_num_batched_tokens(max_num_seqs)
-    num_scheduled = planner.max_num_scheduled_tokens(max_num_seqs, budget)
+    block_size, max_num_seqs, drafter = planner.block_size(), planner.max_num_seqs(), planner.drafter()
+    num_drafts = 0 if drafter is None else drafter.num_drafts
+    budget = planner.max_num_batched_tokens(max_num_seqs, num_drafts)
+    num_scheduled = planner.max_num_scheduled_tokens(max_num_seqs, num_drafts, budget)
     num_exact = planner.num_exact_graphs()
     max_len, is_set = planner.max_model_len()
     groups = make_groups(config, max_len)
-    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups), num_exact)
+    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups), num_exact, num_drafts)
     parts = memory_parts(config, getattr(torch, dtype), limits, platform, has_graphs=not settings.model.enforce_eager)
     if not groups:
         memory = (*_held_part(held), *parts)
@@ -318,6 +330,7 @@ def make_plan(
         enable_chunked_prefill=has_chunks,
         scheduling_policy=settings.scheduler.scheduling_policy,
         num_steps_ahead=planner.steps_ahead(),
+        drafter=drafter,
         memory=(*_held_part(held), *parts, cache),
         cache_tokens=cache_tokens(num_blocks, groups, block_size),
         decode_limit=limit,

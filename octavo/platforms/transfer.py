@@ -29,6 +29,10 @@ class HostCopies:
         """Queue a copy and return the host tensor; on a CPU, the tensor itself."""
         return self._runtime.to_host(tensor)
 
+    def add_buffer(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same for a tensor that later work overwrites; a copy on a CPU, too."""
+        return tensor.clone() if self._runtime.is_host else self._runtime.to_host(tensor)
+
     def seal(self) -> None:
         """Mark the end of the copies."""
         self._event = self._runtime.new_event()

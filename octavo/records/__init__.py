@@ -14,7 +14,7 @@ from octavo.records.engine import (
 from octavo.records.generation import RepetitionDetectionParams, ThoughtTags
 from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
 from octavo.records.outputs import CompletionOutput, RequestOutput, RequestStateStats
-from octavo.records.plan import CacheGroup, Decision, MemoryPart, Plan
+from octavo.records.plan import CacheGroup, Decision, MemoryPart, NgramDrafts, Plan
 from octavo.records.pooling import (
     DenseSpec,
     PooledData,
@@ -65,6 +65,7 @@ __all__ = [
     "Logprob",
     "MemoryPart",
     "NewRow",
+    "NgramDrafts",
     "Plan",
     "PooledData",
     "PoolingOutput",

@@ -48,6 +48,20 @@ class MemoryPart:
 
 
 @dataclass(frozen=True, slots=True)
+class NgramDrafts:
+    """Drafts from the request's own text.
+
+    Attributes:
+        num_drafts: maximum number of drafts per request and step.
+        min_length, max_length: number of last tokens to look for in the text before them.
+    """
+
+    num_drafts: int
+    min_length: int
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that the engine decides before it loads a model.
 
@@ -63,7 +77,7 @@ class Plan:
         max_num_scheduled_tokens: maximum number of tokens scheduled per step; None is ``max_num_batched_tokens``.
         num_exact_graphs: batch size up to which each size has a graph of its own, without padding.
         num_steps_ahead: steps that may be in flight before the oldest one's tokens are read.
-        num_drafts: maximum number of draft tokens per request and step; 0 without speculative decoding.
+        drafter: who drafts tokens; None without speculative decoding.
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them.
         decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
@@ -81,7 +95,7 @@ class Plan:
     enable_chunked_prefill: bool
     scheduling_policy: str
     num_steps_ahead: int
-    num_drafts: int = 0
+    drafter: NgramDrafts | None = None
     max_num_scheduled_tokens: int | None = None
     num_exact_graphs: int = 0
     memory: tuple[MemoryPart, ...] = ()
@@ -93,6 +107,11 @@ class Plan:
     def token_budget(self) -> int:
         """Maximum number of tokens scheduled per step."""
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    @property
+    def num_drafts(self) -> int:
+        """Maximum number of draft tokens per request and step."""
+        return 0 if self.drafter is None else self.drafter.num_drafts
 
     @property
     def max_blocks_per_seq(self) -> int:

@@ -94,7 +94,7 @@ def test_auto_leaves_a_setting_to_be_decided() -> None:
     [
         (["m", "--max-num-seq", "4"], "Did you mean --max-num-seqs?"),
         (["m", "--seed-token", "x"], "a flag of vLLM"),
-        (["m", "--speculative-config", '{"method": "ngram"}'], "needs speculative decoding"),
+        (["m", "--diffusion-config", '{"steps": 4}'], "needs diffusion models"),
         (["m", "--enable-lora"], "needs LoRA adapters"),
         (["m", "--zzz"], "There is no flag --zzz"),
         (["m", "--max-num", "4"], "There is no flag --max-num"),

@@ -26,6 +26,7 @@ EVIDENCE = {
     "asynchronous scheduling": "tests/execution/test_device_runner.py",
     "CUDA graphs": "tests/gpu/test_engine_on_gpu.py",
     "bit-equal": "tests/gpu/test_deterministic.py",
+    "[speculative decoding]": "tests/execution/test_drafts.py",
     "restart of a dead engine": "tests/gpu/test_faults_on_gpu.py",
     "sleep and wake-up": "tests/gpu/test_owners_on_gpu.py",
     "all sampling parameters": "tests/api/test_protocol_names.py",

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
+from octavo.execution.build import make_draws
 from octavo.execution.forward import ForwardPass
 from octavo.execution.graphs import decode_sizes, ladder
 from octavo.execution.runner import ModelRunner
@@ -42,7 +43,8 @@ class DeviceEngine(TinyEngine):
         backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
         sizes = DeviceSizes(self.plan, captures=True)
         forward = ForwardPass(model, config, self.plan, DEVICE, backend, TritonStepKernels(), sizes.max_tokens)
-        tail = SamplingTail(forward, self.plan, config.vocab_size, draw_on_device=DeviceSampler)
+        draws = make_draws(forward, self.plan, TritonStepKernels())
+        tail = SamplingTail(forward, draws, self.plan, config.vocab_size, draw_on_device=DeviceSampler)
         return ModelRunner(forward, tail, sizes)
 
 

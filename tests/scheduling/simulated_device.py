@@ -16,6 +16,7 @@ from octavo.records import (
     BlockUpdate,
     CacheGroup,
     NewRow,
+    NgramDrafts,
     Plan,
     RowLogprobs,
     Step,
@@ -61,7 +62,7 @@ def make_plan(
         enable_chunked_prefill=enable_chunked_prefill,
         scheduling_policy=scheduling_policy,
         num_steps_ahead=num_steps_ahead,
-        num_drafts=num_drafts,
+        drafter=NgramDrafts(num_drafts, 1, 1) if num_drafts else None,
         max_num_scheduled_tokens=max_num_scheduled_tokens,
     )
 

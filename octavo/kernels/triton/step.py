@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.step import DeviceState, InputTensors, StepKernels
+from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels
 from octavo.kernels.triton.launch import dependent_launch
 
 _TILE = 128
@@ -65,6 +65,66 @@ class TritonStepKernels(StepKernels):
             TILE=_TILE,
             num_warps=4,
             **dependent_launch(state.header.device),
+        )
+
+    def prepare_draws(self, state: DeviceState, inputs: InputTensors, draws: DrawTensors, *, num_rows: int) -> None:
+        width = len(draws.tokens) // len(inputs.seq_lens)
+        _prepare_draws_kernel[(triton.cdiv(num_rows * width, _TILE),)](
+            state.header,
+            state.row_slots,
+            state.row_num_drawn,
+            inputs.query_starts,
+            inputs.seq_lens,
+            draws.tokens,
+            draws.slots,
+            draws.lengths,
+            draws.counts,
+            num_rows * width,
+            WIDTH=width,
+            TILE=_TILE,
+            num_warps=4,
+        )
+
+    def append_accepted(self, state: DeviceState, drawn: torch.Tensor, drafts: DraftTensors, *, num_rows: int) -> None:
+        assert state.token_ids.is_contiguous() and drafts.new_tokens.is_contiguous()
+        _append_accepted_kernel[(triton.cdiv(num_rows, _TILE),)](
+            state.header,
+            state.row_slots,
+            state.row_num_new,
+            state.row_num_drawn,
+            drawn,
+            state.num_computed,
+            state.token_ids,
+            state.num_drafts,
+            drafts.new_tokens,
+            drafts.num_tokens,
+            num_rows,
+            state.token_ids.shape[1],
+            WIDTH=drafts.new_tokens.shape[1],
+            TILE=_TILE,
+            num_warps=4,
+        )
+
+    def propose_ngrams(
+        self, state: DeviceState, drafts: DraftTensors, *, num_rows: int, min_length: int, max_length: int
+    ) -> None:
+        most = drafts.drafts.shape[1]
+        _propose_ngrams_kernel[(num_rows,)](
+            state.header,
+            state.row_slots,
+            state.row_num_drawn,
+            state.num_computed,
+            state.token_ids,
+            state.num_drafts,
+            drafts.drafts,
+            drafts.num_drafts,
+            state.token_ids.shape[1],
+            MOST=most,
+            PADDED=triton.next_power_of_2(most),
+            MIN_LENGTH=min_length,
+            MAX_LENGTH=max_length,
+            BLOCK=1024,
+            num_warps=4,
         )
 
 
@@ -186,3 +246,128 @@ def _append_tokens_kernel(
     place = state_token_ids + slot * max_len + length
     tl.store(place, tl.maximum(token, 0), is_sampling & (length < max_len))
     tl.store(out_tokens + rows, tl.where(is_sampling, token, 0), is_row)
+
+
+@triton.jit(do_not_specialize=["num_places"])
+def _prepare_draws_kernel(
+    header,
+    row_slots,
+    row_num_drawn,
+    query_starts,
+    seq_lens,
+    tokens,
+    slots,
+    lengths,
+    counts,
+    num_places,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """A program handles ``TILE`` places; grid (tiles)."""
+    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    row, place = index // WIDTH, index % WIDTH
+    num_real_rows = tl.load(header)
+    is_row = (index < num_places) & (row < num_real_rows)
+    num_drawn = tl.load(row_num_drawn + row, is_row, other=0)
+    is_drawn = is_row & (place < num_drawn)
+    end = tl.load(query_starts + row + 1, is_row, other=0)
+    seq_len = tl.load(seq_lens + row, is_row, other=0)
+    tl.store(tokens + index, tl.where(is_drawn, end - num_drawn + place, 0).to(tl.int64), index < num_places)
+    tl.store(lengths + index, tl.where(is_drawn, seq_len - num_drawn + 1 + place, 0), index < num_places)
+    tl.store(slots + index, tl.load(row_slots + row, is_row, other=0), index < num_places)
+    if tl.program_id(0) == 0:
+        tl.store(counts, num_real_rows * WIDTH)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _append_accepted_kernel(
+    header,
+    row_slots,
+    row_num_new,
+    row_num_drawn,
+    drawn,
+    num_computed,
+    state_token_ids,
+    num_drafts,
+    new_tokens,
+    num_tokens,
+    num_rows,
+    max_len,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """A program handles ``TILE`` rows; grid (tiles)."""
+    rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    is_row = (rows < num_rows) & (rows < tl.load(header))
+    slot = tl.load(row_slots + rows, is_row, other=0).to(tl.int64)
+    num_new = tl.load(row_num_new + rows, is_row, other=0)
+    num_drawn = tl.load(row_num_drawn + rows, is_row, other=0)
+    draws = is_row & (num_drawn > 0)
+    computed = tl.load(num_computed + slot, is_row, other=0)
+    known = computed + num_new - num_drawn + 1
+    most = tl.minimum(num_drawn - 1, tl.load(num_drafts + slot, draws, other=0))
+    texts = state_token_ids + slot * max_len
+    count = tl.where(draws, 1, 0)
+    goes_on = draws
+    for place in tl.static_range(WIDTH):
+        token = tl.load(drawn + rows * WIDTH + place, is_row, other=0).to(tl.int32)
+        tl.store(new_tokens + rows * WIDTH + place, token, is_row)
+        if place + 1 < WIDTH:
+            has_draft = goes_on & (place < most) & (known + place < max_len)
+            draft = tl.load(texts + known + place, has_draft, other=-2)
+            goes_on = has_draft & (draft == token)
+            count += goes_on.to(tl.int32)
+    last = tl.load(drawn + rows * WIDTH + count - 1, draws, other=0).to(tl.int32)
+    length = tl.where(draws, known + count - 1, computed + num_new)
+    tl.store(num_tokens + rows, count, is_row)
+    tl.store(num_computed + slot, length, is_row)
+    # The failure marker is never read back by its request, but the stored token must be a valid index.
+    tl.store(texts + length, tl.maximum(last, 0), draws & (length < max_len))
+
+
+@triton.jit
+def _propose_ngrams_kernel(
+    header,
+    row_slots,
+    row_num_drawn,
+    num_computed,
+    state_token_ids,
+    num_drafts,
+    out_drafts,
+    out_num_drafts,
+    max_len,
+    MOST: tl.constexpr,
+    PADDED: tl.constexpr,
+    MIN_LENGTH: tl.constexpr,
+    MAX_LENGTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A program searches one row's tokens; grid (rows)."""
+    row = tl.program_id(0)
+    if row < tl.load(header):
+        slot = tl.load(row_slots + row).to(tl.int64)
+        text = state_token_ids + slot * max_len
+        length = tl.load(num_computed + slot) + 1
+        draws = tl.load(row_num_drawn + row) > 0
+        best = tl.full((), -1, tl.int64)
+        for start in range(0, tl.where(draws, length - 1, 0), BLOCK):
+            end = start + tl.arange(0, BLOCK)
+            matches = end < length - 1
+            num_equal = tl.zeros_like(end)
+            for back in tl.static_range(MAX_LENGTH):
+                wanted = tl.load(text + length - 1 - back, length > back, other=-1)
+                matches = matches & (end >= back) & (length > back)
+                matches = matches & (tl.load(text + end - back, matches, other=-2) == wanted)
+                num_equal += matches.to(tl.int32)
+            # The longest match counts, then the latest.
+            rank = num_equal.to(tl.int64) * max_len + end
+            best = tl.maximum(best, tl.max(tl.where(num_equal >= MIN_LENGTH, rank, -1), 0))
+        first = (best % max_len + 1).to(tl.int32)
+        count = tl.minimum(tl.minimum(length - first, MOST), max_len - length)
+        count = tl.where(best >= 0, count, 0)
+        place = tl.arange(0, PADDED)
+        drafts = tl.load(text + first + place, place < count, other=0)
+        tl.store(text + length + place, drafts, place < count)
+        tl.store(out_drafts + row * MOST + place, drafts, place < count)
+        tl.store(out_num_drafts + row, count)
+        tl.store(num_drafts + slot, count)

@@ -22,6 +22,7 @@ from tiny_engine import MAX_LEN, TinyEngine, tiny_config
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
+from octavo.execution.build import make_draws
 from octavo.execution.forward import ForwardPass
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sampling_tail import SamplingTail
@@ -90,7 +91,8 @@ def main(case: str) -> None:
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)
     sizes = DeviceSizes(plan, captures=True)
     forward = ForwardPass(model, config, plan, CPU, backend, TritonStepKernels(), sizes.max_tokens)
-    tail = SamplingTail(forward, plan, config.vocab_size, draw_on_device=DeviceSampler)
+    draws = make_draws(forward, plan, TritonStepKernels())
+    tail = SamplingTail(forward, draws, plan, config.vocab_size, draw_on_device=DeviceSampler)
     with torch.inference_mode():
         ModelRunner(forward, tail, sizes)._run_all_sizes()
     for name, count in sorted(compiled.items()):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from octavo.kernels import DeviceState, InputTensors, StepKernels
+from octavo.kernels import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels
 from octavo.kernels.triton.step import TritonStepKernels
 
 POISON = -77
@@ -45,6 +45,7 @@ def make_state(
         integers(max(max_len - max(num_new, default=0), 1), num_slots),
         integers(1000, num_slots, max_len),
         integers(90, num_groups, num_slots, -(-max_len // block_size)),
+        torch.zeros(num_slots, dtype=torch.int32, device=device),
     )
 
 
@@ -185,3 +186,117 @@ def test_nothing_is_appended_past_the_end(kernels: StepKernels, device: torch.de
     assert torch.equal(state.token_ids, before)
     assert int(state.num_computed[slot]) == 10
     assert out_tokens.tolist() == [5]
+
+
+def draft_tensors(num_rows: int, width: int, device: torch.device) -> DraftTensors:
+    def poisoned(*shape: int) -> torch.Tensor:
+        return torch.full(shape, POISON, dtype=torch.int32, device=device)
+
+    return DraftTensors(
+        poisoned(num_rows, width), poisoned(num_rows), poisoned(num_rows, width - 1), poisoned(num_rows)
+    )
+
+
+def drafting_state(device: torch.device, width: int, num_real: int = 150) -> DeviceState:
+    """Rows in the middle of prompts, at their ends, and with drafts, of few different tokens."""
+    generator = torch.Generator().manual_seed(width)
+    num_drawn = torch.randint(0, width + 1, (num_real,), generator=generator)
+    num_new = torch.where(num_drawn > 1, num_drawn, torch.randint(1, 6, (num_real,), generator=generator))
+    state = make_state(device, num_new.tolist(), max_len=60, num_decoding=0)
+    state.row_num_drawn[:num_real] = num_drawn.int().to(device)
+    state.token_ids = torch.randint(3, state.token_ids.shape, generator=generator).int().to(device)
+    state.num_drafts = torch.randint(width, state.num_drafts.shape, generator=generator).int().to(device)
+    return state
+
+
+@pytest.mark.parametrize(("width", "num_rows"), [(2, 150), (4, 160), (6, 200)])
+def test_places_of_draws(width: int, num_rows: int, device: torch.device) -> None:
+    state = drafting_state(device, width)
+    num_real = int(state.header[0])
+    found = []
+    for kernels in (StepKernels(), TritonStepKernels()):
+        num_tokens = int(state.header[2])
+        sizes = {"query_starts": num_rows + 1, "seq_lens": num_rows, "last_tokens": num_rows}
+        kinds = {"query_starts": torch.int32, "seq_lens": torch.int32}
+        names = ("token_ids", "positions", "slot_mapping", "query_starts", "seq_lens", "last_tokens")
+        inputs = InputTensors(
+            **{
+                name: torch.zeros(
+                    *([len(state.block_tables)] if name == "slot_mapping" else []),
+                    sizes.get(name, num_tokens),
+                    dtype=kinds.get(name, torch.int64),
+                    device=device,
+                )
+                for name in names
+            }
+        )
+        kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=4)
+        draws = DrawTensors(
+            *(
+                torch.full((num_rows * width,), POISON, dtype=dtype, device=device)
+                for dtype in (torch.int64, torch.int32, torch.int32)
+            ),
+            torch.zeros(1, dtype=torch.int32, device=device),
+        )
+        kernels.prepare_draws(state, inputs, draws, num_rows=num_rows)
+        found.append(draws)
+    reference, triton = found
+    for name in ("tokens", "slots", "lengths", "counts"):
+        assert torch.equal(getattr(reference, name), getattr(triton, name)), name
+    # The last place that draws is behind the row's last token.
+    num_drawn = state.row_num_drawn[:num_real].tolist()
+    for row, count in enumerate(num_drawn):
+        own = reference.tokens[row * width : row * width + width].tolist()
+        last = int(inputs.last_tokens[row])
+        assert own == [*range(last - count + 1, last + 1), *[0] * (width - count)]
+
+
+@pytest.mark.parametrize(("width", "num_rows"), [(2, 150), (4, 160)])
+def test_drafts_are_accepted_up_to_the_first_that_was_not_drawn(
+    width: int, num_rows: int, device: torch.device
+) -> None:
+    generator = torch.Generator().manual_seed(7)
+    drawn = torch.randint(-1, 3, (num_rows * width,), generator=generator).to(device)
+    found = []
+    for kernels in (StepKernels(), TritonStepKernels()):
+        state, drafts = drafting_state(device, width), draft_tensors(num_rows, width, device)
+        kernels.append_accepted(state, drawn, drafts, num_rows=num_rows)
+        found.append((state.num_computed, state.token_ids, drafts.new_tokens, drafts.num_tokens))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert set(found[0][3][:150].tolist()) >= {0, 1, 2}
+
+
+@pytest.mark.parametrize(("min_length", "max_length"), [(1, 1), (2, 4), (3, 3)])
+def test_drafts_of_ngrams(min_length: int, max_length: int, device: torch.device) -> None:
+    found = []
+    for kernels in (StepKernels(), TritonStepKernels()):
+        state, drafts = drafting_state(device, 4), draft_tensors(160, 4, device)
+        kernels.propose_ngrams(state, drafts, num_rows=160, min_length=min_length, max_length=max_length)
+        found.append((state.token_ids, state.num_drafts, drafts.drafts, drafts.num_drafts))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert set(found[0][3][:150].tolist()) >= {0, 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ([1, 2, 3, 9, 1, 2, 4, 1, 2], [4, 1, 2]),  # the latest of equally long matches
+        ([1, 2, 3, 7, 2, 3, 5, 1, 2, 3], [7, 2, 3]),  # the longest
+        ([4, 4, 4], [4]),  # a place that overlaps the end
+        ([1, 2, 3], []),
+        ([1], []),
+    ],
+)
+def test_what_is_drafted(kernels: StepKernels, text: list[int], expected: list[int], device: torch.device) -> None:
+    state = make_state(device, [1], max_len=40, num_slots=3)
+    slot = int(state.row_slots[0])
+    state.token_ids[slot, : len(text)] = torch.tensor(text, dtype=torch.int32, device=device)
+    state.num_computed[slot] = len(text) - 1
+    drafts = draft_tensors(1, 4, device)
+    kernels.propose_ngrams(state, drafts, num_rows=1, min_length=1, max_length=3)
+    count = int(drafts.num_drafts[0])
+    assert drafts.drafts[0, :count].tolist() == expected
+    assert state.token_ids[slot, len(text) : len(text) + count].tolist() == expected
+    assert int(state.num_drafts[slot]) == count

@@ -1,0 +1,166 @@
+"""Where a step draws tokens, and how they are appended: one per row, or up to ``K + 1`` behind and between drafts."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from octavo.execution.inputs import StepInputs
+from octavo.execution.state import BatchState
+from octavo.kernels import DraftTensors, DrawTensors, StepKernels, StepShape
+from octavo.platforms.transfer import HostCopies
+from octavo.records import Plan, Step
+from octavo.speculation.drafter import Drafter
+
+
+@dataclass(slots=True)
+class NewTokens:
+    """A step's new tokens, which may be read once their copies have arrived.
+
+    Attributes:
+        token_ids: ``[R, W]`` int32.
+        num_tokens: ``[R]`` int32, how many of a row's tokens count; None for one in each row that draws.
+        drafts, num_drafts: ``[R, K]`` and ``[R]`` int32, the drafts that wait now; None without a drafter.
+    """
+
+    token_ids: torch.Tensor
+    num_tokens: torch.Tensor | None = None
+    drafts: torch.Tensor | None = None
+    num_drafts: torch.Tensor | None = None
+
+
+class Draws(Protocol):
+    """The places of a step at which tokens are drawn, ``width`` per row.
+
+    Attributes:
+        width: ``W``, the largest number of draws per row.
+        drawn: ``[max rows · W]`` int64, the drawn tokens.
+    """
+
+    width: int
+    drawn: torch.Tensor
+
+    def places(self, shape: StepShape) -> torch.Tensor | None:
+        """Index among the step's tokens of each place's token, ``[R · W]``; None if place ``i`` has token ``i``."""
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """``[≥ R · W]`` int32, each place's slot."""
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """``[≥ R · W]`` int32, tokens before the drawn one."""
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """The number of places of real rows first, int32."""
+
+    def append(self, num_rows: int) -> None:
+        """Append the drawn tokens to device state, and draft."""
+
+    def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
+        """Queue copies of the new tokens."""
+
+
+class SingleDraws:
+    """One draw per row, after its last token."""
+
+    width = 1
+
+    def __init__(self, state: BatchState, inputs: StepInputs) -> None:
+        self._state, self._inputs = state, inputs
+        self.drawn = inputs.drawn
+
+    def places(self, shape: StepShape) -> torch.Tensor | None:
+        """See :meth:`Draws.places`."""
+        return self._inputs.last_tokens[: shape.num_rows] if shape.has_chunks else None
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """See :attr:`Draws.slots`."""
+        return self._state.row_slots
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """See :attr:`Draws.lengths`."""
+        return self._inputs.seq_lens
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """See :attr:`Draws.counts`."""
+        return self._state.header
+
+    def append(self, num_rows: int) -> None:
+        """See :meth:`Draws.append`."""
+        self._inputs.append(num_rows)
+
+    def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
+        """See :meth:`Draws.to_host`."""
+        return NewTokens(copies.add_buffer(self._inputs.new_tokens[:num_rows, None]))
+
+
+class DraftedDraws:
+    """Up to ``K + 1`` draws per row: behind its last token and each draft. Verifies the drafts, and drafts anew."""
+
+    def __init__(
+        self, state: BatchState, inputs: StepInputs, plan: Plan, kernels: StepKernels, drafter: Drafter
+    ) -> None:
+        self._state, self._inputs, self._kernels, self._drafter = state, inputs, kernels, drafter
+        max_rows, device = plan.max_num_seqs, state.header.device
+        self.width = 1 + plan.num_drafts
+        num_places = max_rows * self.width
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.drawn = zeros(num_places, dtype=torch.int64)
+        self._draws = DrawTensors(zeros(num_places, dtype=torch.int64), zeros(num_places), zeros(num_places), zeros(1))
+        self._drafts = DraftTensors(
+            zeros(max_rows, self.width), zeros(max_rows), zeros(max_rows, plan.num_drafts), zeros(max_rows)
+        )
+
+    def places(self, shape: StepShape) -> torch.Tensor | None:
+        """See :meth:`Draws.places`."""
+        self._kernels.prepare_draws(self._state, self._inputs, self._draws, num_rows=shape.num_rows)
+        return self._draws.tokens[: shape.num_rows * self.width]
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """See :attr:`Draws.slots`."""
+        return self._draws.slots
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """See :attr:`Draws.lengths`."""
+        return self._draws.lengths
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """See :attr:`Draws.counts`."""
+        return self._draws.counts
+
+    def append(self, num_rows: int) -> None:
+        """See :meth:`Draws.append`."""
+        self._kernels.append_accepted(self._state, self.drawn, self._drafts, num_rows=num_rows)
+        self._drafter.propose(self._state, self._drafts, num_rows)
+
+    def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
+        """See :meth:`Draws.to_host`."""
+        new = self._drafts
+        return NewTokens(
+            copies.add_buffer(new.new_tokens[:num_rows]),
+            copies.add_buffer(new.num_tokens[:num_rows]),
+            copies.add_buffer(new.drafts[:num_rows]),
+            copies.add_buffer(new.num_drafts[:num_rows]),
+        )
+
+
+def drawn_places(step: Step, rows: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """The places at which some rows draw, row after row: ``[N]`` indices into ``[R · width]``."""
+    if width == 1:
+        return rows
+    num_drawn = step.num_drawn[rows]
+    within = np.arange(num_drawn.sum()) - np.repeat(np.cumsum(num_drawn) - num_drawn, num_drawn)
+    return np.repeat(rows * width, num_drawn) + within

@@ -1,0 +1,62 @@
+"""What ``speculative_config`` may say."""
+
+from typing import Any
+
+import pytest
+
+from octavo.config import EngineConfig
+from octavo.config.settings import ModelSettings, SchedulerSettings
+from octavo.errors import ConfigError
+from octavo.planning.drafts import resolve_drafts
+from octavo.records import NgramDrafts
+
+
+def settings_of(given: dict[str, Any] | None) -> EngineConfig:
+    return EngineConfig(model=ModelSettings(model="any"), scheduler=SchedulerSettings(speculative_config=given))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"method": "ngram", "num_speculative_tokens": 4}, NgramDrafts(4, 5, 5)),
+        ({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}, NgramDrafts(3, 4, 4)),
+        (
+            {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+            NgramDrafts(3, 2, 4),
+        ),
+    ],
+)
+def test_what_is_asked_for(given: dict[str, Any] | None, expected: NgramDrafts | None) -> None:
+    assert resolve_drafts(settings_of(given), is_pooling=False) == expected
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"method": "eagle", "num_speculative_tokens": 4}, "'eagle'"),
+        ({"num_speculative_tokens": 4}, "None"),
+        ({"method": "ngram"}, "num_speculative_tokens is a whole number"),
+        (NGRAM | {"num_speculative_tokens": 0}, "from 1 to 32, not 0"),
+        (NGRAM | {"num_speculative_tokens": True}, "not True"),
+        (NGRAM | {"prompt_lookup_min": 6, "prompt_lookup_max": 5}, "above prompt_lookup_max"),
+        (NGRAM | {"prompt_lookup_max": 1000}, "prompt_lookup_max is a whole number"),
+        (NGRAM | {"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size"),
+    ],
+)
+def test_what_is_rejected(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        resolve_drafts(settings_of(given), is_pooling=False)
+
+
+def test_what_does_not_go_together() -> None:
+    with pytest.raises(ConfigError, match="vectors"):
+        resolve_drafts(settings_of(NGRAM), is_pooling=True)
+    settings = settings_of(NGRAM)
+    settings.model.logits_processors = ["a:B"]
+    with pytest.raises(ConfigError, match="logits processors"):
+        resolve_drafts(settings, is_pooling=False)
