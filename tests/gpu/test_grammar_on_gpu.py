@@ -44,7 +44,20 @@ def texts(folder: Path, **settings: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"enforce_eager": True}, {"max_num_batched_tokens": 16}])
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"enforce_eager": True},
+        {"max_num_batched_tokens": 16},
+        {"speculative_config": DRAFTS},
+        {"speculative_config": DRAFTS, "enforce_eager": True},
+        {"speculative_config": DRAFTS, "max_num_seqs": 4, "max_num_batched_tokens": 16},
+    ],
+)
 def test_bound_texts_are_the_same_as_on_a_cpu(folder: Path, settings: dict[str, Any]) -> None:
     on_gpu = texts(folder, device="cuda", **settings)
     assert on_gpu == texts(folder)
