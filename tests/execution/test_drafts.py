@@ -16,12 +16,6 @@ from octavo.sampling.repetition import RepetitionDetector
 from octavo.sampling.rules import TokenRule
 
 DRAFTS = NgramDrafts(3, 1, 3)
-ENGINES = [
-    TinyEngine,
-    pytest.param(
-        DeviceEngine, marks=pytest.mark.skipif(torch.cuda.is_available(), reason="runs in Triton's interpreter")
-    ),
-]
 
 
 def make_requests(max_tokens: int = 12) -> list[EngineRequest]:
@@ -52,7 +46,6 @@ def all_logprobs(outputs: list[EngineOutput]) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -64,14 +57,13 @@ def all_logprobs(outputs: list[EngineOutput]) -> list[float]:
     ],
 )
 @pytest.mark.usefixtures("hasty_admission")
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
-def test_the_same_answers(architecture: str, settings: dict[str, Any], engine: type[TinyEngine]) -> None:
+def test_the_same_answers(architecture: str, settings: dict[str, Any]) -> None:
     config = tiny_config(architecture, LAYERS, 5)
     model = tiny_model(config)
     plain = TinyEngine(config, model)
     expected = plain.run(make_requests())
-    drafting = engine(config, model, **{"drafter": DRAFTS, **settings})
+    drafting = TinyEngine(config, model, **{"drafter": DRAFTS, **settings})
     found = drafting.run(make_requests())
     for request_id, outputs in expected.items():
         assert tokens(found[request_id]) == tokens(outputs), request_id
@@ -87,10 +79,24 @@ def test_drafts_save_steps() -> None:
     assert drafting.scheduler.stats.num_steps < plain.scheduler.stats.num_steps
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.long
+@pytest.mark.skipif(torch.cuda.is_available(), reason="runs in Triton's interpreter; tests/gpu does it with a GPU")
+def test_the_kernels_of_a_gpu_give_the_same_answers() -> None:
+    """A step ahead, with one rule; three short answers, since the interpreter is slow."""
+    config = tiny_config("Qwen3ForCausalLM", ("full_attention",), None)
+    model = tiny_model(config)
+    requests = make_requests(max_tokens=5)[1:4]
+    rules: dict[str, list[TokenRule]] = {"2": [Constraint(Alternating())]}
+    expected = TinyEngine(config, model).run(requests, rules)
+    rules["2"] = [Constraint(Alternating())]
+    found = DeviceEngine(config, model, drafter=DRAFTS, num_steps_ahead=1).run(requests, rules)
+    for request_id, outputs in expected.items():
+        assert tokens(found[request_id]) == tokens(outputs)
+        assert all_logprobs(found[request_id]) == pytest.approx(all_logprobs(outputs), abs=1e-4)
+
+
 @pytest.mark.parametrize("num_steps_ahead", [0, 1])
-@pytest.mark.sample(2)
-def test_rules_hold_behind_drafts(num_steps_ahead: int, engine: type[TinyEngine]) -> None:
+def test_rules_hold_behind_drafts(num_steps_ahead: int) -> None:
     config = tiny_config("Qwen3ForCausalLM", LAYERS, 5)
     model = tiny_model(config)
     params = RepetitionDetectionParams(2, 1, 3)
@@ -101,7 +107,7 @@ def test_rules_hold_behind_drafts(num_steps_ahead: int, engine: type[TinyEngine]
         return kind(config, model, **settings).run(make_requests(20), rules)
 
     expected = run(TinyEngine)
-    found = run(engine, drafter=DRAFTS, num_steps_ahead=num_steps_ahead)
+    found = run(TinyEngine, drafter=DRAFTS, num_steps_ahead=num_steps_ahead)
     for request_id, outputs in expected.items():
         assert tokens(found[request_id]) == tokens(outputs)
         assert found[request_id][-1].finish_reason == outputs[-1].finish_reason
