@@ -12,6 +12,7 @@ from octavo.records.engine import (
     TokenLogprobs,
 )
 from octavo.records.generation import RepetitionDetectionParams, ThoughtTags
+from octavo.records.key_spans import BlockKey, KeySpan
 from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
 from octavo.records.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from octavo.records.plan import CacheGroup, Decision, MemoryPart, NgramDrafts, Plan
@@ -46,6 +47,7 @@ __all__ = [
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "BlockKey",
     "BlockUpdate",
     "CacheGroup",
     "ClassificationOutput",
@@ -62,6 +64,7 @@ __all__ = [
     "EngineStats",
     "FlatLogprobs",
     "GrammarBackend",
+    "KeySpan",
     "Logprob",
     "MemoryPart",
     "NewRow",

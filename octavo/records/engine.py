@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.records.key_spans import KeySpan
 from octavo.records.pooling import PooledData, PoolingRequest, PoolingSpec
 from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
@@ -31,6 +32,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
         client: waiting requests take turns by client; may be empty.
         pooling: parameters of a pooling request; None for text.
         prompt_embeds: vectors that replace the prompt's tokens, whose ids are then arbitrary.
+        key_spans: parts of the prompt whose cache entries depend on more than the token ids, such as images.
     """
 
     request_id: str
@@ -48,6 +50,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
     client: str = ""
     pooling: PoolingRequest | None = None
     prompt_embeds: PromptEmbeds | None = None
+    key_spans: list[KeySpan] = []
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):

@@ -2,13 +2,12 @@
 
 from array import array
 from collections.abc import Sequence
-from hashlib import sha256
 
 import numpy as np
 
 from octavo.cache import CacheManager, PrefixHasher, RequestCache
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineRequest, Plan
+from octavo.records import EngineRequest, KeySpan, Plan
 from octavo.sampling.rules import TokenRule
 from octavo.scheduling.completion import Completion, make_completion
 from octavo.scheduling.request import Request
@@ -65,11 +64,11 @@ class Arrival:
 
     def _new_cache(self, source: EngineRequest) -> RequestCache:
         """An empty cache share. Without prefix caching, only completions of one prompt share blocks."""
-        extra = [source.cache_salt] if source.cache_salt else []
-        if source.prompt_embeds is not None:
-            extra.append(f"embeds {source.prompt_embeds.dtype} {sha256(source.prompt_embeds.data).hexdigest()}")
+        spans = [*source.key_spans]
+        if source.cache_salt:
+            spans.append(KeySpan.of_request(source.cache_salt, "cache_salt"))
         if not self._plan.enable_prefix_caching:
             if source.leader_id is None:
                 return self._cache.new_request(None)
-            extra.append(f"leader {source.leader_id}")
-        return self._cache.new_request(PrefixHasher(self._plan.block_size, extra))
+            spans.append(KeySpan.of_request(source.leader_id, "leader_id"))
+        return self._cache.new_request(PrefixHasher(self._plan.block_size, spans, source.prompt_embeds))

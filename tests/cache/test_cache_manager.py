@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache
-from octavo.records import CacheGroup
+from octavo.records import CacheGroup, KeySpan
 
 WINDOWS = st.integers(1, 9)
 GROUPS = st.one_of(
@@ -53,7 +53,9 @@ class ManagerMachine(RuleBasedStateMachine):
     )
     def new(self, tokens: list[int], repeat: int, salt: str, is_findable: bool) -> None:
         tokens = [*[0] * repeat, *tokens]
-        hasher = PrefixHasher(self.size, [salt] if salt else []) if is_findable else None
+        hasher = (
+            PrefixHasher(self.size, [KeySpan.of_request(salt, "cache_salt")] if salt else []) if is_findable else None
+        )
         sequence = Sequence(self.manager.new_request(hasher), tokens, salt, has_hasher=is_findable)
         found, blocks = self.manager.find_prefix(sequence.cache, tokens)
         self._check_prefix(sequence, found, blocks)

@@ -13,6 +13,7 @@ from octavo.records import (
     EngineOutput,
     EngineRequest,
     EngineStats,
+    KeySpan,
     RequestTimes,
     SamplingParams,
     StepOutputs,
@@ -43,6 +44,7 @@ def requests(draw: st.DrawFn) -> EngineRequest:
         output_token_ids=draw(TOKENS),
         cache_salt=draw(st.none() | TEXT),
         leader_id=draw(st.none() | TEXT),
+        key_spans=draw(st.lists(st.builds(KeySpan, st.integers(0, 9), st.integers(1, 20), TEXT, TEXT), max_size=2)),
     )
 
 

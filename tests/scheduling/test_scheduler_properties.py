@@ -12,7 +12,7 @@ from scheduler_harness import END, STOP, Harness
 from simulated_device import FULL, make_plan
 
 from octavo.cache import CacheManager
-from octavo.records import CacheGroup, EngineRequest, Plan, SamplingParams, Step
+from octavo.records import CacheGroup, EngineRequest, KeySpan, Plan, SamplingParams, Step
 
 WINDOWS = st.integers(1, 12)
 GROUPS = st.one_of(
@@ -69,12 +69,26 @@ PARAMS = st.builds(
 )
 
 
+SPAN_LENGTHS = {"cat": 2, "dog": 5}
+
+
+@st.composite
+def key_spans(draw: st.DrawFn, prompt: list[int]) -> list[KeySpan]:
+    """Images in a prompt; equal keys have equal lengths."""
+    if draw(st.booleans()):
+        return []
+    drawn = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(sorted(SPAN_LENGTHS))), max_size=2))
+    spans = [KeySpan(start, start + SPAN_LENGTHS[key], key, "image") for start, key in drawn]
+    return [span for span in spans if span.end <= len(prompt)]
+
+
 @st.composite
 def forks(draw: st.DrawFn) -> list[EngineRequest]:
     """One prompt with ``n`` completions, ids still to be made unique; some were begun before a restart."""
     prompt, params = draw(PROMPTS), draw(PARAMS)
     count, priority = draw(st.sampled_from([1, 1, 1, 2, 4])), draw(st.integers(0, 2))
     salt, client = draw(st.sampled_from([None, None, "tenant"])), draw(st.sampled_from(["", "", "one", "two"]))
+    spans = draw(key_spans(prompt))
     replayed = draw(st.lists(st.integers(0, 2), max_size=3)) if draw(st.booleans()) else []
     if params.max_tokens is not None:
         replayed = replayed[: params.max_tokens - 1]
@@ -89,6 +103,7 @@ def forks(draw: st.DrawFn) -> list[EngineRequest]:
             cache_salt=salt,
             client=client,
             leader_id="0" if count > 1 else None,
+            key_spans=spans,
         )
         for index in range(count)
     ]
