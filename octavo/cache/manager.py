@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
 from octavo.cache.groups import UNLIMITED, make_policies
 from octavo.cache.hashing import PrefixHasher, TokenIds
+from octavo.cache.listeners import BlockListener, StoredBlocks
 from octavo.records import BlockUpdate, CacheGroup
 
 
@@ -33,13 +35,22 @@ class CacheManager:
 
     Args:
         max_chunk: maximum number of tokens of one request in a step.
+        listeners: told what enters and leaves the prefix index.
 
     Attributes:
         has_windows: whether any group has a sliding window, so that requests free blocks while they run.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, groups: Sequence[CacheGroup], max_chunk: int) -> None:
-        self.pool = BlockPool(num_blocks)
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        groups: Sequence[CacheGroup],
+        max_chunk: int,
+        listeners: Sequence[BlockListener] = (),
+    ) -> None:
+        self.pool = BlockPool(num_blocks, listeners)
+        self._listeners = listeners
         self.block_size = block_size
         self.policies = make_policies(groups, block_size, self.pool)
         self.max_chunk = max_chunk
@@ -147,9 +158,13 @@ class CacheManager:
             return
         hashes = cache.hasher.extend(token_ids, num_computed)
         for group, table in enumerate(cache.tables):
-            for index in range(first, end):
-                if table[index] != NULL_BLOCK:
-                    self.pool.publish(table[index], prefix_key(hashes[index], group))
+            entered = [
+                index
+                for index in range(first, end)
+                if table[index] != NULL_BLOCK and self.pool.publish(table[index], prefix_key(hashes[index], group))
+            ]
+            if entered and self._listeners:
+                self._report_stored(cache.hasher, group, token_ids, entered)
         cache.num_published = end
 
     def num_blocks_lost(self, cache: RequestCache) -> int:
@@ -167,3 +182,20 @@ class CacheManager:
     def distrust(self, cache: RequestCache) -> None:
         """Remove a request's blocks from the prefix index, since their content is invalid."""
         self.pool.retract(block for table in cache.tables for block in table if block != NULL_BLOCK)
+
+    def _report_stored(self, hasher: PrefixHasher, group: int, token_ids: TokenIds, entered: list[int]) -> None:
+        """Report blocks by their indices in the block table, each run of consecutive ones as a whole."""
+        size = self.block_size
+        for _, run in groupby(enumerate(entered), lambda pair: pair[1] - pair[0]):
+            indices = [index for _, index in run]
+            first, end = indices[0], indices[-1] + 1
+            blocks = StoredBlocks(
+                group,
+                size,
+                hasher.hashes[first - 1] if first else None,
+                hasher.hashes[first:end],
+                token_ids[first * size : end * size],
+                [hasher.extra_keys.get(index, ()) for index in indices],
+            )
+            for listener in self._listeners:
+                listener.stored(blocks)

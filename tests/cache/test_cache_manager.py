@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from block_mirror import BlockMirror, MirroredBlock
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache
-from octavo.records import CacheGroup, KeySpan
+from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache, prefix_key
+from octavo.records import BlockKey, CacheGroup, KeySpan
 
 WINDOWS = st.integers(1, 9)
 GROUPS = st.one_of(
@@ -40,7 +41,8 @@ class ManagerMachine(RuleBasedStateMachine):
     def start(self, windows: tuple[int | None, ...], block_size: int, num_blocks: int) -> None:
         self.windows, self.size = windows, block_size
         groups = [CacheGroup((index,), window) for index, window in enumerate(windows)]
-        self.manager = CacheManager(num_blocks, block_size, groups, max_chunk=8)
+        self.mirror = BlockMirror()
+        self.manager = CacheManager(num_blocks, block_size, groups, 8, [self.mirror])
         self.num_blocks = num_blocks
         self.alive: list[Sequence] = []
         self.contents: dict[int, Content] = {}
@@ -162,6 +164,19 @@ class ManagerMachine(RuleBasedStateMachine):
         self.manager.free(sequence.cache)
 
     @invariant()
+    def listeners_know_the_index(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        expected = {}
+        for group, tokens, salt in self.contents.values():
+            spans = [KeySpan.of_request(salt, "cache_salt")] if salt else []
+            hasher = PrefixHasher(self.size, spans)
+            hashes = [None, *hasher.extend(tokens, len(tokens))]
+            keys = hasher.extra_keys.get(len(hashes) - 2, ())
+            expected[group, hashes[-1]] = MirroredBlock(hashes[-2], tokens[-self.size :], keys)
+        assert self.mirror.blocks == expected
+
+    @invariant()
     def blocks_are_conserved(self) -> None:
         if not hasattr(self, "manager"):
             return
@@ -206,3 +221,41 @@ def test_a_request_fits_if_its_largest_moment_does() -> None:
     window = CacheManager(6, 2, [CacheGroup((0,), 4)], max_chunk=4)
     assert window.fits(10**6)
     assert not CacheManager(5, 2, [CacheGroup((0,), 4)], max_chunk=4).fits(10**6)
+
+
+def test_blocks_are_reported_in_runs_with_parent_tokens_and_keys() -> None:
+    mirror = BlockMirror()
+    manager = CacheManager(30, 2, [CacheGroup((0,), None), CacheGroup((1,), None)], 16, [mirror])
+    tokens = list(range(9))
+
+    def publish(spans: list[KeySpan]) -> list[bytes]:
+        cache = manager.new_request(PrefixHasher(2, spans))
+        manager.grow([cache], [0], [9])
+        manager.publish(cache, tokens, 9)
+        assert cache.hasher is not None
+        return cache.hasher.hashes
+
+    plain = publish([])
+    assert [(report.group, report.parent_hash, report.hashes) for report in mirror.reports] == [
+        (group, None, plain[:4]) for group in range(2)
+    ]
+    assert list(mirror.reports[0].token_ids) == tokens[:8]
+    assert list(mirror.reports[0].extra_keys) == [()] * 4
+    mirror.reports.clear()
+    # The first two blocks are the plain prompt's, which are in the index already.
+    keyed = publish([KeySpan(5, 6, "cat", "image")])
+    assert [(report.parent_hash, report.hashes) for report in mirror.reports] == [(plain[1], keyed[2:])] * 2
+    assert list(mirror.reports[0].extra_keys) == [(BlockKey("image", "cat", 1),), ()]
+
+
+def test_a_gap_between_entered_blocks_splits_the_report() -> None:
+    mirror = BlockMirror()
+    manager = CacheManager(20, 1, [CacheGroup((0,), None)], 8, [mirror])
+    cache = manager.new_request(PrefixHasher(1))
+    manager.grow([cache], [0], [5])
+    hashes = PrefixHasher(1).extend([7] * 5, 5)
+    other = manager.pool.allocate(1)
+    manager.pool.publish(other[0], prefix_key(hashes[2], 0))
+    manager.publish(cache, [7] * 5, 5)
+    assert [report.hashes for report in mirror.reports] == [hashes[:2], hashes[3:]]
+    assert [report.parent_hash for report in mirror.reports] == [None, hashes[2]]
