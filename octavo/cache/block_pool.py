@@ -12,9 +12,14 @@ PrefixKey = bytes
 """Identifies a cached block's content: the chained hash of its tokens, and the cache group."""
 
 
+def key_suffix(group: int) -> bytes:
+    """What follows a block hash in the keys of one cache group."""
+    return group.to_bytes(2)
+
+
 def prefix_key(block_hash: bytes, group: int) -> PrefixKey:
     """The key of a block's content in one cache group."""
-    return block_hash + group.to_bytes(2)
+    return block_hash + key_suffix(group)
 
 
 def split_key(key: PrefixKey) -> tuple[bytes, int]:

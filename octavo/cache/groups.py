@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
 from octavo.records import CacheGroup
 
 UNLIMITED = (1 << 31) - 1
@@ -22,6 +22,7 @@ class GroupPolicy(ABC):
         self.group = group
         self.block_size = block_size
         self.pool = pool
+        self._suffix = key_suffix(group)
 
     @abstractmethod
     def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
@@ -44,7 +45,7 @@ class GroupPolicy(ABC):
         """Maximum number of blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
 
     def _lookup(self, block_hash: bytes) -> int | None:
-        return self.pool.lookup(prefix_key(block_hash, self.group))
+        return self.pool.lookup(block_hash + self._suffix)
 
 
 class FullPolicy(GroupPolicy):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
 from octavo.cache.groups import UNLIMITED, make_policies
 from octavo.cache.hashing import PrefixHasher, TokenIds
 from octavo.cache.listeners import BlockListener, StoredBlocks
@@ -158,11 +158,10 @@ class CacheManager:
             return
         hashes = cache.hasher.extend(token_ids, num_computed)
         for group, table in enumerate(cache.tables):
-            entered = [
-                index
-                for index in range(first, end)
-                if table[index] != NULL_BLOCK and self.pool.publish(table[index], prefix_key(hashes[index], group))
-            ]
+            entered, suffix = [], key_suffix(group)
+            for index in range(first, end):
+                if table[index] != NULL_BLOCK and self.pool.publish(table[index], hashes[index] + suffix):
+                    entered.append(index)
             if entered and self._listeners:
                 self._report_stored(cache.hasher, group, token_ids, entered)
         cache.num_published = end
