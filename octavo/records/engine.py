@@ -163,6 +163,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         prompt_tokens, generation_tokens: tokens of prompts with at least one output token, and tokens sampled, so far.
         cached_prompt_tokens: those of these prompt tokens that the prefix cache served.
         num_corrupted: requests that ended because the model's output was NaN.
+        num_dropped_event_batches: batches of cache events that were not sent because too many were waiting.
         num_steps: steps so far.
         num_step_tokens: prompt tokens and generated tokens of those steps.
         step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
@@ -190,6 +191,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     sleep_level: int = 0
     fault: str = ""
     num_awaiting_grammar: int = 0
+    num_dropped_event_batches: int = 0
 
     @property
     def only_awaits_grammars(self) -> bool:
@@ -213,6 +215,7 @@ class EngineInfo(msgspec.Struct):
         embeds_size: size of the vectors of prompts given as vectors; 0 if these are not enabled.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them; 0 without a cache.
         phases: the phases of the engine's startup.
+        kv_event_source: settings under which events of cached blocks are published; empty if they are not.
     """
 
     max_model_len: int
@@ -228,3 +231,4 @@ class EngineInfo(msgspec.Struct):
     embeds_size: int = 0
     cache_tokens: int = 0
     phases: list[StartPhase] = []
+    kv_event_source: dict[str, Any] = {}
