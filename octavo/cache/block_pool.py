@@ -91,6 +91,20 @@ class BlockPool:
         """The block that caches this content, if any."""
         return self._index.get(key)
 
+    def lookup_run(self, hashes: Sequence[bytes], suffix: bytes) -> list[int]:
+        """The blocks that cache these contents, up to the first content that is not cached.
+
+        Args:
+            suffix: the cache group's :func:`key_suffix`.
+        """
+        find, blocks = self._index.get, []
+        for block_hash in hashes:
+            block = find(block_hash + suffix)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
     def share(self, blocks: Iterable[int]) -> None:
         """Add a reference to each block, null blocks excepted."""
         for block in blocks:

@@ -3,13 +3,7 @@
 from collections.abc import Sequence
 from hashlib import sha256
 
-import numpy as np
-from numpy.typing import NDArray
-
-from octavo.records import BlockKey, KeySpan, PromptEmbeds
-
-TokenIds = Sequence[int] | NDArray[np.int32]
-"""Token ids; arrays are hashed several times faster than lists."""
+from octavo.records import BlockKey, KeySpan, PromptEmbeds, TokenIds
 
 _ROOT = sha256(b"octavo-prefix-2").digest()
 
@@ -47,9 +41,8 @@ class PrefixHasher:
         first, end = len(hashes), num_tokens // size
         if first >= end:
             return hashes
-        new = token_ids[first * size : end * size]
-        tokens = (new if isinstance(new, np.ndarray) else np.array(new, np.int32)).tobytes()
-        width = size * np.dtype(np.int32).itemsize
+        tokens = token_ids[first * size : end * size].tobytes()
+        width = size * token_ids.itemsize
         contents = [tokens[start : start + width] for start in range(0, len(tokens), width)]
         if self._spans or self._vectors is not None:
             self._add_keys(contents, first)

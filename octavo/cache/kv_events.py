@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from octavo.cache.listeners import StoredBlocks
 from octavo.config.kv_events import KVEventsConfig
@@ -115,7 +114,7 @@ class KVEventRecorder:
         return self._publisher.num_dropped
 
     def stored(self, blocks: StoredBlocks) -> None:
-        self._events.append(replace(blocks, token_ids=np.array(blocks.token_ids, np.int32)))
+        self._events.append(replace(blocks, token_ids=blocks.token_ids.copy()))
 
     def removed(self, hashes: Sequence[bytes], group: int) -> None:
         self._events.append(BlockRemoved([_number(each) for each in hashes], MEDIUM, group))
@@ -145,7 +144,7 @@ class KVEventRecorder:
         return BlockStored(
             block_hashes=[_number(each) for each in blocks.hashes],
             parent_block_hash=None if blocks.parent_hash is None else _number(blocks.parent_hash),
-            token_ids=np.asarray(blocks.token_ids).tolist(),
+            token_ids=blocks.token_ids.tolist(),
             block_size=blocks.block_size,
             lora_id=None,
             medium=MEDIUM,

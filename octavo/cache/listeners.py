@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.cache.hashing import TokenIds
-from octavo.records import BlockKey
+from octavo.records import BlockKey, TokenIds
 
 
 @dataclass(frozen=True, slots=True)

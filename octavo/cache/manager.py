@@ -6,9 +6,12 @@ from itertools import groupby
 
 from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
 from octavo.cache.groups import UNLIMITED, make_policies
-from octavo.cache.hashing import PrefixHasher, TokenIds
+from octavo.cache.hashing import PrefixHasher
 from octavo.cache.listeners import BlockListener, StoredBlocks
-from octavo.records import BlockUpdate, CacheGroup
+from octavo.records import BlockUpdate, CacheGroup, TokenIds
+
+_NUM_FIRST_HASHES = 64
+"""Number of blocks that are hashed before the first look into the prefix index; doubled as long as it hits."""
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class CacheManager:
         self._listeners = listeners
         self.block_size = block_size
         self.policies = make_policies(groups, block_size, self.pool)
+        self._contiguous = next((policy for policy in self.policies if policy.needs_all_blocks), None)
         self.max_chunk = max_chunk
         self.has_windows = any(group.window is not None for group in groups)
 
@@ -74,14 +78,26 @@ class CacheManager:
         """
         if cache.hasher is None:
             return 0, [[] for _ in self.policies]
-        limit = (len(token_ids) - 1) // self.block_size
-        hashes = cache.hasher.extend(token_ids, limit * self.block_size)
+        hashes = self._hash_prefix(cache.hasher, token_ids, (len(token_ids) - 1) // self.block_size)
+        limit = len(hashes)
         while True:
             found = [policy.find_prefix(hashes, limit) for policy in self.policies]
             shortest = min((len(blocks) for blocks in found), default=0)
             if shortest == limit or all(len(blocks) == shortest for blocks in found):
                 return shortest * self.block_size, found
             limit = shortest
+
+    def _hash_prefix(self, hasher: PrefixHasher, token_ids: TokenIds, limit: int) -> list[bytes]:
+        """Hashes of the first ``limit`` blocks, or of those up to some block after the first that is not cached.
+
+        Hashing a prompt of 100,000 tokens takes milliseconds, so what cannot be found is hashed when it is published.
+        """
+        end = min(limit, _NUM_FIRST_HASHES) if self._contiguous is not None else limit
+        while True:
+            hashes = hasher.extend(token_ids, end * self.block_size)[:limit]
+            if end == limit or self._contiguous is None or self._contiguous.lookup(hashes[end - 1]) is None:
+                return hashes
+            end = min(limit, 2 * end)
 
     def adopt_prefix(self, cache: RequestCache, blocks: list[list[int]]) -> None:
         """Add a found prefix to a request's empty tables."""

@@ -40,9 +40,11 @@ from octavo.records.sampling_params import RequestOutputKind, SamplingParams
 from octavo.records.start import StartPhase
 from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Step, StepResult
 from octavo.records.structured import GrammarBackend, StructuredOutputsParams
+from octavo.records.token_ids import NO_TOKEN_IDS, TokenIds, as_token_ids, token_ids_from_bytes
 
 __all__ = [
     "NAN_TOKEN",
+    "NO_TOKEN_IDS",
     "STEP_SIZES",
     "BeamSearchOutput",
     "BeamSearchParams",
@@ -98,6 +100,9 @@ __all__ = [
     "StructuredOutputsParams",
     "TextPrompt",
     "ThoughtTags",
+    "TokenIds",
     "TokenLogprobs",
     "TokensPrompt",
+    "as_token_ids",
+    "token_ids_from_bytes",
 ]

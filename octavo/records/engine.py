@@ -10,9 +10,10 @@ from octavo.records.pooling import PooledData, PoolingRequest, PoolingSpec
 from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
 from octavo.records.start import StartPhase
+from octavo.records.token_ids import NO_TOKEN_IDS, TokenIds
 
 
-class EngineRequest(msgspec.Struct, omit_defaults=True):
+class EngineRequest(msgspec.Struct, omit_defaults=True, eq=False):
     """One sequence to generate, as the engine sees it: token ids, no text.
 
     Attributes:
@@ -36,12 +37,12 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
     """
 
     request_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: TokenIds
     params: SamplingParams
     seed: int = 0
     eos_token_ids: list[int] = []
     bad_words_token_ids: list[list[int]] = []
-    output_token_ids: list[int] = []
+    output_token_ids: TokenIds = NO_TOKEN_IDS
     priority: int = 0
     arrival_time: float = 0.0
     cache_salt: str | None = None

@@ -1,6 +1,5 @@
 """Arrival of requests: rejects those that can never run, and prepares the others."""
 
-from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,7 +37,7 @@ class Arrival:
             completion=completion,
             rank=(source.priority if self._plan.scheduling_policy == "priority" else 0, order),
             cache=self._new_cache(source),
-            token_ids=np.array(array("i", source.prompt_token_ids + source.output_token_ids), np.int32),
+            token_ids=np.concatenate((source.prompt_token_ids, source.output_token_ids)),
         )
 
     def _check_prompt(self, completion: Completion) -> None:

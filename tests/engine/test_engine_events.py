@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from engine_requests import engine_request
 from event_subscriber import AllBlocksCleared, BlockRemoved, BlockStored, Event, decode, replay_until
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
-from octavo.records import EngineRequest
 
 PARAMS = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
 Start = Callable[..., LLM]
@@ -109,7 +109,7 @@ def test_what_is_gone_is_told(start: Start, tmp_path: Path) -> None:
 def test_what_an_aborted_request_leaves_is_told_at_once(start: Start, tmp_path: Path) -> None:
     llm = start()
     engine = llm._engine
-    engine.add(EngineRequest("r", [5] * 6, SamplingParams(max_tokens=200, ignore_eos=True)))
+    engine.add(engine_request("r", [5] * 6, SamplingParams(max_tokens=200, ignore_eos=True)))
     for _ in range(8):
         engine.step()
     engine.abort(["r"])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from engine_requests import engine_request
 from scheduler_harness import END, STOP, Harness
 from simulated_device import FULL, make_plan
 
@@ -25,7 +26,7 @@ def request(
     params = SamplingParams(
         max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=[STOP], prompt_logprobs=prompt_logprobs
     )
-    return EngineRequest(
+    return engine_request(
         request_id,
         prompt,
         params,
