@@ -107,12 +107,15 @@ class BlockPool:
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add a reference to each block, null blocks excepted."""
+        following, previous, ref_counts = self._next, self._previous, self._ref_counts
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
-            if self._ref_counts[block] == 0:
-                self._unlink(block)
-            self._ref_counts[block] += 1
+            if ref_counts[block] == 0:
+                before, after = previous[block], following[block]
+                following[before], previous[after] = after, before
+                self._num_free -= 1
+            ref_counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Drop a reference from each block, null blocks excepted.
@@ -172,11 +175,6 @@ class BlockPool:
         for listener in self._listeners:
             for group, hashes in by_group.items():
                 listener.removed(hashes, group)
-
-    def _unlink(self, block: int) -> None:
-        before, after = self._previous[block], self._next[block]
-        self._next[before], self._previous[after] = after, before
-        self._num_free -= 1
 
     def _link(self, block: int, *, at_front: bool) -> None:
         before = NULL_BLOCK if at_front else self._previous[NULL_BLOCK]
