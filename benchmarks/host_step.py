@@ -36,6 +36,7 @@ from octavo.records import (
     SamplingParams,
     Step,
     StepResult,
+    as_token_ids,
 )
 from octavo.scheduling import Scheduler
 
@@ -85,7 +86,7 @@ class Loop:
         self._num_added += 1
         for frontend, kind in ((self.offline, RequestOutputKind.FINAL_ONLY), (self.stream, RequestOutputKind.DELTA)):
             params = SamplingParams(max_tokens=max_tokens, output_kind=kind)
-            child = EngineRequest(request_id, prompt, params, eos_token_ids=[END])
+            child = EngineRequest(request_id, as_token_ids(prompt), params, eos_token_ids=[END])
             frontend.add(PreparedRequest(request_id, None, prompt, params, [child], 0.0))
         self._timed("add", lambda: self.scheduler.add(child))
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import tiny_llama
 import torch
+from engine_requests import engine_request
 from tiny_bert import HIDDEN, MAX_LENGTH, SETTINGS, write_bert
 
 from octavo import (
@@ -23,7 +24,6 @@ from octavo import (
     ScoringRequestOutput,
 )
 from octavo.errors import ConfigError, InvalidRequestError, RequestFailedError
-from octavo.records import EngineRequest
 
 TEXTS = ["a cat purrs", "the dog barks", "stocks fell", "what is red"]
 
@@ -134,7 +134,7 @@ def test_the_largest_step_leaves_nothing_behind(load: Load) -> None:
 def test_the_engine_itself_refuses_requests_of_the_other_kind(load: Load) -> None:
     engine = load("embed")._engine
     with pytest.raises(InvalidRequestError, match="for text or for vectors"):
-        engine.add(EngineRequest("x", [5], SamplingParams(max_tokens=1)))
+        engine.add(engine_request("x", [5], SamplingParams(max_tokens=1)))
     assert not engine.has_work
 
 

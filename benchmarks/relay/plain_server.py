@@ -22,7 +22,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from octavo.engine import messages
-from octavo.records import EngineOutput, EngineRequest, SamplingParams
+from octavo.records import EngineOutput, EngineRequest, SamplingParams, as_token_ids
 
 
 class Delta(BaseModel):
@@ -97,7 +97,7 @@ def build(address: str, tokenizer: tokenizers.Tokenizer) -> FastAPI:
         prompt = "".join(f"{message['role']}: {message['content']}\n" for message in body.messages)
         queue = queues[request_id] = asyncio.Queue()
         params = SamplingParams(max_tokens=body.max_tokens)
-        request = EngineRequest(request_id, tokenizer.encode(prompt).ids, params)
+        request = EngineRequest(request_id, as_token_ids(tokenizer.encode(prompt).ids), params)
         await socket.send_multipart([engine, messages.encode(messages.Add([request]))])
         decoder = tokenizers.decoders.DecodeStream(skip_special_tokens=True)
 

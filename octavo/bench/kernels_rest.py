@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from octavo import kernels
 from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_step, included
 from octavo.kernels import DeviceState, InputTensors, step_kernels
-from octavo.records import NewRow, SamplingParams
+from octavo.records import NewRow, SamplingParams, as_token_ids
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.sampler import Sampler
 
@@ -49,7 +49,7 @@ def _sampling(params: SamplingParams) -> Callable[[Setting], Work]:
         num_rows, vocab_size = setting.num_rows, setting.config.vocab_size
         num_bytes = num_rows * vocab_size * setting.dtype.itemsize
         logits = [setting.random(num_rows, vocab_size).mul_(2) for _ in range(setting.copies(num_bytes))]
-        rows = [NewRow(slot, [0] * 4, 4, params, slot, [], []) for slot in range(num_rows)]
+        rows = [NewRow(slot, as_token_ids([0] * 4), 4, params, slot, [], []) for slot in range(num_rows)]
         run = _sample_on_gpu if setting.platform.runs_ahead else _sample_on_cpu
         return Work(
             run=run(setting, rows, logits),

@@ -11,7 +11,7 @@ import torch
 
 from octavo.engine.core import EngineCore
 from octavo.platforms import DeviceRuntime, runtime_of
-from octavo.records import EngineRequest, SamplingParams
+from octavo.records import EngineRequest, SamplingParams, as_token_ids
 
 Case = Literal["decode", "prefill", "mixed"]
 WINDOW = "octavo: steps"
@@ -129,7 +129,7 @@ class _ClosedLoop:
             "mixed": self._random.randint(_MIXED_OUTPUT_LEN // 2, _MIXED_OUTPUT_LEN * 3 // 2),
         }
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=lengths[self._load.case], detokenize=False)
-        return EngineRequest(str(self._num_requests), prompt, params, arrival_time=time.time())
+        return EngineRequest(str(self._num_requests), as_token_ids(prompt), params, arrival_time=time.time())
 
 
 def _timed(function: Callable[[], None], runtime: DeviceRuntime) -> float:

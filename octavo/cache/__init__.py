@@ -3,6 +3,17 @@
 from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
 from octavo.cache.groups import UNLIMITED
 from octavo.cache.hashing import PrefixHasher
+from octavo.cache.listeners import BlockListener, StoredBlocks
 from octavo.cache.manager import CacheManager, RequestCache
 
-__all__ = ["NULL_BLOCK", "UNLIMITED", "BlockPool", "CacheManager", "PrefixHasher", "RequestCache", "prefix_key"]
+__all__ = [
+    "NULL_BLOCK",
+    "UNLIMITED",
+    "BlockListener",
+    "BlockPool",
+    "CacheManager",
+    "PrefixHasher",
+    "RequestCache",
+    "StoredBlocks",
+    "prefix_key",
+]

@@ -1,6 +1,8 @@
 """The pool of cache blocks: reference counts, a free list in order of last use, and the prefix index."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from octavo.cache.listeners import BlockListener
 
 NULL_BLOCK = 0
 """Placeholder in block tables for blocks that are never read; never allocated."""
@@ -10,9 +12,19 @@ PrefixKey = bytes
 """Identifies a cached block's content: the chained hash of its tokens, and the cache group."""
 
 
+def key_suffix(group: int) -> bytes:
+    """What follows a block hash in the keys of one cache group."""
+    return group.to_bytes(2)
+
+
 def prefix_key(block_hash: bytes, group: int) -> PrefixKey:
     """The key of a block's content in one cache group."""
-    return block_hash + group.to_bytes(2)
+    return block_hash + key_suffix(group)
+
+
+def split_key(key: PrefixKey) -> tuple[bytes, int]:
+    """The block hash and the cache group of which a key was made."""
+    return key[:-2], int.from_bytes(key[-2:])
 
 
 class BlockPool:
@@ -23,11 +35,13 @@ class BlockPool:
 
     Args:
         num_blocks: total number of blocks including the null block; at least 2.
+        listeners: told what leaves the prefix index; the cache manager, which knows contents, tells what enters it.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, listeners: Sequence[BlockListener] = ()) -> None:
         assert num_blocks >= 2
         self.num_blocks = num_blocks
+        self._listeners = listeners
         self._ref_counts = [0] * num_blocks
         self._keys: list[PrefixKey | None] = [None] * num_blocks
         self._index: dict[PrefixKey, int] = {}
@@ -58,13 +72,16 @@ class BlockPool:
         assert count <= self._num_free
         following, keys, ref_counts = self._next, self._keys, self._ref_counts
         blocks = []
+        cached = []
         block = NULL_BLOCK
         for _ in range(count):
             block = following[block]
             blocks.append(block)
             ref_counts[block] = 1
             if keys[block] is not None:
-                self._forget(block)
+                cached.append(block)
+        if cached:
+            self._forget(cached)
         first = following[block]
         following[NULL_BLOCK], self._previous[first] = first, NULL_BLOCK
         self._num_free -= count
@@ -74,14 +91,31 @@ class BlockPool:
         """The block that caches this content, if any."""
         return self._index.get(key)
 
+    def lookup_run(self, hashes: Sequence[bytes], suffix: bytes) -> list[int]:
+        """The blocks that cache these contents, up to the first content that is not cached.
+
+        Args:
+            suffix: the cache group's :func:`key_suffix`.
+        """
+        find, blocks = self._index.get, []
+        for block_hash in hashes:
+            block = find(block_hash + suffix)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
     def share(self, blocks: Iterable[int]) -> None:
         """Add a reference to each block, null blocks excepted."""
+        following, previous, ref_counts = self._next, self._previous, self._ref_counts
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
-            if self._ref_counts[block] == 0:
-                self._unlink(block)
-            self._ref_counts[block] += 1
+            if ref_counts[block] == 0:
+                before, after = previous[block], following[block]
+                following[before], previous[after] = after, before
+                self._num_free -= 1
+            ref_counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Drop a reference from each block, null blocks excepted.
@@ -97,15 +131,20 @@ class BlockPool:
             if self._ref_counts[block] == 0:
                 self._link(block, at_front=self._keys[block] is None)
 
-    def publish(self, block: int, key: PrefixKey) -> None:
-        """Enter a full block's content into the prefix index, unless the content or the block is in it already."""
-        if self._keys[block] is None and self._index.setdefault(key, block) == block:
-            self._keys[block] = key
+    def publish(self, block: int, key: PrefixKey) -> bool:
+        """Enter a full block's content into the prefix index, unless the content or the block is in it already.
+
+        Returns:
+            Whether it was entered.
+        """
+        if self._keys[block] is not None or self._index.setdefault(key, block) != block:
+            return False
+        self._keys[block] = key
+        return True
 
     def retract(self, blocks: Iterable[int]) -> None:
         """Remove blocks with invalid content from the prefix index."""
-        for block in blocks:
-            self._forget(block)
+        self._forget(blocks)
 
     def clear_index(self) -> bool:
         """Clear the prefix index; returns False, and does nothing, while any block is held."""
@@ -113,18 +152,29 @@ class BlockPool:
             return False
         self._index.clear()
         self._keys = [None] * self.num_blocks
+        for listener in self._listeners:
+            listener.cleared()
         return True
 
-    def _forget(self, block: int) -> None:
-        key = self._keys[block]
-        if key is not None:
-            del self._index[key]
-            self._keys[block] = None
+    def _forget(self, blocks: Iterable[int]) -> None:
+        gone = []
+        for block in blocks:
+            key = self._keys[block]
+            if key is not None:
+                del self._index[key]
+                self._keys[block] = None
+                gone.append(key)
+        if gone and self._listeners:
+            self._report_removed(gone)
 
-    def _unlink(self, block: int) -> None:
-        before, after = self._previous[block], self._next[block]
-        self._next[before], self._previous[after] = after, before
-        self._num_free -= 1
+    def _report_removed(self, keys: list[PrefixKey]) -> None:
+        by_group: dict[int, list[bytes]] = {}
+        for key in keys:
+            block_hash, group = split_key(key)
+            by_group.setdefault(group, []).append(block_hash)
+        for listener in self._listeners:
+            for group, hashes in by_group.items():
+                listener.removed(hashes, group)
 
     def _link(self, block: int, *, at_front: bool) -> None:
         before = NULL_BLOCK if at_front else self._previous[NULL_BLOCK]

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
 from octavo.records import CacheGroup
 
 UNLIMITED = (1 << 31) - 1
@@ -18,10 +18,14 @@ class GroupPolicy(ABC):
         block_size: tokens per block.
     """
 
+    needs_all_blocks = False
+    """Whether a cached prefix needs every one of its blocks in the cache, so that the first miss ends the search."""
+
     def __init__(self, group: int, block_size: int, pool: BlockPool) -> None:
         self.group = group
         self.block_size = block_size
         self.pool = pool
+        self._suffix = key_suffix(group)
 
     @abstractmethod
     def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
@@ -43,21 +47,18 @@ class GroupPolicy(ABC):
     def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
         """Maximum number of blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
 
-    def _lookup(self, block_hash: bytes) -> int | None:
-        return self.pool.lookup(prefix_key(block_hash, self.group))
+    def lookup(self, block_hash: bytes) -> int | None:
+        """The block of this group with that content, if it is cached."""
+        return self.pool.lookup(block_hash + self._suffix)
 
 
 class FullPolicy(GroupPolicy):
     """Full causal attention: no block is ever dead."""
 
+    needs_all_blocks = True
+
     def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
-        blocks: list[int] = []
-        for block_hash in hashes[:max_blocks]:
-            block = self._lookup(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+        return self.pool.lookup_run(hashes[:max_blocks], self._suffix)
 
     def num_dead_blocks(self, num_computed: int) -> int:
         return 0
@@ -82,7 +83,7 @@ class WindowPolicy(GroupPolicy):
         end = len(blocks)  # the prefix under test is blocks[:end]
         index = end - 1
         while index >= self.num_dead_blocks(end * self.block_size):
-            block = self._lookup(hashes[index])
+            block = self.lookup(hashes[index])
             if block is None:
                 end = index
                 blocks[index:] = []

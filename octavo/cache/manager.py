@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from octavo.cache.block_pool import NULL_BLOCK, BlockPool, prefix_key
+from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
 from octavo.cache.groups import UNLIMITED, make_policies
-from octavo.cache.hashing import PrefixHasher, TokenIds
-from octavo.records import BlockUpdate, CacheGroup
+from octavo.cache.hashing import PrefixHasher
+from octavo.cache.listeners import BlockListener, StoredBlocks
+from octavo.records import BlockUpdate, CacheGroup, TokenIds
+
+_NUM_FIRST_HASHES = 64
+"""Number of blocks that are hashed before the first look into the prefix index; doubled as long as it hits."""
 
 
 @dataclass(slots=True)
@@ -33,15 +38,25 @@ class CacheManager:
 
     Args:
         max_chunk: maximum number of tokens of one request in a step.
+        listeners: told what enters and leaves the prefix index.
 
     Attributes:
         has_windows: whether any group has a sliding window, so that requests free blocks while they run.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, groups: Sequence[CacheGroup], max_chunk: int) -> None:
-        self.pool = BlockPool(num_blocks)
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        groups: Sequence[CacheGroup],
+        max_chunk: int,
+        listeners: Sequence[BlockListener] = (),
+    ) -> None:
+        self.pool = BlockPool(num_blocks, listeners)
+        self._listeners = listeners
         self.block_size = block_size
         self.policies = make_policies(groups, block_size, self.pool)
+        self._contiguous = next((policy for policy in self.policies if policy.needs_all_blocks), None)
         self.max_chunk = max_chunk
         self.has_windows = any(group.window is not None for group in groups)
 
@@ -63,14 +78,26 @@ class CacheManager:
         """
         if cache.hasher is None:
             return 0, [[] for _ in self.policies]
-        limit = (len(token_ids) - 1) // self.block_size
-        hashes = cache.hasher.extend(token_ids, limit * self.block_size)
+        hashes = self._hash_prefix(cache.hasher, token_ids, (len(token_ids) - 1) // self.block_size)
+        limit = len(hashes)
         while True:
             found = [policy.find_prefix(hashes, limit) for policy in self.policies]
             shortest = min((len(blocks) for blocks in found), default=0)
             if shortest == limit or all(len(blocks) == shortest for blocks in found):
                 return shortest * self.block_size, found
             limit = shortest
+
+    def _hash_prefix(self, hasher: PrefixHasher, token_ids: TokenIds, limit: int) -> list[bytes]:
+        """Hashes of the first ``limit`` blocks, or of those up to some block after the first that is not cached.
+
+        Hashing a prompt of 100,000 tokens takes milliseconds, so what cannot be found is hashed when it is published.
+        """
+        end = min(limit, _NUM_FIRST_HASHES) if self._contiguous is not None else limit
+        while True:
+            hashes = hasher.extend(token_ids, end * self.block_size)[:limit]
+            if end == limit or self._contiguous is None or self._contiguous.lookup(hashes[end - 1]) is None:
+                return hashes
+            end = min(limit, 2 * end)
 
     def adopt_prefix(self, cache: RequestCache, blocks: list[list[int]]) -> None:
         """Add a found prefix to a request's empty tables."""
@@ -147,9 +174,12 @@ class CacheManager:
             return
         hashes = cache.hasher.extend(token_ids, num_computed)
         for group, table in enumerate(cache.tables):
+            entered, suffix = [], key_suffix(group)
             for index in range(first, end):
-                if table[index] != NULL_BLOCK:
-                    self.pool.publish(table[index], prefix_key(hashes[index], group))
+                if table[index] != NULL_BLOCK and self.pool.publish(table[index], hashes[index] + suffix):
+                    entered.append(index)
+            if entered and self._listeners:
+                self._report_stored(cache.hasher, group, token_ids, entered)
         cache.num_published = end
 
     def num_blocks_lost(self, cache: RequestCache) -> int:
@@ -167,3 +197,20 @@ class CacheManager:
     def distrust(self, cache: RequestCache) -> None:
         """Remove a request's blocks from the prefix index, since their content is invalid."""
         self.pool.retract(block for table in cache.tables for block in table if block != NULL_BLOCK)
+
+    def _report_stored(self, hasher: PrefixHasher, group: int, token_ids: TokenIds, entered: list[int]) -> None:
+        """Report blocks by their indices in the block table, each run of consecutive ones as a whole."""
+        size = self.block_size
+        for _, run in groupby(enumerate(entered), lambda pair: pair[1] - pair[0]):
+            indices = [index for _, index in run]
+            first, end = indices[0], indices[-1] + 1
+            blocks = StoredBlocks(
+                group,
+                size,
+                hasher.hashes[first - 1] if first else None,
+                hasher.hashes[first:end],
+                token_ids[first * size : end * size],
+                [hasher.extra_keys.get(index, ()) for index in indices],
+            )
+            for listener in self._listeners:
+                listener.stored(blocks)

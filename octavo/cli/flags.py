@@ -281,7 +281,7 @@ def _kind(kind: msgspec.inspect.Type) -> tuple[Kind, bool, tuple[str, ...]]:
             return "str", False, ()
         case msgspec.inspect.ListType():
             return "list", False, ()
-        case msgspec.inspect.DictType():
+        case msgspec.inspect.DictType() | msgspec.inspect.StructType():
             return "object", False, ()
         case _:
             raise TypeError(f"There is no flag for a setting of type {kind}.")

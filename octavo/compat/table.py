@@ -107,6 +107,7 @@ ROWS = (
     # Settings and models.
     Row(("vllm.config",), "octavo.config.vllm_config", _CONFIGS),
     Row(("vllm.config",), f"{_COMPAT}.options", "PoolerConfig ProfilerConfig"),
+    Row(("vllm.config", "vllm.config.kv_events"), "octavo.config.kv_events", "KVEventsConfig"),
     Row(
         ("vllm", "vllm.model_executor.models", "vllm.model_executor.models.registry"),
         f"{_COMPAT}.model_registry",

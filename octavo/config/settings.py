@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from octavo.config.environment import environment_warning, settings_from_environment
+from octavo.config.kv_events import KVEventsConfig
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
 
@@ -276,7 +277,7 @@ class DeviceSettings(msgspec.Struct, kw_only=True):
 
 
 class LoggingSettings(msgspec.Struct, kw_only=True):
-    """Logs, metrics, traces and profiles."""
+    """Logs, metrics, traces, profiles and cache events."""
 
     disable_log_stats: Annotated[bool, Meta(description="Do not log statistics periodically.")] = False
     log_stats_interval: Annotated[float, Meta(gt=0, description="Seconds between two log lines of statistics.")] = 10.0
@@ -312,6 +313,14 @@ class LoggingSettings(msgspec.Struct, kw_only=True):
     profiler_config: Annotated[
         dict[str, Any] | None,
         Meta(description='Lets /start_profile write traces, as JSON: {"torch_profiler_dir": "FOLDER"}.'),
+    ] = None
+    kv_events_config: Annotated[
+        KVEventsConfig | None,
+        Meta(
+            description="Publish events of cached blocks over ZeroMQ, as JSON with vLLM's fields: "
+            '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}. Whoever can connect reads the token ids of '
+            "prompts and answers."
+        ),
     ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Lowest severity that is logged.")

@@ -158,7 +158,6 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "diffusion_config:object": (({},), "diffusion models"),
     "engram_config:object": (({},), "models with engram layers"),
     "kv_transfer_config:object": (({},), "a cache that is moved between engines"),
-    "kv_events_config:object": (({},), "cache events for routers"),
     "ec_transfer_config:object": (({},), "models that take images"),
     "weight_transfer_config:object": (({},), "weights that are sent between engines; set weight_update_dir"),
     "collect_detailed_traces:list": (([],), "traces of parts of a step"),

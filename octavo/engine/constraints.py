@@ -130,7 +130,7 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
         params.structured_outputs.start_after or (),
         params.min_tokens,
         {*request.eos_token_ids, *(params.stop_token_ids or ())},
-        request.output_token_ids,
+        request.output_token_ids.tolist(),
         _thought_limit(request),
         params.structured_outputs.start_after_tail or (),
         params.structured_outputs.openers,
@@ -143,7 +143,7 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
 def rules_without_grammar(request: EngineRequest) -> list[TokenRule]:
     """The rules of a request that needs no grammar: a limit on its reasoning, an end of repetitions."""
     limit = _thought_limit(request)
-    rules = [] if limit is None else [Constraint(None, earlier=request.output_token_ids, limit=limit)]
+    rules = [] if limit is None else [Constraint(None, earlier=request.output_token_ids.tolist(), limit=limit)]
     return [*rules, *_repetition_rules(request)]
 
 
@@ -151,7 +151,7 @@ def _repetition_rules(request: EngineRequest) -> list[TokenRule]:
     wanted, params = request.params.repetition_detection, request.params
     if wanted is None or not wanted.is_on:
         return []
-    return [RepetitionDetector(wanted, request.output_token_ids, params.min_tokens)]
+    return [RepetitionDetector(wanted, request.output_token_ids.tolist(), params.min_tokens)]
 
 
 def _thought_limit(request: EngineRequest) -> ThoughtLimit | None:

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
+from octavo.cache.kv_events import KVEventRecorder, start_kv_events
 from octavo.config import EngineConfig
 from octavo.engine.constraints import Constraints, refusal, rules_without_grammar
 from octavo.engine.state import AS_CONFIGURED, EngineState, UpdatedWeights
@@ -82,7 +85,8 @@ class EngineCore:
                 self.plan = resize_cache(plan, settings, state.num_blocks)
             phase.words = f"cache for {self.plan.cache_tokens} tokens"
         executor.start(self.plan)
-        self.scheduler = Scheduler(self.plan)
+        self._events = _event_recorder(settings, self.plan)
+        self.scheduler = Scheduler(self.plan, () if self._events is None else (self._events,))
         self._pending: deque[PendingStep] = deque()
         self._held: tuple[Step, HeldStep] | None = None
         self._is_interrupted = False
@@ -103,6 +107,7 @@ class EngineCore:
             embeds_size=config.hidden_size if settings.model.enable_prompt_embeds and config.encoder is None else 0,
             cache_tokens=self.plan.cache_tokens,
             phases=list(phases.phases),
+            kv_event_source={} if self._events is None else msgspec.structs.asdict(self._events.config),
         )
         phases.ready(f"{source.name} on {platform.describe()}, sequences up to {self.plan.max_model_len} tokens")
 
@@ -124,7 +129,9 @@ class EngineCore:
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests at once; unknown ids are ignored."""
         request_ids = list(request_ids)
-        return self._constraints.abort(request_ids) + self.scheduler.abort(request_ids)
+        outputs = self._constraints.abort(request_ids) + self.scheduler.abort(request_ids)
+        self._send_events()
+        return outputs
 
     def step(self) -> StepOutputs:
         """Run one step and return its outputs; empty if nothing can run.
@@ -159,6 +166,7 @@ class EngineCore:
             step, held = self._held
             self._held = None
             self._pending.append(held.draw(fill_masks(self.scheduler.bound_rows(step), self._mask_width)))
+        self._send_events()
         outputs.others += refusals
         if self._constraints and not outputs and self.is_quiet and not self._can_run:
             self._constraints.wait(_GRAMMAR_POLL_SECONDS)
@@ -222,6 +230,8 @@ class EngineCore:
         stats = self.scheduler.current_stats()
         stats.num_awaiting_grammar = len(self._constraints)
         stats.num_waiting += stats.num_awaiting_grammar
+        if self._events is not None:
+            stats.num_dropped_event_batches = self._events.num_dropped
         stats.is_paused, stats.sleep_level, stats.fault = self.is_paused, self.sleep_level, self.fault
         return stats
 
@@ -291,9 +301,25 @@ class EngineCore:
             if not self.sleep_level and self.executor.has_weights:
                 self.executor.wake_cache()
 
+    def _send_events(self) -> None:
+        if self._events is not None:
+            self._events.flush()
+
     def shutdown(self) -> None:
         """Release the model's memory."""
         self._pending.clear()
         self._held = None
         self._constraints.close()
+        if self._events is not None:
+            self._events.close()
         self.executor.shutdown()
+
+
+def _event_recorder(settings: EngineConfig, plan: Plan) -> KVEventRecorder | None:
+    config = settings.logging.kv_events_config
+    if config is None or not config.is_on:
+        return None
+    if not plan.enable_prefix_caching:
+        logger.warning("kv_events_config is without effect: prefix caching is off, so no block is ever shared.")
+        return None
+    return start_kv_events(config, plan.groups)

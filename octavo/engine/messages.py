@@ -1,14 +1,25 @@
 """Messages between API processes and the engine process.
 
-Every message is a tagged msgpack object. Decoding creates only the types below, so no message can run code.
+Every message is a tagged msgpack object. Decoding creates only the types below, so no message can run code. Prompts are
+the bytes of their token ids: a long one costs the engine's loop a copy, not an object per token.
 """
 
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, SamplingParams, StepOutputs
+from octavo.records import (
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    SamplingParams,
+    StepOutputs,
+    TokenIds,
+    token_ids_from_bytes,
+)
 
 
 class Follower(msgspec.Struct, array_like=True):
@@ -57,8 +68,8 @@ def _follows(request: EngineRequest, leader: EngineRequest) -> bool:
     return (
         leader.request_id == leader.leader_id == request.leader_id
         and request.prompt_token_ids is leader.prompt_token_ids
-        and not leader.output_token_ids
-        and not request.output_token_ids
+        and not len(leader.output_token_ids)
+        and not len(request.output_token_ids)
     )
 
 
@@ -154,8 +165,19 @@ def in_parts(outputs: StepOutputs) -> list[StepOutputs]:
     return [*parts, outputs]
 
 
-encode = msgspec.msgpack.Encoder().encode
-decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+def _encode_token_ids(value: object) -> memoryview:
+    """Token ids as their bytes; the other types of these messages are msgpack's own."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.int32:
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return np.ascontiguousarray(value).data.cast("B")
+
+
+def _decode_token_ids(_kind: type, data: object) -> TokenIds:
+    return token_ids_from_bytes(data)
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_encode_token_ids).encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_token_ids).decode
 _decode_ids = msgspec.msgpack.Decoder(_Ids).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 
@@ -178,6 +200,6 @@ def check_sendable(params: SamplingParams) -> None:
     if params.extra_args is None:
         return
     try:
-        encode(params.extra_args)
+        msgspec.msgpack.encode(params.extra_args)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(f"extra_args cannot be sent to the engine: {error}.", "extra_args") from None

@@ -60,7 +60,7 @@ class PromptLogprobs:
         for start in range(begin, end, _ROWS):
             stop = min(start + _ROWS, end)
             logits = self._forward.logits(hidden[start - first : stop - first])
-            targets = to_device(np.array(row.token_ids[start + 1 : stop + 1], np.int64), hidden.device)
+            targets = to_device(row.token_ids[start + 1 : stop + 1].astype(np.int64), hidden.device)
             collected.append(token_logprobs(logits, targets, row.params.prompt_logprobs))
         if first + len(hidden) >= row.prompt_len - 1:
             del self._rows[row.slot]

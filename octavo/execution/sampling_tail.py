@@ -14,7 +14,7 @@ from octavo.execution.results import HeldStep, SampledStep
 from octavo.execution.tail import Computed
 from octavo.kernels import StepShape, mask_logits, take_rows
 from octavo.platforms.transfer import HostCopies, to_device
-from octavo.records import NewRow, Plan, SamplingParams, Step
+from octavo.records import NewRow, Plan, SamplingParams, Step, as_token_ids
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.sampler import DrawOnDevice, Sampler, Samples
@@ -85,7 +85,7 @@ class SamplingTail:
         if self._logits_buffer is not None:
             width = -(-self._logits_buffer.shape[1] // 32)
             self._mask(self._logits_buffer[:1], np.zeros(1, np.int64), np.full((1, width), -1, np.int32))
-        return NewRow(0, [0, 0], 2, SamplingParams(temperature=1.0, max_tokens=1), 0, [], [])
+        return NewRow(0, as_token_ids([0, 0]), 2, SamplingParams(temperature=1.0, max_tokens=1), 0, [], [])
 
     def _finish(self, step: Step, computed: Computed, masks: TokenMasks | None) -> SampledStep:
         logits = computed.logits

@@ -86,7 +86,7 @@ class BatchState(DeviceState):
             self.arena[on_device[0]] = on_device[1].int()
 
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
-        self._put(changes, "token_ids", row.slot * self._length, np.array(row.token_ids, np.int32))
+        self._put(changes, "token_ids", row.slot * self._length, row.token_ids)
         position = int(np.flatnonzero(step.slots == row.slot)[0])
         self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
         self._put(changes, "num_drafts", row.slot, np.zeros(1, np.int32))

@@ -21,6 +21,7 @@ from octavo.records import (
     PromptEmbeds,
     PromptType,
     SamplingParams,
+    as_token_ids,
 )
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -170,7 +171,7 @@ class PoolingProcessor:
         arrival_time = time.time()
         child = EngineRequest(
             request_id=request_id,
-            prompt_token_ids=token_ids,
+            prompt_token_ids=as_token_ids(token_ids),
             params=sampling,
             priority=options.priority,
             arrival_time=arrival_time,

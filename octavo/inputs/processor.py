@@ -10,7 +10,7 @@ import msgspec
 from octavo.errors import InvalidRequestError, PromptTooLongError
 from octavo.inputs.prompts import ParsedPrompt, check_num_tokens, check_token_ids, parse_prompt
 from octavo.inputs.reasoning import ReasoningBinder
-from octavo.records import EngineInfo, EngineRequest, PreparedRequest, PromptType, SamplingParams
+from octavo.records import EngineInfo, EngineRequest, PreparedRequest, PromptType, SamplingParams, as_token_ids
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_SALT_LENGTH = 256
@@ -140,7 +140,7 @@ class InputProcessor:
         arrival_time = time.time() if arrival_time is None else arrival_time
         template = EngineRequest(
             request_id=request_id,
-            prompt_token_ids=parsed.token_ids,
+            prompt_token_ids=as_token_ids(parsed.token_ids),
             params=msgspec.structs.replace(params, n=1, max_tokens=max_tokens),
             seed=self._first_seed(params, client_index),
             eos_token_ids=self._eos_token_ids,

@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from octavo.outputs.detokenizer import IncrementalDetokenizer, make_detokenizer
 from octavo.outputs.logprobs import format_logprobs, sample_logprobs
 from octavo.outputs.stop_strings import StopStringMatcher
 from octavo.outputs.stream import TextTaker
-from octavo.records import CompletionOutput, EngineOutput, EngineRequest, RequestOutputKind, SampleLogprobs
+from octavo.records import (
+    CompletionOutput,
+    EngineOutput,
+    EngineRequest,
+    RequestOutputKind,
+    SampleLogprobs,
+    as_token_ids,
+)
 from octavo.tokenization.tokenizer import Tokenizer
 
 
@@ -207,6 +215,6 @@ class Completion:
         return msgspec.structs.replace(
             self.request,
             params=params,
-            output_token_ids=[*self.request.output_token_ids, *self.token_ids],
+            output_token_ids=np.concatenate((self.request.output_token_ids, as_token_ids(self.token_ids))),
             leader_id=leader_id if self.request.leader_id is not None else None,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from octavo.records import TokenIds
 from octavo.tokenization.decoding import DecodingScheme
 from octavo.tokenization.tokenizer import Tokenizer, strip_front, text_decoder
 
@@ -26,7 +27,7 @@ class IncrementalDetokenizer(Protocol):
 
 
 def make_detokenizer(
-    tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True
+    tokenizer: Tokenizer, prompt_token_ids: Sequence[int] | TokenIds, skip_special_tokens: bool = True
 ) -> IncrementalDetokenizer:
     """A detokenizer for the outputs that follow ``prompt_token_ids``."""
     if tokenizer.scheme is None:
@@ -40,7 +41,11 @@ class _ByteDetokenizer:
     __slots__ = ("_decoder", "_num_stripped", "_token_bytes")
 
     def __init__(
-        self, tokenizer: Tokenizer, scheme: DecodingScheme, prompt_token_ids: Sequence[int], skip_special_tokens: bool
+        self,
+        tokenizer: Tokenizer,
+        scheme: DecodingScheme,
+        prompt_token_ids: Sequence[int] | TokenIds,
+        skip_special_tokens: bool,
     ) -> None:
         self._token_bytes = tokenizer.byte_table(skip_special_tokens).__getitem__
         self._decoder = text_decoder(scheme)
@@ -83,10 +88,12 @@ class _WindowDetokenizer:
 
     __slots__ = ("_num_known", "_skip_special_tokens", "_tokenizer", "_window")
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] | TokenIds, skip_special_tokens: bool
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
-        self._window = list(prompt_token_ids[-PROMPT_TAIL:])
+        self._window = [int(token_id) for token_id in prompt_token_ids[-PROMPT_TAIL:]]
         self._num_known = len(self._window)
 
     def push(self, token_ids: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from octavo.records.engine import (
     TokenLogprobs,
 )
 from octavo.records.generation import RepetitionDetectionParams, ThoughtTags
+from octavo.records.key_spans import BlockKey, KeySpan
 from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
 from octavo.records.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from octavo.records.plan import CacheGroup, Decision, MemoryPart, NgramDrafts, Plan
@@ -39,13 +40,16 @@ from octavo.records.sampling_params import RequestOutputKind, SamplingParams
 from octavo.records.start import StartPhase
 from octavo.records.step import NAN_TOKEN, BlockUpdate, NewRow, RowLogprobs, Step, StepResult
 from octavo.records.structured import GrammarBackend, StructuredOutputsParams
+from octavo.records.token_ids import NO_TOKEN_IDS, TokenIds, as_token_ids, token_ids_from_bytes
 
 __all__ = [
     "NAN_TOKEN",
+    "NO_TOKEN_IDS",
     "STEP_SIZES",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "BlockKey",
     "BlockUpdate",
     "CacheGroup",
     "ClassificationOutput",
@@ -62,6 +66,7 @@ __all__ = [
     "EngineStats",
     "FlatLogprobs",
     "GrammarBackend",
+    "KeySpan",
     "Logprob",
     "MemoryPart",
     "NewRow",
@@ -95,6 +100,9 @@ __all__ = [
     "StructuredOutputsParams",
     "TextPrompt",
     "ThoughtTags",
+    "TokenIds",
     "TokenLogprobs",
     "TokensPrompt",
+    "as_token_ids",
+    "token_ids_from_bytes",
 ]

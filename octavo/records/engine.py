@@ -5,13 +5,15 @@ from typing import Any
 
 import msgspec
 
+from octavo.records.key_spans import KeySpan
 from octavo.records.pooling import PooledData, PoolingRequest, PoolingSpec
 from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
 from octavo.records.start import StartPhase
+from octavo.records.token_ids import NO_TOKEN_IDS, TokenIds
 
 
-class EngineRequest(msgspec.Struct, omit_defaults=True):
+class EngineRequest(msgspec.Struct, omit_defaults=True, eq=False):
     """One sequence to generate, as the engine sees it: token ids, no text.
 
     Attributes:
@@ -31,15 +33,16 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
         client: waiting requests take turns by client; may be empty.
         pooling: parameters of a pooling request; None for text.
         prompt_embeds: vectors that replace the prompt's tokens, whose ids are then arbitrary.
+        key_spans: parts of the prompt whose cache entries depend on more than the token ids, such as images.
     """
 
     request_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: TokenIds
     params: SamplingParams
     seed: int = 0
     eos_token_ids: list[int] = []
     bad_words_token_ids: list[list[int]] = []
-    output_token_ids: list[int] = []
+    output_token_ids: TokenIds = NO_TOKEN_IDS
     priority: int = 0
     arrival_time: float = 0.0
     cache_salt: str | None = None
@@ -48,6 +51,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True):
     client: str = ""
     pooling: PoolingRequest | None = None
     prompt_embeds: PromptEmbeds | None = None
+    key_spans: list[KeySpan] = []
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -160,6 +164,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         prompt_tokens, generation_tokens: tokens of prompts with at least one output token, and tokens sampled, so far.
         cached_prompt_tokens: those of these prompt tokens that the prefix cache served.
         num_corrupted: requests that ended because the model's output was NaN.
+        num_dropped_event_batches: batches of cache events that were not sent because too many were waiting.
         num_steps: steps so far.
         num_step_tokens: prompt tokens and generated tokens of those steps.
         step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
@@ -187,6 +192,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     sleep_level: int = 0
     fault: str = ""
     num_awaiting_grammar: int = 0
+    num_dropped_event_batches: int = 0
 
     @property
     def only_awaits_grammars(self) -> bool:
@@ -210,6 +216,7 @@ class EngineInfo(msgspec.Struct):
         embeds_size: size of the vectors of prompts given as vectors; 0 if these are not enabled.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them; 0 without a cache.
         phases: the phases of the engine's startup.
+        kv_event_source: settings under which events of cached blocks are published; empty if they are not.
     """
 
     max_model_len: int
@@ -225,3 +232,4 @@ class EngineInfo(msgspec.Struct):
     embeds_size: int = 0
     cache_tokens: int = 0
     phases: list[StartPhase] = []
+    kv_event_source: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from octavo.records.engine import TokenLogprobs
 from octavo.records.pooling import PooledData, PoolingRequest
 from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
+from octavo.records.token_ids import TokenIds
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class NewRow:
     """
 
     slot: int
-    token_ids: list[int]
+    token_ids: TokenIds
     prompt_len: int
     params: SamplingParams
     seed: int

@@ -46,8 +46,8 @@ class ProcessorBatch:
 
     def add(self, row: NewRow) -> None:
         """Learn of a request; it enters the processors' batch with its first step."""
-        prompt, output = row.token_ids[: row.prompt_len], row.token_ids[row.prompt_len :]
-        self._by_slot[row.slot] = _Member(row.params, prompt, output)
+        token_ids = row.token_ids.tolist()
+        self._by_slot[row.slot] = _Member(row.params, token_ids[: row.prompt_len], token_ids[row.prompt_len :])
 
     def remove(self, slot: int) -> None:
         """Forget a request; it leaves the processors' batch with the next step."""

@@ -1,14 +1,12 @@
 """Arrival of requests: rejects those that can never run, and prepares the others."""
 
-from array import array
 from collections.abc import Sequence
-from hashlib import sha256
 
 import numpy as np
 
 from octavo.cache import CacheManager, PrefixHasher, RequestCache
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineRequest, Plan
+from octavo.records import EngineRequest, KeySpan, Plan
 from octavo.sampling.rules import TokenRule
 from octavo.scheduling.completion import Completion, make_completion
 from octavo.scheduling.request import Request
@@ -39,7 +37,7 @@ class Arrival:
             completion=completion,
             rank=(source.priority if self._plan.scheduling_policy == "priority" else 0, order),
             cache=self._new_cache(source),
-            token_ids=np.array(array("i", source.prompt_token_ids + source.output_token_ids), np.int32),
+            token_ids=np.concatenate((source.prompt_token_ids, source.output_token_ids)),
         )
 
     def _check_prompt(self, completion: Completion) -> None:
@@ -65,11 +63,11 @@ class Arrival:
 
     def _new_cache(self, source: EngineRequest) -> RequestCache:
         """An empty cache share. Without prefix caching, only completions of one prompt share blocks."""
-        extra = [source.cache_salt] if source.cache_salt else []
-        if source.prompt_embeds is not None:
-            extra.append(f"embeds {source.prompt_embeds.dtype} {sha256(source.prompt_embeds.data).hexdigest()}")
+        spans = [*source.key_spans]
+        if source.cache_salt:
+            spans.append(KeySpan.of_request(source.cache_salt, "cache_salt"))
         if not self._plan.enable_prefix_caching:
             if source.leader_id is None:
                 return self._cache.new_request(None)
-            extra.append(f"leader {source.leader_id}")
-        return self._cache.new_request(PrefixHasher(self._plan.block_size, extra))
+            spans.append(KeySpan.of_request(source.leader_id, "leader_id"))
+        return self._cache.new_request(PrefixHasher(self._plan.block_size, spans, source.prompt_embeds))

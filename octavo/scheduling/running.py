@@ -174,7 +174,7 @@ def _new_row(request: Request) -> NewRow:
     source = request.source
     return NewRow(
         slot=request.slot,
-        token_ids=request.token_ids.tolist(),
+        token_ids=request.token_ids,
         prompt_len=request.num_prompt,
         params=source.params,
         seed=source.seed,

@@ -19,7 +19,7 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.cache import CacheManager
+from octavo.cache import BlockListener, CacheManager
 from octavo.records import (
     NAN_TOKEN,
     STEP_SIZES,
@@ -45,13 +45,16 @@ class Scheduler:
 
     :meth:`schedule` may be called again before the results of earlier steps arrive (up to the plan's
     ``num_steps_ahead``); :meth:`update` takes results in the order of their steps.
+
+    Args:
+        listeners: told what enters and leaves the prefix cache.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, listeners: Sequence[BlockListener] = ()) -> None:
         self.plan = plan
         # Blocks behind a window stay until it is known which drafts were accepted.
         max_chunk = min(plan.token_budget + (plan.num_steps_ahead + 1) * plan.num_drafts, plan.max_model_len)
-        self.cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, max_chunk)
+        self.cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, max_chunk, listeners)
         self.stats = EngineStats(num_blocks=plan.num_blocks - 1, step_sizes=[0] * (len(STEP_SIZES) + 1))
         self._lifecycle = Lifecycle(plan, self.cache, self.stats)
         self._running = self._lifecycle.running

@@ -38,6 +38,9 @@ class EngineMetrics:
         self._prefix_hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._num_preemptions = self._counter("num_preemptions", "Preemptions.")
         self._num_corrupted = self._counter("corrupted_requests", "Requests ended by NaN in the model's output.")
+        self._num_dropped_event_batches = self._counter(
+            "kv_event_batches_dropped", "Batches of cache events that were not sent because too many were waiting."
+        )
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of answered requests.")
         self._prompt_tokens_by_source = self._counters(
             "prompt_tokens_by_source", "Prompt tokens by the source of their keys and values.", SOURCES
@@ -72,6 +75,7 @@ class EngineMetrics:
         self._prefix_hits.inc(max(0, stats.prefix_hits - last.prefix_hits))
         self._num_preemptions.inc(max(0, stats.num_preemptions - last.num_preemptions))
         self._num_corrupted.inc(max(0, stats.num_corrupted - last.num_corrupted))
+        self._num_dropped_event_batches.inc(max(0, stats.num_dropped_event_batches - last.num_dropped_event_batches))
         self._generation_tokens.inc(max(0, stats.generation_tokens - last.generation_tokens))
         num_prompt = max(0, stats.prompt_tokens - last.prompt_tokens)
         if num_prompt:

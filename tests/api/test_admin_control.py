@@ -183,6 +183,14 @@ def test_load_counts_what_is_being_answered(start_server: StartServer) -> None:
         assert server.client.get("/load").json() == {"server_load": 1}
 
 
+def test_sources_of_cache_events_are_told(start_server: StartServer) -> None:
+    engine = FakeEngine()
+    server = start_server(engine)
+    assert server.client.get("/kv_event_sources").json() == {}
+    engine.info.kv_event_source = {"endpoint": "tcp://*:5557", "topic": ""}
+    assert server.client.get("/kv_event_sources").json() == {"0": {"endpoint": "tcp://*:5557", "topic": ""}}
+
+
 def test_the_tokenizer_is_described_if_allowed(start_server: StartServer, server: RunningServer) -> None:
     assert server.client.get("/tokenizer_info").status_code == 404
     info = start_server(enable_tokenizer_info_endpoint=True).client.get("/tokenizer_info").json()

@@ -57,7 +57,7 @@ MISSING_ANSWERS = {
 }
 MISSING_ROUTES = {
     *("/cohere/v2/chat", "/cohere/v2/chat/render", "/collective_rpc", "/fault_tolerance/apply"),
-    *("/fault_tolerance/status", "/is_scaling_elastic_ep", "/kv_event_sources", "/ready", "/readyz"),
+    *("/fault_tolerance/status", "/is_scaling_elastic_ep", "/ready", "/readyz"),
     *("/scale_elastic_ep", "/start_draft_weight_update", "/static", "/v1/audio/transcriptions"),
     *("/v1/audio/translations", "/v1/decisions", "/v1/load_lora_adapter", "/v1/realtime", "/v1/systemone"),
     "/v1/unload_lora_adapter",

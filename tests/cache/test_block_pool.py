@@ -1,15 +1,33 @@
 """The block pool against a naive model: a list of free blocks in order of reuse, and a dictionary of contents."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from octavo.cache import NULL_BLOCK, BlockPool, prefix_key
+from octavo.cache import NULL_BLOCK, BlockPool, StoredBlocks, prefix_key
 
 KEYS = [prefix_key(bytes([value]), group) for value in range(4) for group in range(2)]
+
+
+class Removals:
+    """A listener that keeps what was said to be gone."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.num_cleared = 0
+
+    def stored(self, blocks: StoredBlocks) -> None:
+        raise AssertionError("the pool knows no contents")
+
+    def removed(self, hashes: Sequence[bytes], group: int) -> None:
+        self.keys += [prefix_key(block_hash, group) for block_hash in hashes]
+
+    def cleared(self) -> None:
+        self.num_cleared += 1
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -17,7 +35,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     @initialize(num_blocks=st.integers(2, 8))
     def start(self, num_blocks: int) -> None:
-        self.pool = BlockPool(num_blocks)
+        self.removals = Removals()
+        self.pool = BlockPool(num_blocks, [self.removals])
         self.num_blocks = num_blocks
         self.free = list(range(1, num_blocks))
         self.held: Counter[int] = Counter()
@@ -26,6 +45,13 @@ class PoolMachine(RuleBasedStateMachine):
     def key_of(self, block: int) -> bytes | None:
         return next((key for key, cached in self.contents.items() if cached == block), None)
 
+    def drop(self, block: int) -> None:
+        """A block's content is gone, and the listener has been told so."""
+        key = self.key_of(block)
+        if key is not None:
+            del self.contents[key]
+            self.removals.keys.remove(key)
+
     @rule(data=st.data())
     def allocate(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(0, len(self.free)))
@@ -33,7 +59,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.allocate(count) == expected
         for block in expected:
             self.held[block] = 1
-            self.contents.pop(self.key_of(block), None)
+            self.drop(block)
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -66,19 +92,22 @@ class PoolMachine(RuleBasedStateMachine):
         if not self.held:
             return
         block = data.draw(st.sampled_from(sorted(self.held)))
-        self.pool.publish(block, key)
-        if key not in self.contents and self.key_of(block) is None:
+        is_new = key not in self.contents and self.key_of(block) is None
+        assert self.pool.publish(block, key) is is_new
+        if is_new:
             self.contents[key] = block
 
     @rule(data=st.data())
     def retract(self, data: st.DataObject) -> None:
         block = data.draw(st.integers(1, self.num_blocks - 1))
         self.pool.retract([block])
-        self.contents.pop(self.key_of(block), None)
+        self.drop(block)
 
     @rule()
     def clear_index(self) -> None:
+        before = self.removals.num_cleared
         assert self.pool.clear_index() is (not self.held)
+        assert self.removals.num_cleared == before + (not self.held)
         if not self.held:
             self.contents.clear()
 
@@ -92,6 +121,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert [self.pool.ref_count(block) for block in range(self.num_blocks)] == [
             self.held[block] for block in range(self.num_blocks)
         ]
+        assert not self.removals.keys, "something was said to be gone that is not"
         assert {key: self.pool.lookup(key) for key in KEYS} == {key: self.contents.get(key) for key in KEYS}
 
     def teardown(self) -> None:

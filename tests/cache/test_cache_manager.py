@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from block_mirror import BlockMirror, MirroredBlock
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache
-from octavo.records import CacheGroup
+from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache, prefix_key
+from octavo.records import BlockKey, CacheGroup, KeySpan, as_token_ids
 
 WINDOWS = st.integers(1, 9)
 GROUPS = st.one_of(
@@ -40,7 +41,8 @@ class ManagerMachine(RuleBasedStateMachine):
     def start(self, windows: tuple[int | None, ...], block_size: int, num_blocks: int) -> None:
         self.windows, self.size = windows, block_size
         groups = [CacheGroup((index,), window) for index, window in enumerate(windows)]
-        self.manager = CacheManager(num_blocks, block_size, groups, max_chunk=8)
+        self.mirror = BlockMirror()
+        self.manager = CacheManager(num_blocks, block_size, groups, 8, [self.mirror])
         self.num_blocks = num_blocks
         self.alive: list[Sequence] = []
         self.contents: dict[int, Content] = {}
@@ -53,9 +55,11 @@ class ManagerMachine(RuleBasedStateMachine):
     )
     def new(self, tokens: list[int], repeat: int, salt: str, is_findable: bool) -> None:
         tokens = [*[0] * repeat, *tokens]
-        hasher = PrefixHasher(self.size, [salt] if salt else []) if is_findable else None
+        hasher = (
+            PrefixHasher(self.size, [KeySpan.of_request(salt, "cache_salt")] if salt else []) if is_findable else None
+        )
         sequence = Sequence(self.manager.new_request(hasher), tokens, salt, has_hasher=is_findable)
-        found, blocks = self.manager.find_prefix(sequence.cache, tokens)
+        found, blocks = self.manager.find_prefix(sequence.cache, as_token_ids(tokens))
         self._check_prefix(sequence, found, blocks)
         self.manager.adopt_prefix(sequence.cache, blocks)
         sequence.num_computed = found
@@ -129,7 +133,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     def _publish(self, sequence: Sequence) -> None:
         first = sequence.cache.num_published
-        self.manager.publish(sequence.cache, sequence.tokens, sequence.num_computed)
+        self.manager.publish(sequence.cache, as_token_ids(sequence.tokens), sequence.num_computed)
         if not sequence.has_hasher:
             return
         for index in range(first, sequence.num_computed // self.size):
@@ -158,6 +162,19 @@ class ManagerMachine(RuleBasedStateMachine):
         for block in held:
             self.contents.pop(block, None)
         self.manager.free(sequence.cache)
+
+    @invariant()
+    def listeners_know_the_index(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        expected = {}
+        for group, tokens, salt in self.contents.values():
+            spans = [KeySpan.of_request(salt, "cache_salt")] if salt else []
+            hasher = PrefixHasher(self.size, spans)
+            hashes = [None, *hasher.extend(as_token_ids(tokens), len(tokens))]
+            keys = hasher.extra_keys.get(len(hashes) - 2, ())
+            expected[group, hashes[-1]] = MirroredBlock(hashes[-2], tokens[-self.size :], keys)
+        assert self.mirror.blocks == expected
 
     @invariant()
     def blocks_are_conserved(self) -> None:
@@ -204,3 +221,65 @@ def test_a_request_fits_if_its_largest_moment_does() -> None:
     window = CacheManager(6, 2, [CacheGroup((0,), 4)], max_chunk=4)
     assert window.fits(10**6)
     assert not CacheManager(5, 2, [CacheGroup((0,), 4)], max_chunk=4).fits(10**6)
+
+
+def test_blocks_are_reported_in_runs_with_parent_tokens_and_keys() -> None:
+    mirror = BlockMirror()
+    manager = CacheManager(30, 2, [CacheGroup((0,), None), CacheGroup((1,), None)], 16, [mirror])
+    tokens = list(range(9))
+
+    def publish(spans: list[KeySpan]) -> list[bytes]:
+        cache = manager.new_request(PrefixHasher(2, spans))
+        manager.grow([cache], [0], [9])
+        manager.publish(cache, as_token_ids(tokens), 9)
+        assert cache.hasher is not None
+        return cache.hasher.hashes
+
+    plain = publish([])
+    assert [(report.group, report.parent_hash, report.hashes) for report in mirror.reports] == [
+        (group, None, plain[:4]) for group in range(2)
+    ]
+    assert list(mirror.reports[0].token_ids) == tokens[:8]
+    assert list(mirror.reports[0].extra_keys) == [()] * 4
+    mirror.reports.clear()
+    # The first two blocks are the plain prompt's, which are in the index already.
+    keyed = publish([KeySpan(5, 6, "cat", "image")])
+    assert [(report.parent_hash, report.hashes) for report in mirror.reports] == [(plain[1], keyed[2:])] * 2
+    assert list(mirror.reports[0].extra_keys) == [(BlockKey("image", "cat", 1),), ()]
+
+
+def test_a_gap_between_entered_blocks_splits_the_report() -> None:
+    mirror = BlockMirror()
+    manager = CacheManager(20, 1, [CacheGroup((0,), None)], 8, [mirror])
+    cache = manager.new_request(PrefixHasher(1))
+    manager.grow([cache], [0], [5])
+    hashes = PrefixHasher(1).extend(as_token_ids([7] * 5), 5)
+    other = manager.pool.allocate(1)
+    manager.pool.publish(other[0], prefix_key(hashes[2], 0))
+    manager.publish(cache, as_token_ids([7] * 5), 5)
+    assert [report.hashes for report in mirror.reports] == [hashes[:2], hashes[3:]]
+    assert [report.parent_hash for report in mirror.reports] == [None, hashes[2]]
+
+
+def num_hashed(window: int | None, num_cached: int, num_tokens: int) -> int:
+    """Blocks of one token of a prompt that a search hashes, of which so many are cached."""
+    manager = CacheManager(num_tokens + 1, 1, [CacheGroup((0,), window)], 8)
+    tokens = as_token_ids([7] * num_tokens)
+    cache = manager.new_request(PrefixHasher(1))
+    manager.grow([cache], [0], [num_cached])
+    manager.publish(cache, tokens, num_cached)
+    manager.free(cache)
+    hasher = PrefixHasher(1)
+    found, _ = manager.find_prefix(manager.new_request(hasher), tokens)
+    assert found == (num_cached if window is None or num_cached >= window else 0)
+    return len(hasher.hashes)
+
+
+def test_a_search_hashes_little_beyond_what_is_cached() -> None:
+    assert num_hashed(None, 0, 1000) == 64
+    assert num_hashed(None, 63, 1000) == 64
+    assert num_hashed(None, 64, 1000) == 128
+    assert num_hashed(None, 300, 1000) == 512
+    assert num_hashed(None, 999, 1000) == 999
+    # A window is found from its end, wherever that is.
+    assert num_hashed(5, 300, 1000) == 999

@@ -15,6 +15,7 @@ from octavo.cli.flags import (
 )
 from octavo.cli.parser import Parser
 from octavo.config import EngineConfig, ServerSettings
+from octavo.config.kv_events import KVEventsConfig
 from octavo.config.settings import ENGINE_SECTIONS
 from octavo.errors import ConfigError
 
@@ -25,6 +26,7 @@ EXAMPLES: dict[str, Any] = {
     "gpu_memory_utilization": ("0.5", 0.5),
     "max_logprobs": ("-1", -1),
     "reasoning_config": ('{"reasoning_end_str": "</think>"}', {"reasoning_end_str": "</think>"}),
+    "kv_events_config": ('{"hwm": 3, "topic": "t"}', KVEventsConfig(hwm=3, topic="t")),
     "reasoning_effort_map": ('{"low": "high"}', {"low": "high"}),
 }
 EXAMPLES_BY_KIND: dict[str, Any] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_requests import engine_request
 from safetensors.torch import load_file, save_file
 from tiny_llama import SETTINGS, write_model
 
@@ -16,7 +17,7 @@ from octavo.engine.control import Control
 from octavo.engine.core import WEIGHTS_ARE_LOST, EngineCore
 from octavo.engine.state import AS_CONFIGURED, EngineState, UpdatedWeights
 from octavo.errors import InvalidRequestError
-from octavo.records import EngineOutput, EngineRequest, SamplingParams, StepOutputs, StructuredOutputsParams
+from octavo.records import EngineOutput, SamplingParams, StepOutputs, StructuredOutputsParams
 from octavo.sampling.grammar.base import CompiledGrammar
 
 PROMPT = list(range(10, 40))
@@ -55,12 +56,12 @@ class Engine:
 
     def add(self, request_id: str, num_tokens: int = 24) -> None:
         params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
-        self.core.add(EngineRequest(request_id, PROMPT, params))
+        self.core.add(engine_request(request_id, PROMPT, params))
         self.token_ids[request_id] = []
 
     def add_bound(self, request_id: str) -> None:
         params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))
-        self.core.add(EngineRequest(request_id, PROMPT, params))
+        self.core.add(engine_request(request_id, PROMPT, params))
         self.token_ids[request_id] = []
 
     def call_now(self, name: str, **arguments: Any) -> Any:

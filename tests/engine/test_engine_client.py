@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.asyncio
+from engine_requests import as_dicts, engine_request
 
 from octavo.engine import client, messages
 from octavo.engine.client import EngineClient
@@ -14,7 +15,7 @@ from octavo.errors import EngineDeadError
 from octavo.records import EngineInfo, EngineRequest, EngineStats, SamplingParams, StepOutputs
 
 INFO = EngineInfo(128, 1000, 50, 16, 8, True)
-REQUEST = EngineRequest("r", [1], SamplingParams())
+REQUEST = engine_request("r", [1], SamplingParams())
 
 
 class Engine:
@@ -35,6 +36,11 @@ class Engine:
         """Report as loaded; returns what the frontend answers."""
         await self.say(messages.Ready(self.generation, INFO, EngineStats()))
         return await self.hear()
+
+    async def hear_requests(self) -> list[dict[str, object]]:
+        message = await self.hear()
+        assert isinstance(message, messages.Add)
+        return as_dicts(message.all_requests())
 
     async def hear(self) -> messages.ToEngine:
         return messages.decode_to_engine(await asyncio.wait_for(self.socket.recv(), 20))
@@ -98,14 +104,15 @@ def test_each_engine_is_given_what_is_unfinished(tmp_path: Path) -> None:
         first = Engine(address, 1)
         assert await first.ready() == messages.Add([])
         await client.add([REQUEST])
-        assert await first.hear() == messages.Add([REQUEST])
+        assert await first.hear_requests() == as_dicts([REQUEST])
         await client.abort(["r"])
         assert await first.hear() == messages.Abort(["r"])
         first.die()
         await frontend.until(lambda: not client.is_connected)
         frontend.unfinished = [REQUEST]
         second = Engine(address, 2)
-        assert await second.ready() == messages.Add([REQUEST])
+        replayed = await second.ready()
+        assert isinstance(replayed, messages.Add) and as_dicts(replayed.requests) == as_dicts([REQUEST])
         assert client.is_connected
         second.die()
 
@@ -143,7 +150,7 @@ def test_late_news_of_a_death_does_not_cost_the_successor(tmp_path: Path) -> Non
         assert plain.poll(200) == 0
         assert await second.hear() == messages.Add([])
         await frontend.client.add([REQUEST])
-        assert await second.hear() == messages.Add([REQUEST])
+        assert await second.hear_requests() == as_dicts([REQUEST])
         assert frontend.client.is_connected
         second.die()
 

@@ -1,7 +1,9 @@
 """What goes over the wire comes out as it went in, and nothing else comes out."""
 
 import msgspec
+import numpy as np
 import pytest
+from engine_requests import as_dicts, engine_request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,13 +15,15 @@ from octavo.records import (
     EngineOutput,
     EngineRequest,
     EngineStats,
+    KeySpan,
     RequestTimes,
     SamplingParams,
     StepOutputs,
+    as_token_ids,
 )
 from octavo.records.engine import TokenLogprobs
 
-TOKENS = st.lists(st.integers(0, 1 << 31), max_size=8)
+TOKENS = st.lists(st.integers(0, (1 << 31) - 1), max_size=8)
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 
 
@@ -33,7 +37,7 @@ def requests(draw: st.DrawFn) -> EngineRequest:
         logprobs=draw(st.none() | st.integers(-1, 5)),
         extra_args=draw(st.none() | st.dictionaries(TEXT, st.integers(-5, 5) | TEXT | st.lists(TEXT), max_size=2)),
     )
-    return EngineRequest(
+    return engine_request(
         draw(TEXT),
         draw(TOKENS),
         params,
@@ -43,12 +47,44 @@ def requests(draw: st.DrawFn) -> EngineRequest:
         output_token_ids=draw(TOKENS),
         cache_salt=draw(st.none() | TEXT),
         leader_id=draw(st.none() | TEXT),
+        key_spans=draw(st.lists(st.builds(KeySpan, st.integers(0, 9), st.integers(1, 20), TEXT, TEXT), max_size=2)),
     )
 
 
 @given(st.lists(requests(), max_size=3))
 def test_requests(sent: list[EngineRequest]) -> None:
-    assert messages.decode_to_engine(messages.encode(messages.Add(sent))) == messages.Add(sent)
+    message = messages.decode_to_engine(messages.encode(messages.Add(sent)))
+    assert isinstance(message, messages.Add)
+    assert as_dicts(message.requests) == as_dicts(sent)
+    assert not message.followers
+    for request in message.requests:
+        for token_ids in (request.prompt_token_ids, request.output_token_ids):
+            assert token_ids.dtype == np.int32
+            assert not token_ids.flags.writeable
+
+
+def test_a_prompt_travels_as_the_bytes_of_an_array() -> None:
+    sent = engine_request("r", range(1000), SamplingParams())
+    assert np.arange(1000, dtype=np.int32).tobytes() in messages.encode(messages.Add([sent]))
+    reversed_ids = msgspec.structs.replace(sent, prompt_token_ids=sent.prompt_token_ids[::-1])
+    message = messages.decode_to_engine(messages.encode(messages.Add([reversed_ids])))
+    assert isinstance(message, messages.Add)
+    assert message.requests[0].prompt_token_ids.tolist() == list(range(999, -1, -1))
+
+
+@pytest.mark.parametrize("token_ids", [b"123", [1, 2], "1234", None, 7, {"data": bytes(4)}])
+def test_anything_but_whole_numbers_of_32_bits_is_no_prompt(token_ids: object) -> None:
+    sent = {"type": "add", "requests": [{"request_id": "r", "prompt_token_ids": token_ids, "params": {}}]}
+    data = msgspec.msgpack.encode(sent)
+    with pytest.raises(msgspec.ValidationError, match="token ids"):
+        messages.decode_to_engine(data)
+    assert messages.ids_in_unreadable(data) == ["r"]
+
+
+def test_arrays_of_other_types_do_not_travel() -> None:
+    wide = msgspec.structs.replace(engine_request("r", [1], SamplingParams()), prompt_token_ids=np.arange(3.0))
+    with pytest.raises(TypeError, match="ndarray is unsupported"):
+        messages.encode(messages.Add([wide]))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +147,7 @@ def test_extra_args_that_can_travel_pass() -> None:
 def test_requests_in_a_message_that_cannot_be_read_are_known() -> None:
     params = SamplingParams()
     params.temperature = -5.0
-    sent = [EngineRequest("good", [1], SamplingParams()), EngineRequest("bad", [1], params)]
+    sent = [engine_request("good", [1], SamplingParams()), engine_request("bad", [1], params)]
     data = messages.encode(messages.Add(sent))
     with pytest.raises(msgspec.MsgspecError):
         messages.decode_to_engine(data)
@@ -155,22 +191,21 @@ def test_a_prompt_of_many_completions_travels_once(prompt_logprobs: int | None) 
     assert messages.ids_in_unreadable(data) == [child.request_id for child in children]
     message = messages.decode_to_engine(data)
     assert isinstance(message, messages.Add)
-    assert message.all_requests() == children
+    assert as_dicts(message.all_requests()) == as_dicts(children)
 
 
 def test_what_has_begun_travels_by_itself() -> None:
-    prompt = [1, 2]
-    leader = EngineRequest("0_r", prompt, SamplingParams(), leader_id="0_r")
-    follower = EngineRequest("1_r", prompt, SamplingParams(), leader_id="0_r")
-    alone = EngineRequest("x", [3], SamplingParams())
+    leader = engine_request("0_r", [1, 2], SamplingParams(), leader_id="0_r")
+    follower = msgspec.structs.replace(leader, request_id="1_r")
+    alone = engine_request("x", [3], SamplingParams())
     for requests in (
         [],
         [leader],
         [leader, alone],
         [alone, leader],
-        [leader, msgspec.structs.replace(follower, output_token_ids=[5])],
-        [msgspec.structs.replace(leader, output_token_ids=[5]), follower],
-        [leader, msgspec.structs.replace(follower, prompt_token_ids=[1, 3])],
+        [leader, msgspec.structs.replace(follower, output_token_ids=as_token_ids([5]))],
+        [msgspec.structs.replace(leader, output_token_ids=as_token_ids([5])), follower],
+        [leader, msgspec.structs.replace(follower, prompt_token_ids=as_token_ids([1, 3]))],
         [leader, msgspec.structs.replace(follower, leader_id="y")],
         [msgspec.structs.replace(leader, leader_id=None), msgspec.structs.replace(follower, leader_id=None)],
     ):

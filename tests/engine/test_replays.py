@@ -1,5 +1,6 @@
 """Requests that kill engines are found out, and take no others along."""
 
+from engine_requests import engine_request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +9,7 @@ from octavo.records import EngineOutput, EngineRequest, SamplingParams, StepOutp
 
 
 def request(name: str) -> EngineRequest:
-    return EngineRequest(name, [1], SamplingParams())
+    return engine_request(name, [1], SamplingParams())
 
 
 def ids(requests: list[EngineRequest]) -> list[str]:

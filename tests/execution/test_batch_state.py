@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from octavo.execution.state import BatchState
 from octavo.kernels import StepKernels
-from octavo.records import BlockUpdate, CacheGroup, NewRow, Plan, SamplingParams, Step
+from octavo.records import BlockUpdate, CacheGroup, NewRow, Plan, SamplingParams, Step, as_token_ids
 
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ def make_step(
 
 
 def new_row(slot: int, tokens: list[int]) -> NewRow:
-    return NewRow(slot, tokens, len(tokens), SamplingParams(), 0, [], [])
+    return NewRow(slot, as_token_ids(tokens), len(tokens), SamplingParams(), 0, [], [])
 
 
 @dataclass

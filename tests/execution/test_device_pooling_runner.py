@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_requests import engine_request
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model
 
 from octavo.execution.forward import ForwardPass
@@ -66,7 +67,7 @@ def make_requests() -> list[EngineRequest]:
     source = random.Random(2)
     prompts = [[source.randrange(VOCAB) for _ in range(length)] for length in (1, 19, 8, 3, 13)]
     return [
-        EngineRequest(
+        engine_request(
             str(index),
             prompt,
             SamplingParams(skip_reading_prefix_cache=True),

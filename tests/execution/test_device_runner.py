@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_requests import engine_request
 from numpy.typing import NDArray
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
@@ -60,7 +61,7 @@ def make_requests() -> list[EngineRequest]:
     ]
     prompts = [[source.randrange(VOCAB) for _ in range(length)] for length in (1, 19, 8, 3, 13)]
     return [
-        EngineRequest(str(index), prompt, SamplingParams(**wish), seed=index)
+        engine_request(str(index), prompt, SamplingParams(**wish), seed=index)
         for index, (prompt, wish) in enumerate(zip(prompts, wishes, strict=True))
     ]
 
@@ -114,10 +115,10 @@ def test_a_request_whose_values_are_not_numbers_ends_alone() -> None:
     config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
     poison = VOCAB - 1
     params = SamplingParams(temperature=0, max_tokens=4)
-    good = [EngineRequest(str(index), [index, 1, 2, 3, index], params) for index in range(2)]
+    good = [engine_request(str(index), [index, 1, 2, 3, index], params) for index in range(2)]
     clean = TinyEngine(config, tiny_model(config)).run(good)
     engine = DeviceEngine(config, tiny_model(config, poison), num_blocks=30, num_steps_ahead=1)
-    bad = EngineRequest("bad", [4, 5, poison, 6, 7], params)
+    bad = engine_request("bad", [4, 5, poison, 6, 7], params)
     for _ in range(2):
         outputs = engine.run([good[0], bad, good[1]])
         assert outputs["bad"][-1].finish_reason == "error"
@@ -179,7 +180,7 @@ def test_masks_bind_their_own_requests(settings: dict[str, Any]) -> None:
 def test_a_runner_that_nobody_holds_is_gone_at_once() -> None:
     config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
     engine = DeviceEngine(config, tiny_model(config))
-    engine.run([EngineRequest("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=2))])
+    engine.run([engine_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=2))])
     cache = weakref.ref(engine.runner.forward.kv_caches[0])
     gc.disable()
     try:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_requests import engine_request
 from test_device_runner import LAYERS, Alternating, DeviceEngine
 from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
@@ -33,7 +34,7 @@ def make_requests(max_tokens: int = 12) -> list[EngineRequest]:
     requests = []
     for index, wish in enumerate(wishes):
         phrase = [source.randrange(VOCAB) for _ in range(3 + index % 3)]
-        requests.append(EngineRequest(str(index), phrase * 3, SamplingParams(**wish), seed=index))
+        requests.append(engine_request(str(index), phrase * 3, SamplingParams(**wish), seed=index))
     return requests
 
 
@@ -121,7 +122,7 @@ def test_draws_with_drafts_follow_the_same_distribution() -> None:
     config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
     model = tiny_model(config)
     requests = [
-        EngineRequest(str(seed), [5, 6, 7, 5, 6], SamplingParams(temperature=2.0, max_tokens=3), seed=seed)
+        engine_request(str(seed), [5, 6, 7, 5, 6], SamplingParams(temperature=2.0, max_tokens=3), seed=seed)
         for seed in range(200)
     ]
     plain = {name: tokens(found) for name, found in TinyEngine(config, model).run(requests).items()}

@@ -19,6 +19,7 @@ from octavo.records import (
     SamplingParams,
     Step,
     StepResult,
+    as_token_ids,
 )
 from octavo.records.pooling import SequencePooling
 
@@ -32,7 +33,7 @@ def make_state(pooling: SequencePooling) -> PoolingState:
 
 
 def new_row(slot: int, length: int, request: PoolingRequest) -> NewRow:
-    return NewRow(slot, [0] * length, length, SamplingParams(), 0, [], [], pooling=request)
+    return NewRow(slot, as_token_ids([0] * length), length, SamplingParams(), 0, [], [], pooling=request)
 
 
 def run(

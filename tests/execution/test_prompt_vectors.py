@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from engine_requests import engine_request
 from test_device_runner import LAYERS, DeviceEngine
 from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
 from octavo.models.base import CausalLM
-from octavo.records import EngineRequest, PromptEmbeds, SamplingParams
+from octavo.records import PromptEmbeds, SamplingParams
 
 PROMPTS = [[(7 * index + place) % VOCAB for place in range(size)] for index, size in enumerate((1, 14, 9))]
 
@@ -42,10 +43,10 @@ def test_vectors_read_as_their_tokens(
     params = SamplingParams(temperature=0, max_tokens=24 if settings is PREEMPTED else 3)
     config = tiny_config(architecture, LAYERS, 5)
     model = tiny_model(config)
-    plain = [EngineRequest(f"t{index}", prompt, params) for index, prompt in enumerate(PROMPTS)]
+    plain = [engine_request(f"t{index}", prompt, params) for index, prompt in enumerate(PROMPTS)]
     expected = TinyEngine(config, model).run(plain)
     given = [
-        EngineRequest(f"v{index}", [0] * len(prompt), params, prompt_embeds=vectors_of(model, prompt))
+        engine_request(f"v{index}", [0] * len(prompt), params, prompt_embeds=vectors_of(model, prompt))
         for index, prompt in enumerate(PROMPTS)
     ]
     mixed = [request for pair in zip(given, plain, strict=True) for request in pair]

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from engine_requests import engine_request
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
 from octavo.hub.model_config import LayerType
@@ -41,11 +42,11 @@ def make_requests(num_requests: int = 9) -> list[EngineRequest]:
     params = [
         PARAMS if index % 3 == 0 else SamplingParams(temperature=0, max_tokens=12) for index in range(len(prompts))
     ]
-    requests = [EngineRequest(str(index), prompt, params[index]) for index, prompt in enumerate(prompts)]
+    requests = [engine_request(str(index), prompt, params[index]) for index, prompt in enumerate(prompts)]
     sampled = SamplingParams(temperature=0.8, top_k=20, max_tokens=12)
     fork = [source.randrange(VOCAB) for _ in range(22)]
     return requests + [
-        EngineRequest(f"{index}_fork", fork, sampled, seed=40 + index, leader_id="0_fork") for index in range(2)
+        engine_request(f"{index}_fork", fork, sampled, seed=40 + index, leader_id="0_fork") for index in range(2)
     ]
 
 
@@ -83,7 +84,7 @@ def test_prompt_logprobs_cover_the_prompt_from_its_second_token() -> None:
     config = tiny_config("LlamaForCausalLM", (FULL, FULL), None)
     engine = TinyEngine(config, tiny_model(config), max_num_batched_tokens=5)
     prompt = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
-    (first, *rest) = engine.run([EngineRequest("a", prompt, PARAMS)])["a"]
+    (first, *rest) = engine.run([engine_request("a", prompt, PARAMS)])["a"]
     assert first.prompt_logprobs is not None
     assert [entry.token_ids[0] for entry in first.prompt_logprobs] == prompt[1:]
     assert all(output.prompt_logprobs is None for output in rest)
@@ -95,13 +96,13 @@ def test_a_request_whose_values_are_not_numbers_ends_alone(architecture: str, nu
     config = tiny_config(architecture, *MODELS[architecture])
     poison = VOCAB - 1
     good = [
-        EngineRequest(str(index), [index, 1, 2, 3, index], SamplingParams(temperature=0, max_tokens=8))
+        engine_request(str(index), [index, 1, 2, 3, index], SamplingParams(temperature=0, max_tokens=8))
         for index in range(3)
     ]
     clean = TinyEngine(config, tiny_model(config)).run(good)
     settings = {"num_blocks": 40, "num_steps_ahead": num_steps_ahead, "max_num_batched_tokens": 16}
     engine = TinyEngine(config, tiny_model(config, poison), **settings)
-    bad = EngineRequest("bad", [4, 5, poison, *range(20)], SamplingParams(temperature=0, max_tokens=8))
+    bad = engine_request("bad", [4, 5, poison, *range(20)], SamplingParams(temperature=0, max_tokens=8))
     # The later rounds run in blocks that the failed requests have left.
     for _ in range(4):
         outputs = engine.run([good[0], bad, *good[1:]])

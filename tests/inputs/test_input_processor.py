@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenization.tiny import byte_level_tokenizer
 
+from octavo.engine import messages
 from octavo.errors import InvalidRequestError, PromptTooLongError
 from octavo.inputs.processor import InputProcessor
 from octavo.records import EngineInfo, SamplingParams
@@ -44,7 +45,7 @@ def process(prompt="The fox", params=None, processor=None, **options):
 )
 def test_every_shape_of_prompt_comes_to_the_same_tokens(prompt):
     prepared = process(prompt)
-    assert prepared.prompt_token_ids == prepared.children[0].prompt_token_ids == TOKENIZER.encode("The fox")
+    assert prepared.prompt_token_ids == prepared.children[0].prompt_token_ids.tolist() == TOKENIZER.encode("The fox")
     assert prepared.prompt_text == (None if isinstance(prompt, (list, tuple)) else "The fox")
     assert prepared.children[0].eos_token_ids == [3, 7]
 
@@ -54,7 +55,7 @@ def test_numbers_of_other_libraries_become_plain():
 
     prepared = process(list(np.array([1, 2, 3])))
     assert [type(token_id) for token_id in prepared.prompt_token_ids] == [int] * 3
-    assert msgspec.msgpack.encode(prepared.children)
+    assert messages.encode(messages.Add(prepared.children))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_what_is_accepted_fits_the_model(prompt, max_tokens):
         assert not 0 < len(prompt) < MAX_MODEL_LEN or min(prompt) < 0 or max(prompt) >= VOCAB_SIZE
     else:
         assert 1 <= child.params.max_tokens <= MAX_MODEL_LEN - len(child.prompt_token_ids)
-        assert child.prompt_token_ids == prompt
+        assert child.prompt_token_ids.tolist() == prompt
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import random
 
 import pytest
+from engine_requests import engine_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from octavo.outputs.beam_search import BeamSearch, PromptSearch
 from octavo.records import (
     BeamSearchParams,
     CompletionOutput,
-    EngineRequest,
     Logprob,
     PreparedRequest,
     RequestOutput,
@@ -94,7 +94,7 @@ def test_tokens_that_cannot_come_end_a_search() -> None:
 
 
 def prepared(max_tokens: int = 8) -> PreparedRequest:
-    request = EngineRequest("a", [5, 6], SamplingParams(max_tokens=max_tokens), eos_token_ids=[END, 9])
+    request = engine_request("a", [5, 6], SamplingParams(max_tokens=max_tokens), eos_token_ids=[END, 9])
     return PreparedRequest("a", None, [5, 6], request.params, [request], 0.0)
 
 

@@ -1,5 +1,6 @@
 import msgspec
 import pytest
+from engine_requests import engine_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenization.tiny import byte_level_tokenizer, sentencepiece_tokenizer
@@ -7,7 +8,6 @@ from tokenization.tiny import byte_level_tokenizer, sentencepiece_tokenizer
 from octavo.outputs import OutputProcessor
 from octavo.records import (
     EngineOutput,
-    EngineRequest,
     Logprob,
     PreparedRequest,
     RequestOutputKind,
@@ -27,7 +27,7 @@ def prepared(request_id="r", prompt="The", **options):
     ids = [request_id] if params.n == 1 else [f"{index}_{request_id}" for index in range(params.n)]
     child_params = msgspec.structs.replace(params, n=1)
     children = [
-        EngineRequest(name, prompt_ids, child_params, leader_id=ids[0] if index else None)
+        engine_request(name, prompt_ids, child_params, leader_id=ids[0] if index else None)
         for index, name in enumerate(ids)
     ]
     return PreparedRequest(request_id, prompt, prompt_ids, params, children, 100.0)
@@ -336,9 +336,9 @@ def test_replays_go_on_where_the_tokens_ended():
     rows = [TokenLogprobs([5, 6], [-1.0, -2.0], 1)]
     processor.process(step([EngineOutput("0_a", [11], prompt_logprobs=rows), EngineOutput("1_a", [12])]))
     leader, follower, other = processor.replays()
-    assert (leader.output_token_ids, leader.params.prompt_logprobs, leader.leader_id) == ([11], None, None)
-    assert (follower.output_token_ids, follower.leader_id) == ([12], "0_a")
-    assert (other.output_token_ids, other.params.prompt_logprobs) == ([], 1)
+    assert (leader.output_token_ids.tolist(), leader.params.prompt_logprobs, leader.leader_id) == ([11], None, None)
+    assert (follower.output_token_ids.tolist(), follower.leader_id) == ([12], "0_a")
+    assert (other.output_token_ids.tolist(), other.params.prompt_logprobs) == ([], 1)
     processor.process(step([EngineOutput("0_a", [13], finish_reason="length")]))
     assert [(replay.request_id, replay.leader_id) for replay in processor.replays()] == [("1_a", None), ("b", None)]
 
@@ -467,7 +467,7 @@ def test_replays_know_what_was_taken():
     processor.add(prepared(output_kind=DELTA), lambda index, token_id, text: True)
     for token_id in ids_of("abc"):
         assert not processor.process(step([EngineOutput("r", [token_id])])).outputs
-    assert processor.replays()[0].output_token_ids == ids_of("abc")
+    assert processor.replays()[0].output_token_ids.tolist() == ids_of("abc")
     outputs, _ = run(processor, [ids_of("d")])
     assert outputs[-1].outputs[0].text == "d"
     assert outputs[-1].metrics.num_generation_tokens == len(ids_of("abc")) + 1

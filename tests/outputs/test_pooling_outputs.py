@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
+from engine_requests import engine_request
 
 from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
-from octavo.records import EngineOutput, EngineRequest, PooledData, PreparedRequest, SamplingParams, StepOutputs
+from octavo.records import EngineOutput, PooledData, PreparedRequest, SamplingParams, StepOutputs
 
 
 def answer_to(output: EngineOutput) -> Pooled:
     requests, answers = PoolingOutputs(), list[Pooled]()
     params = SamplingParams()
-    prepared = PreparedRequest("r", None, [1, 2], params, [EngineRequest("r", [1, 2], params)], 0.0)
+    prepared = PreparedRequest("r", None, [1, 2], params, [engine_request("r", [1, 2], params)], 0.0)
     requests.add(prepared, answers.append)
     requests.process(StepOutputs(["text"], [1], [EngineOutput("text", [2]), output]))
     (answer,) = answers

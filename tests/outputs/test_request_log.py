@@ -3,13 +3,13 @@
 import logging
 
 import pytest
+from engine_requests import engine_request
 
 from octavo.config import LoggingSettings
 from octavo.errors import ConfigError
 from octavo.outputs.request_log import RequestLog
 from octavo.records import (
     CompletionOutput,
-    EngineRequest,
     PreparedRequest,
     RequestOutput,
     RequestOutputKind,
@@ -21,7 +21,7 @@ SECRET = "my password is swordfish"
 
 def prepared(prompt: str | None = SECRET) -> PreparedRequest:
     params = SamplingParams(max_tokens=7)
-    return PreparedRequest("id", prompt, [9, 8, 7], params, [EngineRequest("id", [9, 8, 7], params)], 0.0)
+    return PreparedRequest("id", prompt, [9, 8, 7], params, [engine_request("id", [9, 8, 7], params)], 0.0)
 
 
 def output(text: str) -> RequestOutput:

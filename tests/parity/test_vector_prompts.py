@@ -74,6 +74,16 @@ def test_vectors_of_equal_length_are_told_apart(checkpoint: Get, start: Start) -
     assert tokens_of(found) == tokens_of(expected)
 
 
+def test_vectors_that_begin_alike_share_the_cache_of_their_beginning(checkpoint: Get, start: Start) -> None:
+    source = checkpoint("llama")
+    llm = start(source, enable_prompt_embeds=True, block_size=16)
+    prompts = [[7] * 50, [7] * 40 + [8] * 10]
+    expected = [llm.generate({"prompt_token_ids": prompt}, GREEDY, use_tqdm=False)[0] for prompt in prompts]
+    found = [llm.generate({"prompt_embeds": embed(source, prompt)}, GREEDY, use_tqdm=False)[0] for prompt in prompts]
+    assert tokens_of(found) == tokens_of(expected)
+    assert [output.num_cached_tokens for output in found] == [0, 32]
+
+
 def test_wrong_vectors_are_refused(checkpoint: Get, start: Start) -> None:
     source = checkpoint("llama")
     llm = start(source, enable_prompt_embeds=True)

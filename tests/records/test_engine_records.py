@@ -1,17 +1,27 @@
 """Records that cross between processes: what goes in comes out."""
 
 import msgspec
+from engine_requests import as_dicts, engine_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.records import EngineOutput, EngineRequest, EngineStats, RequestTimes, SamplingParams, TokenLogprobs
+from octavo.engine import messages
+from octavo.records import (
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    RequestTimes,
+    SamplingParams,
+    TokenLogprobs,
+    as_token_ids,
+)
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=5)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 TIMES = st.floats(0, 2e9)
 
 REQUESTS = st.builds(
-    EngineRequest,
+    engine_request,
     request_id=TEXT,
     prompt_token_ids=TOKENS,
     params=st.builds(SamplingParams, temperature=st.floats(0, 2), max_tokens=st.integers(1, 99)),
@@ -45,7 +55,9 @@ OUTPUTS = st.builds(
 @settings(max_examples=60)
 @given(request=REQUESTS)
 def test_a_request_survives_the_way_to_the_engine(request: EngineRequest) -> None:
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=EngineRequest) == request
+    message = messages.decode_to_engine(messages.encode(messages.Add([request])))
+    assert isinstance(message, messages.Add)
+    assert as_dicts(message.requests) == as_dicts([request])
 
 
 @settings(max_examples=60)
@@ -62,7 +74,9 @@ def test_what_is_at_its_default_takes_no_room() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(EngineStats(num_running=2))) == {"num_running": 2}
 
 
-def test_default_lists_are_not_shared_between_requests() -> None:
-    one = EngineRequest("a", [1], SamplingParams())
-    one.output_token_ids.append(3)
-    assert EngineRequest("b", [1], SamplingParams()).output_token_ids == []
+def test_defaults_of_a_request_cannot_reach_another() -> None:
+    one = EngineRequest("a", as_token_ids([1]), SamplingParams())
+    one.eos_token_ids.append(3)
+    assert EngineRequest("b", as_token_ids([1]), SamplingParams()).eos_token_ids == []
+    assert len(one.output_token_ids) == 0
+    assert not one.output_token_ids.flags.writeable

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from octavo.records import NewRow, SamplingParams
+from octavo.records import NewRow, SamplingParams, as_token_ids
 from octavo.sampling import LogitsProcessor, Sampler, Samples
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ class Batch:
         bad_words: Sequence[list[int]] = (),
     ) -> None:
         tokens = [*prompt, *output]
-        self.sampler.add(NewRow(slot, tokens, len(prompt), params, seed, list(stop), list(bad_words)))
+        self.sampler.add(NewRow(slot, as_token_ids(tokens), len(prompt), params, seed, list(stop), list(bad_words)))
         self.token_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         self.lengths[slot] = len(tokens)
 

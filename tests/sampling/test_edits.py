@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling_reference import edited
 
-from octavo.records import NewRow, SamplingParams
+from octavo.records import NewRow, SamplingParams, as_token_ids
 from octavo.sampling.masks import BatchEdits, compile_edits
 from octavo.sampling.penalties import apply_penalties
 
@@ -77,7 +77,7 @@ def test_masks(rows: list, data: st.DataObject) -> None:
         # Most often a word is about to be completed.
         bad_words = [*some_words, [*output[-2:], 3]]
         params = SamplingParams(**settings_, max_tokens=None)
-        row = NewRow(int(slots[i]), [*prompt, *output], len(prompt), params, 0, stop, bad_words)
+        row = NewRow(int(slots[i]), as_token_ids([*prompt, *output]), len(prompt), params, 0, stop, bad_words)
         edits = compile_edits(row, VOCAB)
         assert edits is not None
         compiled.append((i, edits))
@@ -89,13 +89,13 @@ def test_masks(rows: list, data: st.DataObject) -> None:
 
 
 def test_a_request_without_edits_costs_nothing() -> None:
-    row = NewRow(0, [1], 1, SamplingParams(logit_bias={}), 0, [5], [])
+    row = NewRow(0, as_token_ids([1]), 1, SamplingParams(logit_bias={}), 0, [5], [])
     assert compile_edits(row, VOCAB) is None
 
 
 def test_ids_outside_the_vocabulary_are_left_out() -> None:
     params = SamplingParams(logit_bias={VOCAB: 5.0}, allowed_token_ids=[2, VOCAB], min_tokens=1)
-    edits = compile_edits(NewRow(0, [1], 1, params, 0, [VOCAB + 7], [[VOCAB], [1, VOCAB], []]), VOCAB)
+    edits = compile_edits(NewRow(0, as_token_ids([1]), 1, params, 0, [VOCAB + 7], [[VOCAB], [1, VOCAB], []]), VOCAB)
     assert edits is not None
     mine = torch.zeros(1, VOCAB)
     token_ids, lengths = token_matrix([([1], [])])

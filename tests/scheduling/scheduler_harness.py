@@ -44,7 +44,7 @@ class Harness:
         self.scheduler = Scheduler(plan)
         if is_hasty:
             self.scheduler._lifecycle._admission._outlook = HastyOutlook()
-        self.device = SimulatedDevice(plan, self._owner_of, self._tenant_of, self._sample, self._draft)
+        self.device = SimulatedDevice(plan, self._owner_of, self._tenant_of, self._keys_at, self._sample, self._draft)
         self.random = random.Random(seed)
         self.nan_share, self.end_share = nan_share, end_share
         self.results: deque[StepResult] = deque()
@@ -62,6 +62,10 @@ class Harness:
         if self.plan.enable_prefix_caching:
             return (source.cache_salt or "",)
         return (source.cache_salt or "", source.leader_id or f"alone {request_id}")
+
+    def _keys_at(self, request_id: str, position: int) -> Hashable:
+        spans = self.sources[request_id].key_spans
+        return tuple((span.key, position - span.start) for span in spans if span.start <= position < span.end)
 
     def _draft(self) -> list[int]:
         return [self.random.choice([0, 1, 2, END]) for _ in range(self.random.randint(0, self.plan.num_drafts))]

@@ -1,8 +1,8 @@
 """A device without tensors: it keeps what a real one would keep, and checks every step against it.
 
 What a key/value entry holds depends on the tokens up to its position and on nothing else, so an entry is simulated
-by a hash of those tokens, together with the cache group it is for and the tenant it belongs to. A step whose
-queries would see anything but their own request's prefix is refused by an assertion.
+by a hash of those tokens and of what lies below them (an image, say), together with the cache group it is for and the
+tenant it belongs to. A step whose queries would see anything but their own request's prefix is refused by an assertion.
 """
 
 from collections.abc import Callable, Hashable
@@ -89,13 +89,13 @@ class Row:
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
-        self.chain.append(hash((self.chain[-1], token)))
+        self.chain.append(hash((self.chain[-1], token, ())))
 
     def content(self, position: int) -> int:
         """What a key at a position stands for: the tokens up to it, the drafts behind the known ones included."""
         value = self.chain[min(position + 1, len(self.tokens))]
         for index in range(position + 1 - len(self.tokens)):
-            value = hash((value, self.drafts[index] if index < len(self.drafts) else "nothing"))
+            value = hash((value, self.drafts[index] if index < len(self.drafts) else "nothing", ()))
         return value
 
 
@@ -106,6 +106,7 @@ class SimulatedDevice:
     Attributes:
         owner_of: slot → request id, asked when a row is new.
         tenant_of: request id → whatever must be equal for two requests to share blocks.
+        keys_at: request id and position → whatever must be equal, beside the token, for the entry to be the same.
         sampled: request id → tokens in the order in which they were sampled.
         admissions: request id → tokens found in the cache, per admission.
     """
@@ -113,6 +114,7 @@ class SimulatedDevice:
     plan: Plan
     owner_of: Callable[[int], str]
     tenant_of: Callable[[str], Hashable]
+    keys_at: Callable[[str, int], Hashable]
     sample: Sample
     draft: Draft = list
     rows: dict[int, Row] = field(default_factory=dict)
@@ -153,8 +155,8 @@ class SimulatedDevice:
         found = int(step.num_computed[index])
         self.admissions.setdefault(request_id, []).append(found)
         chain = [hash(self.tenant_of(request_id))]
-        for token in new.token_ids:
-            chain.append(hash((chain[-1], token)))
+        for position, token in enumerate(new.token_ids):
+            chain.append(hash((chain[-1], token, self.keys_at(request_id, position))))
         row = Row(request_id, new, found, list(new.token_ids), chain, [[] for _ in self.plan.groups])
         self.rows[new.slot] = row
 

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from engine_requests import engine_request
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import Harness
 from simulated_device import make_plan
 
-from octavo.records import EngineRequest, SamplingParams
+from octavo.records import SamplingParams
 from octavo.scheduling.outlook import Outlook
 from octavo.scheduling.rows import Rows
 
@@ -43,7 +44,7 @@ def test_requests_of_known_length_are_never_computed_twice(num_prompt: int, max_
     harness = Harness(plan, end_share=0.0, is_hasty=False)
     for number in range(40):
         assert harness.add(
-            EngineRequest(str(number), [number + 10] * num_prompt, SamplingParams(max_tokens=max_tokens))
+            engine_request(str(number), [number + 10] * num_prompt, SamplingParams(max_tokens=max_tokens))
         )
     while harness.scheduler.has_unfinished:
         harness.step()
@@ -56,11 +57,11 @@ def test_requests_of_known_length_are_never_computed_twice(num_prompt: int, max_
 def test_lengths_are_learned() -> None:
     outlook = Outlook()
     harness = Harness(make_plan(max_model_len=64), end_share=0.0)
-    assert harness.add(EngineRequest("a", [0] * 10, SamplingParams(max_tokens=None)))
+    assert harness.add(engine_request("a", [0] * 10, SamplingParams(max_tokens=None)))
     request = harness.scheduler.requests["a"]
     assert outlook.expected_len(request) == 64
     for _ in range(500):
         outlook.note_end(6)
     assert 16 <= outlook.expected_len(request) <= 17
-    assert harness.add(EngineRequest("b", [0] * 10, SamplingParams(max_tokens=2)))
+    assert harness.add(engine_request("b", [0] * 10, SamplingParams(max_tokens=2)))
     assert outlook.expected_len(harness.scheduler.requests["b"]) == 12

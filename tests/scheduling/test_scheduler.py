@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+from engine_requests import engine_request
 from scheduler_harness import END, STOP, Harness
 from simulated_device import FULL, make_plan
 
 from octavo.errors import InvalidRequestError
-from octavo.records import NAN_TOKEN, CacheGroup, EngineRequest, Plan, SamplingParams, Step
+from octavo.records import NAN_TOKEN, CacheGroup, EngineRequest, KeySpan, Plan, SamplingParams, Step
 from octavo.scheduling import Scheduler
 
 
@@ -25,7 +26,7 @@ def request(
     params = SamplingParams(
         max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=[STOP], prompt_logprobs=prompt_logprobs
     )
-    return EngineRequest(
+    return engine_request(
         request_id,
         prompt,
         params,
@@ -289,6 +290,24 @@ class TestSharing:
         cached = {output.request_id: output.num_cached_tokens for output in harness.outputs if output.num_cached_tokens}
         assert cached == {"b": 8}
         assert (harness.scheduler.stats.prefix_queries, harness.scheduler.stats.prefix_hits) == (19, 8)
+
+    def test_text_before_an_image_is_shared_and_the_image_is_not(self) -> None:
+        harness = quiet(make_plan())
+        for name, key in (("plain", None), ("cat", "cat"), ("dog", "dog"), ("again", "cat")):
+            source = request(name, [0] * 20, max_tokens=1)
+            source.key_spans = [] if key is None else [KeySpan(9, 14, key, "image")]
+            harness.add(source)
+            harness.drain()
+        assert harness.device.admissions == {"plain": [0], "cat": [8], "dog": [8], "again": [16]}
+
+    def test_a_salt_is_not_mistaken_for_a_key_of_another_source(self) -> None:
+        harness = quiet(make_plan())
+        salted, keyed = request("salted", [0] * 9, max_tokens=1), request("keyed", [0] * 9, max_tokens=1)
+        salted.cache_salt, keyed.key_spans = "x", [KeySpan(0, 1, "x", "image")]
+        for source in (salted, keyed):
+            harness.add(source)
+            harness.drain()
+        assert harness.device.admissions == {"salted": [0], "keyed": [0]}
 
     def test_the_last_prompt_token_is_computed_even_if_cached(self) -> None:
         harness = quiet(make_plan())

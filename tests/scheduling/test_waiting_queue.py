@@ -1,13 +1,14 @@
 """Whose turn it is among those that wait."""
 
 import numpy as np
+from engine_requests import engine_request
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import Harness
 from simulated_device import make_plan
 
 from octavo.cache import RequestCache
-from octavo.records import EngineRequest, Plan, SamplingParams
+from octavo.records import Plan, SamplingParams
 from octavo.scheduling import Scheduler
 from octavo.scheduling.completion import make_completion
 from octavo.scheduling.queue import WaitingQueue
@@ -15,7 +16,7 @@ from octavo.scheduling.request import Request, Status
 
 
 def waiting(order: int, client: str = "", priority: int = 0) -> Request:
-    source = EngineRequest(f"{client}{order}", [0], SamplingParams(), priority=priority, client=client)
+    source = engine_request(f"{client}{order}", [0], SamplingParams(), priority=priority, client=client)
     ids = np.zeros(1, np.int32)
     return Request(make_completion(source, 9, ()), (priority, order), RequestCache(None, [], []), ids)
 
@@ -148,7 +149,7 @@ def _run(plan: Plan, clients: list[str]) -> list[str]:
     """Clients in the order of their requests' first steps; all arrive at once, each with two tokens to generate."""
     harness = Harness(plan, end_share=0.0)
     for number, client in enumerate(clients):
-        source = EngineRequest(f"{number}", [0] * 4, SamplingParams(max_tokens=2), client=client)
+        source = engine_request(f"{number}", [0] * 4, SamplingParams(max_tokens=2), client=client)
         harness.scheduler.add(source)
         harness.sources[source.request_id], harness.received[source.request_id] = source, []
     while harness.scheduler.has_unfinished:
@@ -165,5 +166,5 @@ def test_a_flood_does_not_keep_others_out_of_the_scheduler() -> None:
 def test_without_clients_the_first_to_come_is_the_first_to_run() -> None:
     scheduler = Scheduler(make_plan(max_num_seqs=1))
     for number in range(5):
-        scheduler.add(EngineRequest(f"{number}", [0] * 4, SamplingParams(max_tokens=1)))
+        scheduler.add(engine_request(f"{number}", [0] * 4, SamplingParams(max_tokens=1)))
     assert [scheduler.waiting.pop().request_id for _ in range(5)] == list("01234")  # type: ignore[union-attr]

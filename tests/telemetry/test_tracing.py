@@ -9,11 +9,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import grpc
 import pytest
+from engine_requests import engine_request
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from octavo.errors import ConfigError
 from octavo.outputs.meter import RequestMeter
-from octavo.records import EngineOutput, EngineRequest, PreparedRequest, RequestTimes, SamplingParams, StepOutputs
+from octavo.records import EngineOutput, PreparedRequest, RequestTimes, SamplingParams, StepOutputs
 from octavo.telemetry.metrics import Metrics
 from octavo.telemetry.tracing import Tracer
 
@@ -61,7 +62,7 @@ def collector() -> Iterator[Collector]:
 
 def prepared(request_id: str, n: int = 1) -> PreparedRequest:
     params = SamplingParams(n=n, temperature=0.5, top_p=0.9, max_tokens=7)
-    children = [EngineRequest(f"{i}_{request_id}", [1, 2, 3], params) for i in range(n)]
+    children = [engine_request(f"{i}_{request_id}", [1, 2, 3], params) for i in range(n)]
     return PreparedRequest(request_id, None, [1, 2, 3], params, children, arrival_time=1000.0)
 
 

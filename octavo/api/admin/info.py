@@ -1,4 +1,4 @@
-"""``/load``, ``/server_info`` and ``/tokenizer_info``."""
+"""``/load``, ``/kv_event_sources``, ``/server_info`` and ``/tokenizer_info``."""
 
 import os
 import platform
@@ -17,12 +17,17 @@ _HIDDEN = "(hidden)"
 
 
 def load_router(frontend: Frontend) -> APIRouter:
-    """The route for balancers."""
+    """The routes for balancers."""
     router = APIRouter(tags=["admin"])
 
     @router.get("/load", summary="Requests that this API process works on.")
     async def load() -> dict[str, int]:
         return {"server_load": frontend.drain.num_running}
+
+    @router.get("/kv_event_sources", summary="Where events of cached blocks are published, by data-parallel rank.")
+    async def kv_event_sources() -> dict[str, dict[str, Any]]:
+        source = frontend.engine.info.kv_event_source
+        return {"0": source} if source else {}
 
     return router
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from octavo.kernels.triton.sampling import Layout, SamplingWorkspace, sample
-from octavo.records import NAN_TOKEN, NewRow, SamplingParams
+from octavo.records import NAN_TOKEN, NewRow, SamplingParams, as_token_ids
 from octavo.sampling import Sampler
 from octavo.sampling.random import stream_key
 
@@ -64,7 +64,7 @@ def expected(
     num_rows, vocab_size = logits.shape
     sampler = Sampler(num_rows, vocab_size, torch.device("cpu"))
     for row, p in enumerate(params):
-        sampler.add(NewRow(row, [0] * PROMPT_LEN, PROMPT_LEN, p, seeds[row] if seeds else row, [], []))
+        sampler.add(NewRow(row, as_token_ids([0] * PROMPT_LEN), PROMPT_LEN, p, seeds[row] if seeds else row, [], []))
     if lengths is None:
         lengths = torch.full((num_rows,), PROMPT_LEN)
     known = torch.zeros(num_rows, 8, dtype=torch.int32)
