@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels.packed_attention import PaddedRows
 from octavo.layers.build import Build
 from octavo.layers.embedding import Embedding
 from octavo.layers.encoder import EncoderLayer, LayerNorm
@@ -31,26 +30,8 @@ class BertEmbeddings(nn.Module):
         return self.LayerNorm(x + self.position_embeddings(positions + self.position_offset))
 
 
-class BertEncoder(nn.Module):
-    """All blocks."""
-
-    def __init__(self, config: ModelConfig, build: Build) -> None:
-        super().__init__()
-        self.layer = nn.ModuleList(EncoderLayer(config, build) for _ in range(config.num_layers))
-
-
 class BertBackbone(EncoderBackbone):
     """BERT (arXiv:1810.04805), or RoBERTa (arXiv:1907.11692), whose positions start after the padding token's id."""
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
-        super().__init__()
-        self.embeddings = BertEmbeddings(config)
-        self.encoder = BertEncoder(config, build)
-
-    def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
-    ) -> torch.Tensor:
-        x = self.embeddings(token_ids, positions, segments)
-        for layer in self.encoder.layer:
-            x = layer(x, plan)
-        return x
+        super().__init__(BertEmbeddings(config), (EncoderLayer(config, build) for _ in range(config.num_layers)))

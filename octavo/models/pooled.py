@@ -1,7 +1,7 @@
 """Pooling models: a backbone that computes hidden states, and a pooler that turns them into vectors."""
 
 import importlib
-from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Protocol, cast
 
 import torch
@@ -18,10 +18,19 @@ _BACKBONES = {"bert": "octavo.models.bert:BertBackbone"}
 _BACKBONE_OF = {"bert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
 
 
-class EncoderBackbone(nn.Module, ABC):
-    """A model with bidirectional attention."""
+class EncoderBackbone(nn.Module):
+    """A model with bidirectional attention: embeddings, and the one loop over the layers of all encoders.
 
-    @abstractmethod
+    Args:
+        embeddings: ``[T]`` token ids, positions and segments → ``[T, hidden]``.
+        layers: built in order; each takes ``[T, hidden]`` and the plan, and returns ``[T, hidden]``.
+    """
+
+    def __init__(self, embeddings: nn.Module, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
     ) -> torch.Tensor:
@@ -35,6 +44,10 @@ class EncoderBackbone(nn.Module, ABC):
         Returns:
             ``[≥ T, hidden]``.
         """
+        x: torch.Tensor = self.embeddings(token_ids, positions, segments)
+        for layer in self.encoder["layer"].children():
+            x = layer(x, plan)
+        return x
 
 
 class WithHead(Protocol):

@@ -1,18 +1,31 @@
-"""Qwen3: Llama's block with norms on each head's query and key."""
+"""Qwen3: Llama's layer with norms on each head's query and key."""
+
+from functools import partial
 
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.decoder import PreNormLayer, RotaryAttention
+from octavo.layers.mlp import GatedMLP
 from octavo.layers.norm import RMSNorm
-from octavo.models.base import TrunkLM
+from octavo.models.base import DecoderLM
 
 
-class Qwen3ForCausalLM(TrunkLM):
+class Qwen3ForCausalLM(DecoderLM):
     """arXiv:2505.09388."""
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
+        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
+
         def layer(index: int) -> PreNormLayer:
-            attention = RotaryAttention(config, index, build, norm=RMSNorm, output_bias=config.attention_bias)
-            return PreNormLayer(config, attention, build)
+            attention = RotaryAttention(
+                config,
+                index,
+                build,
+                head_norm=RMSNorm,
+                qkv_bias=config.attention_bias,
+                output_bias=config.attention_bias,
+            )
+            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build)
+            return PreNormLayer(attention, feed_forward, norm)
 
         super().__init__(config, build, layer, max_positions)
