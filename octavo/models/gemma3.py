@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from octavo.hub.families.gemma3 import Gemma3Fields
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.decoder import RotaryAttention, SandwichNormLayer
@@ -15,6 +16,7 @@ class Gemma3ForCausalLM(DecoderLM):
     """arXiv:2503.19786."""
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
+        own = config.own_as(Gemma3Fields)
         norm = partial(UnitOffsetRMSNorm, config.hidden_size, config.rms_norm_eps)
 
         def layer(index: int) -> SandwichNormLayer:
@@ -24,10 +26,10 @@ class Gemma3ForCausalLM(DecoderLM):
                 build,
                 rope=LOCAL_ROPE if config.layer_types[index] == "sliding_attention" else MAIN_ROPE,
                 head_norm=UnitOffsetRMSNorm,
-                qkv_bias=config.attention_bias,
-                output_bias=config.attention_bias,
-                scale=(config.query_pre_attn_scalar or config.head_dim) ** -0.5,
-                softcap=config.attn_logit_softcap,
+                qkv_bias=own.attention_bias,
+                output_bias=own.attention_bias,
+                scale=own.query_pre_attn_scalar**-0.5,
+                softcap=own.attn_logit_softcap,
             )
             feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build)
             return SandwichNormLayer(attention, feed_forward, norm)
@@ -39,6 +41,6 @@ class Gemma3ForCausalLM(DecoderLM):
             max_positions,
             norm=UnitOffsetRMSNorm,
             embedding_scale=config.hidden_size**0.5,
-            local_rope=config.local_rope or config.rope,
-            softcap=config.final_logit_softcap,
+            local_rope=own.local_rope,
+            softcap=own.final_logit_softcap,
         )

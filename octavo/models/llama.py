@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.decoder import PreNormLayer, RotaryAttention
@@ -14,14 +15,15 @@ class LlamaForCausalLM(DecoderLM):
     """arXiv:2302.13971, arXiv:2407.21783."""
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
+        own = config.own_as(LlamaFields)
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
 
         def layer(index: int) -> PreNormLayer:
             attention = RotaryAttention(
-                config, index, build, qkv_bias=config.attention_bias, output_bias=config.attention_bias
+                config, index, build, qkv_bias=own.attention_bias, output_bias=own.attention_bias
             )
             feed_forward = GatedMLP(
-                config.hidden_size, config.intermediate_size, config.hidden_act, build, bias=config.mlp_bias
+                config.hidden_size, config.intermediate_size, config.hidden_act, build, bias=own.mlp_bias
             )
             return PreNormLayer(attention, feed_forward, norm)
 

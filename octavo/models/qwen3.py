@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.decoder import PreNormLayer, RotaryAttention
@@ -14,6 +15,7 @@ class Qwen3ForCausalLM(DecoderLM):
     """arXiv:2505.09388."""
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
+        own = config.own_as(LlamaFields)
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
 
         def layer(index: int) -> PreNormLayer:
@@ -22,8 +24,8 @@ class Qwen3ForCausalLM(DecoderLM):
                 index,
                 build,
                 head_norm=RMSNorm,
-                qkv_bias=config.attention_bias,
-                output_bias=config.attention_bias,
+                qkv_bias=own.attention_bias,
+                output_bias=own.attention_bias,
             )
             feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build)
             return PreNormLayer(attention, feed_forward, norm)

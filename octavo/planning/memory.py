@@ -88,9 +88,8 @@ def layer_bytes(config: ModelConfig, num_tokens: int, itemsize: int) -> int:
 
 
 def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:
-    """Logits of the largest batch; a soft cap needs two more copies."""
-    copies = 1 if config.final_logit_softcap is None else 3
-    return max_num_seqs * config.vocab_size * itemsize * copies
+    """Logits of the largest batch."""
+    return max_num_seqs * config.vocab_size * itemsize
 
 
 def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_groups: int, block_size: int) -> int:

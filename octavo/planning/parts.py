@@ -55,7 +55,7 @@ def memory_parts(
 
 def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, pass_elements: int) -> list[MemoryPart]:
     """Memory for sampling; encoders need none."""
-    if config.encoder is not None:
+    if config.is_encoder:
         return []
     logits = memory.logits_bytes(config, rows, itemsize)
     return [

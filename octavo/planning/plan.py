@@ -58,7 +58,7 @@ class _Planner:
             self.decide("dtype", name, "as set")
             return name
         own = compute_type(self.config.dtype)
-        if self.config.encoder is not None and own is torch.float32 and self.is_host:
+        if self.config.is_encoder and own is torch.float32 and self.is_host:
             self.decide("dtype", self.config.dtype, "the checkpoint's own type: embeddings should be exact")
             return self.config.dtype
         if own in fast and own is not torch.float32:
@@ -115,7 +115,7 @@ class _Planner:
         wanted = self.settings.scheduler.max_num_batched_tokens
         budget = _LARGE_TOKEN_BUDGET if self.is_large else _HOST_TOKEN_BUDGET if self.is_host else _TOKEN_BUDGET
         usual = budget * self._default_factor
-        if wanted is None and self.config.encoder is not None:
+        if wanted is None and self.config.is_encoder:
             value = max(usual, max_num_seqs, self._longest()[0])
             self.decide("max_num_batched_tokens", value, "room for the longest text, which is never split")
             return value
@@ -176,7 +176,7 @@ class _Planner:
     def max_model_len(self) -> tuple[int, bool]:
         """Longest sequence, and whether the user set it."""
         wanted, own = self.settings.model.max_model_len, self.config.max_position_embeddings
-        allowed = self.settings.model.allow_long_max_model_len and self.config.encoder is None
+        allowed = self.settings.model.allow_long_max_model_len and not self.config.is_encoder
         if wanted is not None and wanted > own and not allowed:
             raise ConfigError(
                 f"max_model_len is {wanted}, but the model was made for at most {own} positions. Lower it, or give "

@@ -8,6 +8,8 @@ import torch
 
 from octavo.execution.build import Runner, build_runner
 from octavo.execution.results import HeldStep
+from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots, finalize
@@ -26,6 +28,7 @@ MAX_LEN = 64
 
 def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: int | None) -> ModelConfig:
     """A model of hidden size 32 with two key/value heads."""
+    is_gemma = architecture.startswith("Gemma")
     return ModelConfig(
         architecture=architecture,
         model_type="tiny",
@@ -39,19 +42,14 @@ def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: i
         max_position_embeddings=MAX_LEN,
         rms_norm_eps=1e-6,
         rope=RopeConfig(10_000.0),
-        local_rope=RopeConfig(1_000.0) if architecture.startswith("Gemma") else None,
         layer_types=layer_types,
         sliding_window=window,
         tie_word_embeddings=False,
-        attention_bias=architecture.startswith("Qwen2"),
-        mlp_bias=False,
-        hidden_act="gelu_pytorch_tanh" if architecture.startswith("Gemma") else "silu",
-        attn_logit_softcap=None,
-        final_logit_softcap=None,
-        query_pre_attn_scalar=None,
+        hidden_act="gelu_pytorch_tanh" if is_gemma else "silu",
         dtype="float32",
         bos_token_id=None,
         eos_token_ids=(),
+        own=Gemma3Fields(False, RopeConfig(1_000.0), 8, None, None) if is_gemma else LlamaFields(),
     )
 
 
