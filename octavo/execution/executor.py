@@ -28,6 +28,7 @@ from octavo.models.loading import check_weights, load_weights
 from octavo.models.pooled import PooledModel
 from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform, runtime_of
+from octavo.quantization.config import Unquantized
 from octavo.quantization.scheme import PlainScheme
 from octavo.records import Plan, Step
 from octavo.sampling.processors import LogitsProcessor, load_processors
@@ -249,9 +250,9 @@ class InProcessExecutor(Executor):
         torch.set_default_dtype(getattr(torch, self._load_plan.dtype))
         try:
             with device:
-                scheme = PlainScheme(deterministic=self._settings.device.deterministic)
+                quantization = Unquantized(PlainScheme(deterministic=self._settings.device.deterministic))
                 build = build_model if self._config.pooling is None else build_pooled
-                return build(self._config, Build(scheme), self._load_plan.max_model_len)
+                return build(self._config, Build(quantization), self._load_plan.max_model_len)
         finally:
             torch.set_default_dtype(before)
 

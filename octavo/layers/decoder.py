@@ -14,7 +14,6 @@ from octavo.hub.model_config import ModelConfig
 from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
 from octavo.layers.attention import Attention, StepAttention
 from octavo.layers.build import Build
-from octavo.layers.linear import Linear, QKVLinear
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
 
@@ -45,8 +44,9 @@ class RotaryAttention(nn.Module):
     ) -> None:
         super().__init__()
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.qkv_proj = QKVLinear(config.hidden_size, heads, kv_heads, head_dim, build, bias=qkv_bias)
-        self.o_proj = Linear(heads * head_dim, config.hidden_size, build, bias=output_bias)
+        sizes = {"q_proj": heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
+        self.qkv_proj = build.linear("qkv_proj", config.hidden_size, sizes, bias=qkv_bias)
+        self.o_proj = build.linear("o_proj", heads * head_dim, config.hidden_size, bias=output_bias)
         self.q_norm = head_norm(head_dim, config.rms_norm_eps) if head_norm else None
         self.k_norm = head_norm(head_dim, config.rms_norm_eps) if head_norm else None
         self.rope = rope

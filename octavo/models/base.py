@@ -78,7 +78,7 @@ class DecoderLM(CausalLM):
     """A stack of layers under ``model`` and a head under ``lm_head``: the layout of most checkpoints.
 
     Args:
-        layer: builds the layer of an index.
+        layer: builds the layer of an index, with the parameters for that place.
         norm: class of the final norm.
         embedding_scale: see :class:`Embedding`.
         local_rope: of a second rotary table, named :data:`LOCAL_ROPE`.
@@ -89,7 +89,7 @@ class DecoderLM(CausalLM):
         self,
         config: ModelConfig,
         build: Build,
-        layer: Callable[[int], nn.Module],
+        layer: Callable[[int, Build], nn.Module],
         max_positions: int,
         *,
         norm: type[RMSNorm] = RMSNorm,
@@ -101,7 +101,7 @@ class DecoderLM(CausalLM):
         ropes = {MAIN_ROPE: config.rope} if local_rope is None else {MAIN_ROPE: config.rope, LOCAL_ROPE: local_rope}
         self.model = LayerStack(
             Embedding(config.vocab_size, config.hidden_size, scale=embedding_scale),
-            map(layer, range(config.num_layers)),
+            (layer(index, build.at(f"model.layers.{index}")) for index in range(config.num_layers)),
             norm(config.hidden_size, config.rms_norm_eps),
             {name: RotaryEmbedding(config.head_dim, rope, max_positions) for name, rope in ropes.items()},
         )

@@ -34,5 +34,5 @@ class BertBackbone(EncoderBackbone):
     """BERT (arXiv:1810.04805), or RoBERTa (arXiv:1907.11692), whose positions start after the padding token's id."""
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
-        layers = (EncoderLayer(config, build) for _ in range(config.num_layers))
+        layers = (EncoderLayer(config, build.at(f"encoder.layer.{index}")) for index in range(config.num_layers))
         super().__init__(BertEmbeddings(config), layers, config.own_as(BertFields).prefix)

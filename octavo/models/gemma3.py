@@ -19,11 +19,11 @@ class Gemma3ForCausalLM(DecoderLM):
         own = config.own_as(Gemma3Fields)
         norm = partial(UnitOffsetRMSNorm, config.hidden_size, config.rms_norm_eps)
 
-        def layer(index: int) -> SandwichNormLayer:
+        def layer(index: int, build: Build) -> SandwichNormLayer:
             attention = RotaryAttention(
                 config,
                 index,
-                build,
+                build.at("self_attn"),
                 rope=LOCAL_ROPE if config.layer_types[index] == "sliding_attention" else MAIN_ROPE,
                 head_norm=UnitOffsetRMSNorm,
                 qkv_bias=own.attention_bias,
@@ -31,7 +31,7 @@ class Gemma3ForCausalLM(DecoderLM):
                 scale=own.query_pre_attn_scalar**-0.5,
                 softcap=own.attn_logit_softcap,
             )
-            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build)
+            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build.at("mlp"))
             return SandwichNormLayer(attention, feed_forward, norm)
 
         super().__init__(

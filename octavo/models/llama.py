@@ -18,12 +18,12 @@ class LlamaForCausalLM(DecoderLM):
         own = config.own_as(LlamaFields)
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
 
-        def layer(index: int) -> PreNormLayer:
+        def layer(index: int, build: Build) -> PreNormLayer:
             attention = RotaryAttention(
-                config, index, build, qkv_bias=own.attention_bias, output_bias=own.attention_bias
+                config, index, build.at("self_attn"), qkv_bias=own.attention_bias, output_bias=own.attention_bias
             )
             feed_forward = GatedMLP(
-                config.hidden_size, config.intermediate_size, config.hidden_act, build, bias=own.mlp_bias
+                config.hidden_size, config.intermediate_size, config.hidden_act, build.at("mlp"), bias=own.mlp_bias
             )
             return PreNormLayer(attention, feed_forward, norm)
 

@@ -16,9 +16,9 @@ class MistralForCausalLM(DecoderLM):
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
 
-        def layer(index: int) -> PreNormLayer:
-            attention = RotaryAttention(config, index, build)
-            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build)
+        def layer(index: int, build: Build) -> PreNormLayer:
+            attention = RotaryAttention(config, index, build.at("self_attn"))
+            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build.at("mlp"))
             return PreNormLayer(attention, feed_forward, norm)
 
         super().__init__(config, build, layer, max_positions)

@@ -18,16 +18,16 @@ class Qwen3ForCausalLM(DecoderLM):
         own = config.own_as(LlamaFields)
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
 
-        def layer(index: int) -> PreNormLayer:
+        def layer(index: int, build: Build) -> PreNormLayer:
             attention = RotaryAttention(
                 config,
                 index,
-                build,
+                build.at("self_attn"),
                 head_norm=RMSNorm,
                 qkv_bias=own.attention_bias,
                 output_bias=own.attention_bias,
             )
-            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build)
+            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build.at("mlp"))
             return PreNormLayer(attention, feed_forward, norm)
 
         super().__init__(config, build, layer, max_positions)

@@ -12,7 +12,7 @@ from octavo.hub.families.gemma3 import Gemma3Fields
 from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.layers.build import Build
-from octavo.layers.weights import collect_slots, finalize
+from octavo.layers.weights import collect_slots, finish
 from octavo.models.base import CausalLM
 from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
@@ -57,12 +57,12 @@ def tiny_model(config: ModelConfig, poisoned_token: int | None = None) -> Causal
     """Random weights; the embedding of ``poisoned_token`` is not a number."""
     random = torch.Generator().manual_seed(0)
     model = build_model(config, Build(), MAX_LEN)
-    for name, slot in collect_slots(model).items():
-        values = torch.randn(slot.shape, generator=random)
-        slot.copy_(1 + 0.1 * values if "norm" in name else values / slot.shape[-1] ** 0.5)
+    for name, (slot,) in collect_slots(model).items():
+        values = torch.randn(slot.view.shape, generator=random)
+        slot.fill(1 + 0.1 * values if "norm" in name else values / slot.view.shape[-1] ** 0.5)
         if "embed_tokens" in name and poisoned_token is not None:
-            slot[poisoned_token] = torch.nan
-    finalize(model)
+            slot.view[poisoned_token] = torch.nan
+    finish(model)
     return model
 
 

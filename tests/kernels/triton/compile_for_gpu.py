@@ -33,7 +33,7 @@ from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.layers.build import Build
-from octavo.layers.weights import finalize
+from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
 from octavo.sampling.device_sampler import DeviceSampler
@@ -84,7 +84,7 @@ def main(case: str) -> None:
     torch.set_default_dtype(dtype)
     model = build_model(config, Build(), MAX_LEN)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
-    finalize(model)
+    finish(model)
     bind(CPU, "cuda")
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
