@@ -16,15 +16,15 @@ class Linear(LinearWeights):
     Args:
         parts: the checkpoint's layers that are computed as one, and their numbers of outputs, which are concatenated in
             this order; names stand in for this layer's own.
-        keep_weight: another module reads the weight.
     """
 
     keep_weight = False
+    """Whether another module reads the weight (a tied embedding)."""
 
     def __init__(self, in_features: int, parts: Mapping[str, int], scheme: LinearScheme, *, bias: bool = False) -> None:
         super().__init__(in_features, sum(parts.values()))
         self.scheme = scheme
-        self.packed: LinearOp | None = None
+        self.packed: LinearOp | None = None  # the GEMM, if it holds a copy of the weight
         self._gemm: LinearOp | None = None
         self._parts = dict(parts)
         scheme.create(self, bias=bias)
@@ -38,13 +38,14 @@ class Linear(LinearWeights):
             start += size
 
     def finish_weights(self) -> None:
-        """See :class:`octavo.layers.weights.Finishable`. An operation that reads the parameters themselves stays."""
-        if self._gemm is not None and self.packed is None:
+        """See :class:`octavo.layers.weights.Finishable`. A GEMM that reads the parameters themselves stays."""
+        if not self.has_weight or (self._gemm is not None and self.packed is None):
             return
-        made = self.scheme.finish(self, keep_weight=self.keep_weight)
-        if made is not None:
-            self._gemm, is_copied = made
-            self.packed = self._gemm if is_copied else None
+        self._gemm, is_copied = self.scheme.make_gemm(self)
+        if is_copied:
+            self.packed = self._gemm
+            if not self.keep_weight:
+                self.free_weight()
 
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in] → [..., out]``, into ``out`` if it is given."""

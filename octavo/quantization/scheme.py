@@ -15,12 +15,28 @@ class LinearWeights(nn.Module):
     """A linear layer as schemes see it: its sizes, and the parameters that its scheme registers."""
 
     weight: nn.Parameter
+    weight_scale: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
+
+    @property
+    def has_weight(self) -> bool:
+        """Whether the weight's memory is there, which is freed where a packed copy takes its place."""
+        return self.weight.numel() > 0
+
+    def free_weight(self) -> None:
+        """Free the weight's memory."""
+        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+
+    def restore_weight(self) -> None:
+        """Make room for the weight if its memory was freed."""
+        if not self.has_weight:
+            shape = self.out_features, self.in_features
+            self.weight = nn.Parameter(self.weight.new_empty(shape), requires_grad=False)
 
 
 class LinearScheme(ABC):
@@ -42,15 +58,12 @@ class LinearScheme(ABC):
         """
 
     @abstractmethod
-    def finish(self, module: LinearWeights, *, keep_weight: bool) -> tuple[LinearOp, bool] | None:
-        """Called once all slots are filled, and again after each update.
-
-        Args:
-            keep_weight: keep the parameter in place, since another module reads it (a tied embedding).
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        """Called when all slots are filled.
 
         Returns:
-            The layer's GEMM, ``[..., in] → [..., out]``, and whether it holds a copy of the weight, so that it must be
-            made again after an update; None if nothing was filled since the last call.
+            The layer's GEMM, ``[..., in] → [..., out]``, and whether it holds a copy of the weight. If it does not, it
+            reads the parameters where they are, and updates of the weights do not call this again.
         """
 
 
@@ -69,22 +82,14 @@ class PlainScheme(LinearScheme):
         module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
     def slots(self, module: LinearWeights, outputs: slice) -> Iterator[tuple[str, WeightSlot]]:
-        if not module.weight.numel():
-            freed = module.weight.data
-            module.weight = nn.Parameter(freed.new_empty(module.out_features, module.in_features), requires_grad=False)
+        module.restore_weight()
         yield "weight", WeightSlot(module.weight.data[outputs])
         if module.bias is not None:
             yield "bias", WeightSlot(module.bias.data[outputs])
 
-    def finish(self, module: LinearWeights, *, keep_weight: bool) -> tuple[LinearOp, bool] | None:
-        weight = module.weight.data
-        if not weight.numel():
-            return None
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
         bias = None if module.bias is None else module.bias.data
-        op, is_copied = linear(weight, bias, deterministic=self.deterministic)
-        if is_copied and not keep_weight:
-            module.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
-        return op, is_copied
+        return linear(module.weight.data, bias, deterministic=self.deterministic)
 
 
 def empty_parameter(*shape: int, dtype: torch.dtype | None = None) -> nn.Parameter:

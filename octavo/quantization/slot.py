@@ -18,12 +18,14 @@ class WeightSlot:
         shapes: shapes that the checkpoint's tensor may have, the usual one first; empty for the view's.
         source_slice: the part of the tensor that goes here, per dimension; empty for all of it.
         transform: converts that part, on the view's device, into the view's shape; None converts only the type.
+        has_scale: whether the tensor's values mean nothing without a scale, which has a slot of its own.
     """
 
     view: torch.Tensor
     shapes: tuple[tuple[int, ...], ...] = ()
     source_slice: tuple[slice, ...] = ()
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None
+    has_scale: bool = False
 
     @property
     def source_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -37,7 +39,7 @@ class WeightSlot:
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Whether a checkpoint's tensor may have a type: values that need scales go where scales are, and no others."""
-        return (dtype in FLOAT8_TYPES) == (self.view.dtype in FLOAT8_TYPES and self.transform is None)
+        return (dtype in FLOAT8_TYPES) == self.has_scale
 
     def fill(self, tensor: torch.Tensor) -> None:
         """Store a whole tensor of the checkpoint, which is on the view's device."""

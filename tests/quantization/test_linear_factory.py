@@ -18,8 +18,13 @@ from octavo.quantization.scheme import LinearScheme, PlainScheme
 class ByName(QuantizationConfig):
     """Records the names that it is asked for."""
 
+    plain: PlainScheme = field(default_factory=PlainScheme)
     special: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
+
+    @property
+    def description(self) -> str:
+        return ""
 
     def scheme(self, name: str) -> LinearScheme:
         self.asked.append(name)

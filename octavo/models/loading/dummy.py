@@ -2,7 +2,7 @@
 
 import torch
 
-from octavo.quantization.slot import FLOAT8_TYPES, Slots
+from octavo.quantization.slot import Slots
 
 _STD = 0.02
 _FLOAT8_STD = 64.0
@@ -22,14 +22,13 @@ def fill_with_noise(slots: Slots, seed: int) -> None:
         view = places[0].view
         if name.endswith("norm.weight"):
             view.fill_(1.0)
-        elif places[0].is_direct and len(places) == 1 and view.dtype not in FLOAT8_TYPES:
+        elif places[0].is_direct and len(places) == 1 and not (places[0].has_scale or name.endswith("_scale")):
             view.normal_(0.0, _STD, generator=generators[device])
         else:
-            needs_scale = places[0].is_direct
             values = torch.empty(places[0].source_shapes[0], dtype=torch.float32, device=device)
             if name.endswith("_scale"):
                 values.fill_(_STD / _FLOAT8_STD)
             else:
-                values.normal_(0.0, _FLOAT8_STD if needs_scale else _STD, generator=generators[device])
+                values.normal_(0.0, _FLOAT8_STD if places[0].has_scale else _STD, generator=generators[device])
             for slot in places:
-                slot.fill(values)
+                slot.fill(values.to(torch.float8_e4m3fn) if slot.has_scale else values)

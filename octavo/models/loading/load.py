@@ -18,6 +18,8 @@ from octavo.models.loading.pooled_weights import checkpoint_parts
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.pooled import PooledModel
 from octavo.platforms import runtime_of
+from octavo.quantization.config import SchemeOptions
+from octavo.quantization.resolve import stored_quantization
 from octavo.quantization.slot import Slots
 from octavo.telemetry.phases import PhaseTimer
 from octavo.telemetry.progress import start_bar
@@ -85,7 +87,7 @@ def check_weights(model: nn.Module, source: ModelSource, config: ModelConfig, lo
 
 
 def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> None:
-    """Check only the format of the weights; the files need not exist.
+    """Check only the format of the weights, and how they are quantised; the files need not exist.
 
     Raises:
         UnsupportedModelError: they have another format than requested, or one that is not supported.
@@ -95,10 +97,7 @@ def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> 
         return
     if load_format not in ("auto", actual):
         raise UnsupportedModelError(f"load_format is {load_format!r}, but {source.path} holds {actual} weights.")
-    scheme = config.raw.get("quantization_config") if actual == "safetensors" else None
-    if scheme is not None:
-        method = scheme.get("quant_method") if isinstance(scheme, dict) else None
-        raise UnsupportedModelError(f"{source.path} holds quantised weights ({method!r}), which are not supported.")
+    stored_quantization(config, SchemeOptions())
 
 
 def _fitting_parts(

@@ -78,7 +78,7 @@ def test_scaled_values_go_nowhere_else(tmp_path: Path) -> None:
     scaled = SafetensorsCheckpoint(write_safetensors(tmp_path, {NAME: WEIGHT.to(torch.float8_e4m3fn)}).path)
     with pytest.raises(WeightsError, match=r"quantised in another way.*o_proj\.weight is float8_e4m3fn"):
         check_fit({NAME: (WeightSlot(torch.empty(64, 32)),)}, scaled, is_tied=False)
-    slot = WeightSlot(torch.empty(64, 32, dtype=torch.float8_e4m3fn))
+    slot = WeightSlot(torch.empty(64, 32, dtype=torch.float8_e4m3fn), has_scale=True)
     check_fit({NAME: (slot,)}, scaled, is_tied=False)
     assert sum(scaled.copy_into({NAME: (slot,)})) == WEIGHT.numel()
     assert torch.equal(slot.view.float(), WEIGHT.to(torch.float8_e4m3fn).float())
