@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from octavo.errors import UnsupportedModelError
+from octavo.hub.config_values import shown
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.scheme import LinearScheme
 
@@ -72,7 +73,9 @@ def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> 
             raise UnsupportedModelError(f"The checkpoint's quantization_config asks for {what} ({key}); it cannot.")
     sparsity = raw.get("sparsity_config")
     if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
-        raise UnsupportedModelError(f"The checkpoint's weights are sparse ({sparsity['format']!r}); they cannot be.")
+        raise UnsupportedModelError(
+            f"The checkpoint's weights are sparse ({shown(sparsity['format'])}); they cannot be."
+        )
     groups = raw.get("config_groups")
     if (
         not isinstance(groups, Mapping)
@@ -102,9 +105,9 @@ def _source(name: str, group: Mapping[str, Any], stored: Any) -> Literal["channe
     ):
         return "channel" if strategy == "channel" else "tensor"
     raise UnsupportedModelError(
-        f"The checkpoint's {name} is quantised in a way that is not supported (format {stored!r}, weights "
-        f"{_shown(weights)}, activations {_shown(inputs)}); supported are float8 weights with a scale per tensor or "
-        "channel, and activations with dynamic scales per token."
+        f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {shown(stored)}, "
+        f"weights {_shown(weights)}, activations {_shown(inputs)}); supported are float8 weights with a scale per "
+        "tensor or channel, and activations with dynamic scales per token."
     )
 
 
@@ -116,8 +119,8 @@ def _is_float8(values: Any, *, is_dynamic: bool) -> bool:
 
 def _shown(values: Any) -> str:
     if not isinstance(values, Mapping):
-        return "not quantised" if values is None else repr(values)[:60]
-    return ", ".join(f"{key} {values.get(key)!r}"[:40] for key in ("num_bits", "type", "strategy", "dynamic"))
+        return "not quantised" if values is None else shown(values)
+    return ", ".join(f"{key} {shown(values.get(key))}" for key in ("num_bits", "type", "strategy", "dynamic"))
 
 
 def _targets(given: Any) -> Targets:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
+from octavo.hub.config_values import shown, wrong
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.scheme import LinearScheme
 
@@ -47,12 +48,18 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     """
     if raw.get("weight_block_size") is not None:
         raise UnsupportedModelError("The checkpoint's float8 weights have scales per block, which is not supported.")
-    if raw.get("activation_scheme", "dynamic") != "dynamic":
+    activations = raw.get("activation_scheme", "dynamic")
+    if activations != "dynamic":
         raise UnsupportedModelError(
-            f"The checkpoint's activation_scheme is {raw['activation_scheme']!r}, which is not supported; 'dynamic' is."
+            f"The checkpoint's activation_scheme is {shown(activations)}, which is not supported; 'dynamic' is."
         )
-    ignored = tuple(name for key in _IGNORED for name in (raw.get(key) or ()) if isinstance(name, str))
-    return Float8Config(options.plain, options.float8("tensor"), ignored)
+    ignored: list[str] = []
+    for key in _IGNORED:
+        names = raw.get(key) or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise wrong(key, names, "a list of names")
+        ignored += names
+    return Float8Config(options.plain, options.float8("tensor"), tuple(ignored))
 
 
 def _is_within(name: str, module: str) -> bool:

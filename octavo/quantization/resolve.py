@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
+from octavo.hub.config_values import shown
 from octavo.hub.model_config import ModelConfig
 from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
@@ -57,7 +58,7 @@ def stored_quantization(config: ModelConfig, options: SchemeOptions) -> Quantiza
     method = config.quantization.get("quant_method")
     if not isinstance(method, str) or method not in METHODS:
         raise UnsupportedModelError(
-            f"The checkpoint holds quantised weights ({str(method)[:60]!r}), which are not supported; supported are "
+            f"The checkpoint holds quantised weights ({shown(method)}), which are not supported; supported are "
             f"{' and '.join(METHODS)}."
         )
     return METHODS[method](config.quantization, options)
