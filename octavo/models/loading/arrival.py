@@ -8,6 +8,9 @@ import torch
 
 from octavo.quantization.slot import WeightSlot
 
+_conversion = threading.Lock()
+"""One tensor is converted at a time, which bounds the memory for intermediate results."""
+
 
 class Arrival:
     """Collects a tensor that arrives in parts, in any order and from any thread, and fills its slots with it.
@@ -44,5 +47,6 @@ class Arrival:
             is_whole = self._num_missing == 0
         if is_whole and not self._is_direct and self._values is not None:
             whole, self._values = self._values.view(self._shape), None
-            for slot in self._slots:
-                slot.fill(whole)
+            with _conversion:
+                for slot in self._slots:
+                    slot.fill(whole)
