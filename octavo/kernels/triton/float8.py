@@ -90,20 +90,17 @@ def float8_linear(
     """A GEMM of float8 values; see :func:`octavo.kernels.float8.float8_linear`."""
     if weight.dtype is not FLOAT8:
         return float8.float8_linear.reference(weight, scales, bias, deterministic=deterministic)
-    return ComposedLinear(partial(_apply, weight.T, scales[None], bias)), False
+    # With a scale per row, torch's GEMM returns bfloat16 only, which has fewer bits than the other types.
+    one = torch.ones((), device=weight.device)
 
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        values, row_scales = quantize_rows(x.reshape(-1, x.shape[-1]))
+        gemm = partial(torch._scaled_mm, values, weight.T, use_fast_accum=True)
+        if x.dtype is torch.bfloat16:
+            y = gemm(row_scales, scales[None], bias=bias, out_dtype=torch.bfloat16)
+        else:
+            y = gemm(one, one, out_dtype=torch.float32) * row_scales * scales
+            y = (y if bias is None else y + bias).to(x.dtype)
+        return y.view(*x.shape[:-1], len(scales))
 
-def _apply(weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """``[..., K] → [..., N]`` for a weight ``[K, N]``, the transpose of a contiguous one, and ``[1, N]`` scales."""
-    values, row_scales = quantize_rows(x.reshape(-1, x.shape[-1]))
-    if x.dtype is torch.bfloat16:
-        y = torch._scaled_mm(
-            values, weight, row_scales, scales, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
-        )
-    else:
-        # With a scale per row, torch's GEMM returns bfloat16 only, which has fewer bits than the other types.
-        one = torch.ones((), device=x.device)
-        y = torch._scaled_mm(values, weight, one, one, out_dtype=torch.float32, use_fast_accum=True)
-        y = y * row_scales * scales
-        y = (y if bias is None else y + bias).to(x.dtype)
-    return y.view(*x.shape[:-1], weight.shape[1])
+    return ComposedLinear(apply), False

@@ -48,3 +48,37 @@ def test_what_is_no_number_stays_in_its_row(bad: float, device: torch.device) ->
         values, scales = quantize(x)
         y = (values.float() * scales).sum(1)
         assert y.isnan().tolist() == [False, True, False]
+
+
+def _has_row_scales(device: torch.device) -> bool:
+    """Whether torch's GEMM on this device takes a scale per row; on CPUs not every version's does."""
+    values = torch.zeros(16, 16, device=device).to(torch.float8_e4m3fn)
+    scales = torch.ones(16, 1, device=device)
+    try:
+        torch._scaled_mm(values, values.T, scales, scales.T, out_dtype=torch.bfloat16)
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_gemm_is_that_of_its_twin(has_bias: bool, dtype: torch.dtype, device: torch.device) -> None:
+    if not _has_row_scales(device):
+        pytest.skip("torch's float8 GEMM takes no scale per row here")
+    generator = torch.Generator().manual_seed(0)
+    weight, scales = float8.quantize_rows.reference(torch.randn(32, 48, generator=generator).to(device))
+    bias = torch.randn(32, generator=generator).to(device, dtype) if has_bias else None
+    x = torch.randn(2, 5, 48, generator=generator).to(device, dtype)
+    op, is_copied = triton_float8.float8_linear(weight, scales[:, 0], bias, deterministic=False)
+    wide = weight.to(torch.float32 if dtype is torch.float16 else dtype)
+    twin, _ = float8.float8_linear.reference(wide, scales[:, 0], bias, deterministic=False)
+    assert not is_copied
+    tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    y = op(x)
+    assert y.shape == (2, 5, 32) and y.dtype is dtype
+    torch.testing.assert_close(y, twin(x), rtol=tolerance, atol=tolerance * y.abs().max().item())
+    gated = op.gated(x[0], "silu")
+    torch.testing.assert_close(
+        gated, twin.gated(x[0], "silu"), rtol=tolerance, atol=tolerance * y.abs().max().item() ** 2
+    )
