@@ -1,5 +1,8 @@
 """GEMMs of float8 values (e4m3fn): rows of activations are rounded when they come, weights have a scale per output."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from octavo.kernels.dispatch import kernel
@@ -10,6 +13,7 @@ LARGEST = 448.0
 """The largest float8 value."""
 SMALLEST_SCALE = 1e-12
 """The least scale of a row, so that a row of zeros has one."""
+_MAX_ROWS = 1024
 
 
 @kernel
@@ -45,9 +49,20 @@ def float8_linear(
     gemm, is_copied = linear(weight, None, deterministic=deterministic)
 
     def apply(x: torch.Tensor) -> torch.Tensor:
-        values, row_scales = quantize_rows(x.reshape(-1, x.shape[-1]))
-        y = gemm(values.to(weight.dtype)).float() * row_scales * scales
-        y = y if bias is None else y + bias
-        return y.to(x.dtype).view(*x.shape[:-1], len(scales))
+        values, row_scales = quantize_rows(x)
+        y = gemm(values.to(weight.dtype)).float().mul_(row_scales).mul_(scales)
+        return (y if bias is None else y.add_(bias)).to(x.dtype)
 
-    return ComposedLinear(apply), is_copied
+    return ComposedLinear(partial(in_parts, apply)), is_copied
+
+
+def in_parts(apply: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """A GEMM applied to some rows at a time, so that float32 results of all of them never exist at once.
+
+    Args:
+        apply: ``[T, in] → [T, out]``.
+        x: ``[..., in]``.
+    """
+    parts = [apply(rows) for rows in x.reshape(-1, x.shape[-1]).split(_MAX_ROWS)]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return y.view(*x.shape[:-1], y.shape[-1])

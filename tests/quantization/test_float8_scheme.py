@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from octavo.kernels import float8
 from octavo.kernels.float8 import FLOAT8, quantize_rows
 from octavo.layers.linear import Linear
 from octavo.layers.weights import collect_slots, finish
@@ -76,6 +77,14 @@ def test_products_are_those_of_the_rounded_values(source: Source, dtype: torch.d
     torch.testing.assert_close(layer.gated(x, "silu"), torch.nn.functional.silu(gate) * up)
     out = torch.empty_like(y)
     assert torch.equal(layer(x, out), y) and torch.equal(out, y)
+
+
+def test_many_rows_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = _layer(torch.float32, "plain", _weight())
+    x = torch.randn(3, 7, 48)
+    whole = layer(x)
+    monkeypatch.setattr(float8, "_MAX_ROWS", 5)
+    torch.testing.assert_close(layer(x), whole)
 
 
 def test_sums_may_exceed_float16() -> None:

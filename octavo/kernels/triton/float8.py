@@ -1,6 +1,6 @@
 """Float8 GEMMs on NVIDIA GPUs of compute capability 8.9 and above: activations by Triton, the GEMM by torch."""
 
-from functools import cache, partial
+from functools import cache
 
 import torch
 import triton
@@ -48,7 +48,7 @@ def _quantize_kernel(
         part = tl.load(x + row * x_stride + start + columns, start + columns < SIZE, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(part), propagate_nan=tl.PropagateNan.ALL)
     scale = tl.maximum(tl.div_rn(tl.max(largest, axis=0), _LARGEST), _SMALLEST_SCALE)
-    scale += tl.sum(largest * 0.0, axis=0)  # NaN for a row with an infinity or a NaN
+    scale += tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=0)  # such a row has no scale
     tl.store(scales + row, scale)
     for start in tl.static_range(0, SIZE, BLOCK):
         mask = start + columns < SIZE
@@ -93,14 +93,19 @@ def float8_linear(
     # With a scale per row, torch's GEMM returns bfloat16 only, which has fewer bits than the other types.
     one = torch.ones((), device=weight.device)
 
+    def apply_wide(x: torch.Tensor) -> torch.Tensor:
+        values, row_scales = quantize_rows(x)
+        y = torch._scaled_mm(values, weight.T, one, one, out_dtype=torch.float32, use_fast_accum=True)
+        y = y.mul_(row_scales).mul_(scales)
+        return (y if bias is None else y.add_(bias)).to(x.dtype)
+
     def apply(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.bfloat16:
+            return float8.in_parts(apply_wide, x)
         values, row_scales = quantize_rows(x.reshape(-1, x.shape[-1]))
-        gemm = partial(torch._scaled_mm, values, weight.T, use_fast_accum=True)
-        if x.dtype is torch.bfloat16:
-            y = gemm(row_scales, scales[None], bias=bias, out_dtype=torch.bfloat16)
-        else:
-            y = gemm(one, one, out_dtype=torch.float32) * row_scales * scales
-            y = (y if bias is None else y + bias).to(x.dtype)
+        y = torch._scaled_mm(
+            values, weight.T, row_scales, scales[None], bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
         return y.view(*x.shape[:-1], len(scales))
 
     return ComposedLinear(apply), False
