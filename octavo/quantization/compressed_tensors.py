@@ -6,7 +6,7 @@ Source: https://github.com/vllm-project/compressed-tensors.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import shown
@@ -62,15 +62,17 @@ class CompressedTensorsConfig(QuantizationConfig):
 def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> CompressedTensorsConfig:
     """The layers of a checkpoint.
 
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact. Scales
+    of the cache are not, either, which keeps keys and values unquantised.
+
     Args:
         raw: ``quantization_config``.
 
     Raises:
         UnsupportedModelError: a group is quantised in a way that is not supported, or the configuration is broken.
     """
-    for key, what in (("kv_cache_scheme", "a quantised cache"), ("transform_config", "transformed weights")):
-        if raw.get(key):
-            raise UnsupportedModelError(f"The checkpoint's quantization_config asks for {what} ({key}); it cannot.")
+    if raw.get("transform_config"):
+        raise UnsupportedModelError("The checkpoint's weights are transformed (transform_config); they cannot be.")
     sparsity = raw.get("sparsity_config")
     if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
         raise UnsupportedModelError(
@@ -97,24 +99,22 @@ def _source(name: str, group: Mapping[str, Any], stored: Any) -> Literal["channe
     if (
         stored in _FORMATS
         and strategy in ("channel", "tensor")
-        and _is_float8(weights, is_dynamic=False)
-        and _is_float8(inputs, is_dynamic=True)
-        and isinstance(inputs, Mapping)
-        and inputs.get("strategy") == "token"
+        and _is_float8(weights)
+        and not weights.get("dynamic")
+        and _is_float8(inputs)
+        and inputs.get("strategy") in ("token", "tensor")
         and group.get("output_activations") is None
     ):
         return "channel" if strategy == "channel" else "tensor"
     raise UnsupportedModelError(
         f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {shown(stored)}, "
         f"weights {_shown(weights)}, activations {_shown(inputs)}); supported are float8 weights with a scale per "
-        "tensor or channel, and activations with dynamic scales per token."
+        "tensor or channel, and float8 activations with a scale per token or tensor."
     )
 
 
-def _is_float8(values: Any, *, is_dynamic: bool) -> bool:
-    if not isinstance(values, Mapping) or bool(values.get("dynamic")) is not is_dynamic:
-        return False
-    return all(values.get(key, wanted) == wanted for key, wanted in _FLOAT8.items())
+def _is_float8(values: Any) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(values, Mapping) and all(values.get(key, wanted) == wanted for key, wanted in _FLOAT8.items())
 
 
 def _shown(values: Any) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import shown, wrong
+from octavo.hub.config_values import wrong
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.scheme import LinearScheme
 
@@ -40,6 +40,8 @@ def round_to_float8(options: SchemeOptions) -> Float8Config:
 def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config:
     """The layers of a checkpoint that was quantised with one scale per weight.
 
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact.
+
     Args:
         raw: ``quantization_config``.
 
@@ -48,11 +50,6 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     """
     if raw.get("weight_block_size") is not None:
         raise UnsupportedModelError("The checkpoint's float8 weights have scales per block, which is not supported.")
-    activations = raw.get("activation_scheme", "dynamic")
-    if activations != "dynamic":
-        raise UnsupportedModelError(
-            f"The checkpoint's activation_scheme is {shown(activations)}, which is not supported; 'dynamic' is."
-        )
     ignored: list[str] = []
     for key in _IGNORED:
         names = raw.get(key) or []

@@ -33,13 +33,20 @@ def compressed_tensors(**changes: Any) -> dict[str, Any]:
 
 
 def write_float8(
-    source: Path, folder: Path, config: dict[str, Any], *, per_tensor: bool, is_quantised: Callable[[str], bool]
+    source: Path,
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    per_tensor: bool,
+    is_quantised: Callable[[str], bool],
+    has_static_scales: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Write a model's float8 form; returns the weights that it stands for, dequantised.
 
     Args:
         config: ``quantization_config``.
         is_quantised: whether a layer of this name is.
+        has_static_scales: add scales of activations and of the cache.
     """
     shutil.copytree(source, folder, dirs_exist_ok=True)
     raw = json.loads((source / "config.json").read_text())
@@ -53,7 +60,11 @@ def write_float8(
         largest = weight.abs().amax() if per_tensor else weight.abs().amax(1, keepdim=True)
         scale = largest.float() / LARGEST
         stored[name] = (weight.float() / scale).to(torch.float8_e4m3fn)
+        if has_static_scales:
+            stored[f"{layer}.input_scale"] = torch.tensor([0.01])
         stored[f"{layer}.weight_scale"] = scale.reshape(1) if per_tensor else scale
         dequantised[name] = stored[name].float() * scale
+    if has_static_scales:
+        stored |= {f"model.layers.0.self_attn.{name}_scale": torch.tensor([0.01]) for name in "kv"}
     save_file(stored, folder / "model.safetensors")
     return dequantised

@@ -122,6 +122,32 @@ def test_layers_are_mixed_by_name(folder: Path, tmp_path: Path) -> None:
     assert all(len(tokens) == 12 for tokens, _ in _outputs(llm))
 
 
+@pytest.mark.parametrize("method", ["compressed-tensors", "fp8"])
+def test_static_scales_of_activations_are_not_used(method: str, folder: Path, tmp_path: Path) -> None:
+    """Scales of tokens are more exact; 0.01, which the checkpoint says, would clip most activations."""
+    cache = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    static, dynamic = (
+        compressed_tensors(
+            weights={"strategy": "tensor"},
+            input_activations={"dynamic": False, "strategy": "tensor"},
+            kv_cache_scheme=cache,
+        ),
+        compressed_tensors(weights={"strategy": "tensor"}),
+    )
+    if method == "fp8":
+        static, dynamic = {"quant_method": "fp8", "activation_scheme": "static"}, FP8_METHOD
+    for name, config in (("static", static), ("dynamic", dynamic)):
+        write_float8(
+            folder,
+            tmp_path / name,
+            config,
+            per_tensor=True,
+            is_quantised=_everything_but_the_head,
+            has_static_scales=name == "static",
+        )
+    assert _outputs(LLM(str(tmp_path / "static"), **SETTINGS)) == _outputs(LLM(str(tmp_path / "dynamic"), **SETTINGS))
+
+
 def test_parts_of_one_layer_must_be_alike(folder: Path, tmp_path: Path) -> None:
     config = compressed_tensors(ignore=["lm_head", "model.layers.1.self_attn.k_proj"])
     write_float8(folder, tmp_path, config, per_tensor=False, is_quantised=_everything_but_the_head)

@@ -11,6 +11,8 @@ from octavo.quantization.slot import Slots
 
 _SHOWN = 5
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias")
+# Static scales of activations and of the cache: activations get a scale per token, and the cache is not quantised.
+_UNUSED_SCALES = (".input_scale", ".k_scale", ".v_scale")
 
 
 class Checkpoint(Protocol):
@@ -80,7 +82,7 @@ def check_fit(slots: Slots, checkpoint: Checkpoint, *, is_tied: bool) -> None:
 
 
 def _is_harmless(name: str, is_tied: bool) -> bool:
-    return name.endswith(_IGNORED_SUFFIXES) or (is_tied and name == "lm_head.weight")
+    return name.endswith((*_IGNORED_SUFFIXES, *_UNUSED_SCALES)) or (is_tied and name == "lm_head.weight")
 
 
 def _complaint(what: str, names: list[str]) -> str:
