@@ -144,15 +144,16 @@ def write_weights(source: Path, folder: Path) -> Path:
     config = load_model_config(resolve(str(source)))
     with torch.device("meta"):
         slots = collect_slots(build_model(config, Build(), 1))
+    wanted = {name: torch.Size(places[0].source_shapes[0]) for name, places in slots.items()}
     shards: list[dict[str, torch.Size]] = [{}]
     size = 0
-    for name, slot in slots.items():
-        size += slot.numel() * 2
+    for name, shape in wanted.items():
+        size += shape.numel() * 2
         if size > _SHARD_BYTES:
             shards.append({})
-            size = slot.numel() * 2
-        shards[-1][name] = slot.shape
-    noise = (0.02 * torch.randn(max(slot.numel() for slot in slots.values()))).to(torch.bfloat16)
+            size = shape.numel() * 2
+        shards[-1][name] = shape
+    noise = (0.02 * torch.randn(max(shape.numel() for shape in wanted.values()))).to(torch.bfloat16)
     index = {}
     for number, shapes in enumerate(shards, start=1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"

@@ -62,7 +62,7 @@ def _make_batch(setting: Setting) -> _Batch:
         inputs=_make_inputs(setting, tables),
         rope=(torch.cat((cos, cos), -1).to(setting.dtype), torch.cat((-sin, sin), -1).to(setting.dtype)),
         norms=HeadNorms(setting.random(head_dim).fill_(1.0), setting.random(head_dim).fill_(1.0), _EPS),
-        spec=AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5, config.attn_logit_softcap),
+        spec=AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5),
     )
 
 

@@ -41,6 +41,7 @@ TITLES = {
 _OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "tensor_parallel_size": ("-tp",),
     "speculative_config": ("-sc",),
+    "quantization": ("-q",),
     "api_server_count": ("-asc",),
     "gpu_memory_utilization": ("--device-memory-utilization",),
 }
@@ -182,7 +183,9 @@ def _warn(sentence: str, values: Mapping[str, Any]) -> None:
 
 def add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
     """Give a command one setting's flag."""
-    names = (flag.option, *_OTHER_NAMES.get(flag.name, ()))
+    # A command's own flags go first: -q is the quick question of octavo chat.
+    others = (name for name in _OTHER_NAMES.get(flag.name, ()) if name not in group._option_string_actions)
+    names = (flag.option, *others)
     add = partial(
         group.add_argument,
         *names,

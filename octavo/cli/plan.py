@@ -86,7 +86,8 @@ def make(config: EngineConfig, device_memory: int | None = None, server: ServerS
     try:
         _check_named(config, server or ServerSettings())
         # For a machine that is not here the model's files need not be here, either: its shape is enough.
-        _check_files(config, source, model_config, plan, must_be_here=device_memory is None)
+        must_be_here, has_float8 = device_memory is None, platform.has_float8()
+        _check_files(config, source, model_config, plan, must_be_here=must_be_here, has_float8=has_float8)
     except OctavoError as error:
         refusal = error
     return Planned(platform.describe(), plan, refusal)
@@ -110,12 +111,19 @@ def _check_named(config: EngineConfig, server: ServerSettings) -> None:
 
 
 def _check_files(
-    config: EngineConfig, source: ModelSource, model_config: ModelConfig, plan: Plan, *, must_be_here: bool
+    config: EngineConfig,
+    source: ModelSource,
+    model_config: ModelConfig,
+    plan: Plan,
+    *,
+    must_be_here: bool,
+    has_float8: bool,
 ) -> None:
     """Look at all that a start would look at: kind, names and shapes of weights, tokenizer, chat template.
 
     Args:
         must_be_here: weights and tokenizer may not be missing.
+        has_float8: whether the device multiplies float8.
 
     Raises:
         OctavoError: a start would fail.
@@ -126,14 +134,16 @@ def _check_files(
     from octavo.layers.build import Build
     from octavo.models.loading import check_format, check_weights
     from octavo.models.registry import build_model, build_pooled
+    from octavo.quantization.resolve import resolve_quantization
 
     load_format = config.load.load_format
     check_format(source, model_config, load_format)
+    quantization = resolve_quantization(config, model_config, has_float8=has_float8)
     if not must_be_here and source.kind == "folder" and not any(source.path.glob("*.safetensors")):
         return
     with torch.device("meta"):
         build = build_model if model_config.pooling is None else build_pooled
-        model = build(model_config, Build(), plan.max_model_len)
+        model = build(model_config, Build(quantization), plan.max_model_len)
     check_weights(model, source, model_config, load_format)
     Frontend.load(config)
 

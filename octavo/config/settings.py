@@ -8,7 +8,7 @@ Flags of the command line (``--max-num-seqs``), keyword arguments of ``LLM`` and
 import difflib
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+Quantization = Literal["fp8", "compressed-tensors", "gguf"]
 Policy = Literal["fcfs", "priority"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]
@@ -79,6 +80,13 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     dtype: Annotated[
         DType, Meta(description="Data type of the computation; auto takes the model's own if it is fast on the device.")
     ] = "auto"
+    quantization: Annotated[
+        Quantization | None,
+        Meta(
+            description="How weights are quantised; default is as in the checkpoint, which compressed-tensors and gguf "
+            "only confirm. fp8 rounds unquantised weights to float8 while they are loaded."
+        ),
+    ] = None
     seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0
     max_model_len: Annotated[
         PositiveInt | None,
@@ -584,6 +592,18 @@ def _explain_unknown(name: str) -> str:
     return f"There is no setting {name!r}.{hint}"
 
 
+def _choices(struct: type[msgspec.Struct], name: str) -> str:
+    """The values that a setting takes, as the rest of a sentence; empty if they are not a list of names."""
+    hints = get_type_hints(struct)
+    values = [
+        value
+        for part in (hints.get(name), *get_args(hints.get(name)))
+        if get_origin(part) is Literal
+        for value in get_args(part)
+    ]
+    return f"; it is one of {', '.join(map(str, values))}" if values else ""
+
+
 def convert_section(struct: type[msgspec.Struct], values: dict[str, Any]) -> Any:
     """Check ``values`` against a section and build it.
 
@@ -594,7 +614,7 @@ def convert_section(struct: type[msgspec.Struct], values: dict[str, Any]) -> Any
         try:
             msgspec.convert({**_required(struct), name: value}, struct)
         except msgspec.ValidationError as error:
-            reason = str(error).split(" - at ")[0]
+            reason = str(error).split(" - at ")[0] + _choices(struct, name)
             raise ConfigError(f"Setting {name!r} is wrong, got {value!r}: {reason}.") from None
     try:
         return msgspec.convert(values, struct)

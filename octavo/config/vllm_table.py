@@ -94,8 +94,7 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "model_class_overrides:object": (({},), "model classes of your own"),
     "model_loader_extra_config:object": (({},), "another way to load weights"),
     "model_weights:str": (("",), "weights from another place than the model's"),
-    "quantization:str": (("gguf", "none"), "weights that are quantised other than in GGUF files"),
-    "quantization_config:object": (({},), "weights that are quantised other than in GGUF files"),
+    "quantization_config:object": (({},), "details of how weights are quantised; set quantization"),
     "kv_cache_dtype:str": (("auto",), "a quantised key/value cache"),
     "kv_cache_dtype_skip_layers:list": (([],), "a quantised key/value cache"),
     "calculate_kv_scales:bool": ((False,), "a quantised key/value cache"),
@@ -213,7 +212,6 @@ _SERVER_ONLY = """
 SERVER_ONLY = frozenset(_SERVER_ONLY.split())
 
 SHORT_FLAGS: dict[str, str] = {
-    "quantization": "-q",
     "pipeline_parallel_size": "-pp",
     "data_parallel_size": "-dp",
     "data_parallel_rank": "-dpn",

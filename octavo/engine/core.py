@@ -104,7 +104,7 @@ class EngineCore:
             decisions=[asdict(decision) for decision in self.plan.decisions],
             device=platform.describe(),
             decode_limit=self.plan.decode_limit,
-            embeds_size=config.hidden_size if settings.model.enable_prompt_embeds and config.encoder is None else 0,
+            embeds_size=config.hidden_size if settings.model.enable_prompt_embeds and not config.is_encoder else 0,
             cache_tokens=self.plan.cache_tokens,
             phases=list(phases.phases),
             kv_event_source={} if self._events is None else msgspec.structs.asdict(self._events.config),

@@ -49,7 +49,7 @@ def build_runner(
         deterministic: a row's bits must not depend on the other rows.
     """
     device = platform.device
-    if isinstance(model, PooledModel) and config.encoder is not None:
+    if isinstance(model, PooledModel) and config.is_encoder:
         return EncoderRunner(model, plan, device)
     decoder = model.backbone if isinstance(model, PooledModel) else model
     assert isinstance(decoder, CausalLM)

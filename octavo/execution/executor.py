@@ -28,7 +28,7 @@ from octavo.models.loading import check_weights, load_weights
 from octavo.models.pooled import PooledModel
 from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform, runtime_of
-from octavo.quantization.scheme import PlainScheme
+from octavo.quantization.resolve import resolve_quantization
 from octavo.records import Plan, Step
 from octavo.sampling.processors import LogitsProcessor, load_processors
 from octavo.telemetry.phases import PhaseTimer
@@ -133,6 +133,7 @@ class InProcessExecutor(Executor):
         self._phases = phases
         self._runner: Runner | None = None
         self._host_weights: HostWeights | None = None
+        self._quantization = resolve_quantization(settings, config, has_float8=platform.has_float8())
         bind_kernels(platform)
         self._loaded: CausalLM | PooledModel | None = None
 
@@ -249,9 +250,8 @@ class InProcessExecutor(Executor):
         torch.set_default_dtype(getattr(torch, self._load_plan.dtype))
         try:
             with device:
-                scheme = PlainScheme(deterministic=self._settings.device.deterministic)
                 build = build_model if self._config.pooling is None else build_pooled
-                return build(self._config, Build(scheme), self._load_plan.max_model_len)
+                return build(self._config, Build(self._quantization), self._load_plan.max_model_len)
         finally:
             torch.set_default_dtype(before)
 

@@ -1,28 +1,24 @@
 """From a config.json to a :class:`ModelConfig`, with each family's defaults and nothing believed unchecked."""
 
+from dataclasses import replace
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_rope import parse_ropes
-from octavo.hub.config_values import ConfigValues, shown, wrong
-from octavo.hub.families import COMMON_DEFAULTS, FAMILIES, Family, unsupported_architecture
-from octavo.hub.model_config import LayerType, ModelConfig
+from octavo.hub.decoder_config import DecoderFamily
+from octavo.hub.families.registry import FAMILIES, unsupported_architecture
+from octavo.hub.model_config import ModelConfig
 
-_MAX_LAYERS = 4096
-_MAX_HEAD_DIM = 4096
-_MAX_POSITIONS = 1 << 27
-_DTYPES = ("bfloat16", "float16", "float32", "float64")
-
-_FULL: LayerType = "full_attention"
-_SLIDING: LayerType = "sliding_attention"
+_TEXT = "text_config"
+_NO_PARTS = (_TEXT, "quantization_config", "compression_config")
 
 
 def parse_config(raw: dict[str, Any]) -> ModelConfig:
-    """Build a decoder's configuration.
+    """Build a model's configuration.
 
     Understands the keys of transformers 4 (``rope_theta``, ``rope_scaling``, ``torch_dtype``) and of transformers 5
     (``rope_parameters``, for each kind of layer where they differ; ``dtype``). Of a model with several parts, the
-    language model is meant (``text_config``).
+    language model (``text_config``) is parsed, with the whole configuration's values where it is silent; the other
+    parts are in :attr:`ModelConfig.parts`.
 
     Args:
         raw: what config.json holds.
@@ -31,69 +27,30 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig:
         UnsupportedModelError: a key is missing or its value cannot be.
     """
     architecture = _architecture(raw)
-    if "hidden_size" not in raw and isinstance(raw.get("text_config"), dict):
-        raw = {**raw, **raw["text_config"], "architectures": [architecture]}
+    text = raw.get(_TEXT)
+    is_split = "hidden_size" not in raw and isinstance(text, dict)
+    values = {**raw, **text} if is_split and isinstance(text, dict) else raw
+    config = _parse(architecture, values)
+    parts = {
+        key: part
+        for key, part in raw.items()
+        if is_split and key.endswith("_config") and key not in _NO_PARTS and isinstance(part, dict)
+    }
+    return replace(config, raw=raw, parts=parts)
+
+
+def _parse(architecture: str, values: dict[str, Any]) -> ModelConfig:
     family = FAMILIES.get(architecture)
     if family is not None:
-        return _parse(raw, architecture, family)
+        return family.parse(architecture, values)
+    model_type = values.get("model_type")
+    unknown = DecoderFamily("", model_type if isinstance(model_type, str) else "", {})
     try:
-        return _parse(raw, architecture, Family(_text_or(raw.get("model_type"), ""), {}))
+        return unknown.parse(architecture, values)
     except UnsupportedModelError as error:
         # That the family is unknown explains why its keys are; the registry would say so too late.
-        unsupported = unsupported_architecture(architecture, has_own_code="auto_map" in raw)
+        unsupported = unsupported_architecture(architecture, has_own_code="auto_map" in values)
         raise UnsupportedModelError(f"{unsupported} {error}") from None
-
-
-def _parse(raw: dict[str, Any], architecture: str, family: Family) -> ModelConfig:
-    values = ConfigValues(raw, {**COMMON_DEFAULTS, **family.defaults}, family.fixed)
-    if values.flag("use_bidirectional_attention"):
-        raise UnsupportedModelError("The model attends in both directions (use_bidirectional_attention); it cannot.")
-    num_layers = values.count("num_hidden_layers", _MAX_LAYERS)
-    num_heads, num_kv_heads = _heads(values)
-    layer_types, window = _layers(values, family, num_layers)
-    rope, local_rope = parse_ropes(values)
-    hidden_size = values.count("hidden_size")
-    head_dim = _head_dim(values, hidden_size, num_heads)
-    for part in (rope, local_rope or rope):
-        rotary_dim = int(head_dim * part.partial_rotary_factor)
-        if rotary_dim < 2 or rotary_dim % 2:
-            raise wrong("head_dim", head_dim, "even in the part that rotates, as rotary embedding turns pairs")
-    vocab_size = values.count("vocab_size")
-    return ModelConfig(
-        architecture=architecture,
-        model_type=family.model_type,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        intermediate_size=values.count("intermediate_size"),
-        vocab_size=vocab_size,
-        max_position_embeddings=values.count("max_position_embeddings", _MAX_POSITIONS),
-        rms_norm_eps=values.number("rms_norm_eps"),
-        rope=rope,
-        local_rope=local_rope,
-        layer_types=layer_types,
-        sliding_window=window,
-        tie_word_embeddings=values.flag("tie_word_embeddings"),
-        attention_bias=values.flag("attention_bias"),
-        mlp_bias=values.flag("mlp_bias"),
-        hidden_act=values.text("hidden_activation" if values.get("hidden_activation") is not None else "hidden_act"),
-        attn_logit_softcap=values.optional_number("attn_logit_softcapping"),
-        final_logit_softcap=values.optional_number("final_logit_softcapping"),
-        query_pre_attn_scalar=values.optional_number("query_pre_attn_scalar"),
-        dtype=dtype_name(raw),
-        bos_token_id=next(iter(token_ids(values.get("bos_token_id"), vocab_size)), None),
-        eos_token_ids=token_ids(values.get("eos_token_id"), vocab_size),
-        raw=raw,
-    )
-
-
-def token_ids(value: Any, vocab_size: int) -> tuple[int, ...]:
-    """Token ids from null, one id, or a list of ids, in order and once each; what is no id of the model is dropped."""
-    items = value if isinstance(value, list) else [value]
-    ids = (item for item in items if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < vocab_size)
-    return tuple(dict.fromkeys(ids))
 
 
 def _architecture(raw: dict[str, Any]) -> str:
@@ -101,78 +58,3 @@ def _architecture(raw: dict[str, Any]) -> str:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise UnsupportedModelError("The model's configuration names no architecture ('architectures' is missing).")
     return names[0]
-
-
-def _text_or(value: Any, default: str) -> str:
-    return value if isinstance(value, str) else default
-
-
-def _heads(values: ConfigValues) -> tuple[int, int]:
-    """Heads, and key/value heads."""
-    num_heads = values.count("num_attention_heads")
-    num_kv_heads = values.optional_count("num_key_value_heads") or num_heads
-    if num_heads % num_kv_heads:
-        raise UnsupportedModelError(
-            f"The model's configuration has num_attention_heads = {num_heads}, which num_key_value_heads = "
-            f"{num_kv_heads} does not divide."
-        )
-    return num_heads, num_kv_heads
-
-
-def _head_dim(values: ConfigValues, hidden_size: int, num_heads: int) -> int:
-    head_dim = values.optional_count("head_dim", _MAX_HEAD_DIM)
-    if head_dim is not None:
-        return head_dim
-    if hidden_size % num_heads:
-        raise UnsupportedModelError(
-            f"The model's configuration has no head_dim, and hidden_size = {hidden_size}, which num_attention_heads = "
-            f"{num_heads} does not divide."
-        )
-    return hidden_size // num_heads
-
-
-def _layers(values: ConfigValues, family: Family, num_layers: int) -> tuple[tuple[LayerType, ...], int | None]:
-    """The kind of each layer, and the window of those that slide."""
-    is_off = family.has_window_switch and not values.flag("use_sliding_window")
-    window = None if is_off else values.optional_count("sliding_window", _MAX_POSITIONS)
-    given = values.get("layer_types")
-    if given is not None:
-        layer_types = _check_layer_types(given, num_layers)
-    elif window is None:
-        layer_types = (_FULL,) * num_layers
-    else:
-        layer_types = _layer_types(values, num_layers)
-    if _SLIDING not in layer_types:
-        return layer_types, None
-    if window is None:
-        raise UnsupportedModelError("The model's configuration has sliding layers in layer_types, but no window.")
-    return layer_types, window
-
-
-def _layer_types(values: ConfigValues, num_layers: int) -> tuple[LayerType, ...]:
-    """Which layers slide by the family's rule: all, those from one on, or all but every n-th."""
-    first = values.optional_count("max_window_layers", least=0)
-    if first is not None:
-        return tuple(_SLIDING if index >= first else _FULL for index in range(num_layers))
-    pattern = values.optional_count("sliding_window_pattern")
-    if pattern is not None:
-        return tuple(_SLIDING if (index + 1) % pattern else _FULL for index in range(num_layers))
-    return (_SLIDING,) * num_layers
-
-
-def _check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
-    if not isinstance(given, list) or len(given) != num_layers:
-        raise wrong("layer_types", given, f"a list with one entry for each of num_hidden_layers = {num_layers}")
-    for kind in given:
-        if kind not in (_FULL, _SLIDING):
-            raise UnsupportedModelError(f"The model has layers of the type {shown(kind)}, which is not supported.")
-    return tuple(given)
-
-
-def dtype_name(raw: dict[str, Any]) -> str:
-    """The type of the checkpoint, by torch's name."""
-    value = raw.get("dtype") or raw.get("torch_dtype") or "float32"
-    name = value.removeprefix("torch.") if isinstance(value, str) else ""
-    if name not in _DTYPES:
-        raise wrong("dtype", value, f"one of {', '.join(_DTYPES)}")
-    return name

@@ -6,6 +6,7 @@ from typing import Any
 from octavo.errors import UnsupportedModelError
 
 MAX_SIZE = 1 << 24
+MAX_LAYERS = 4096
 _MAX_SHOWN = 60
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.hub.config_file import parse_config, token_ids
-from octavo.hub.encoder_config import is_encoder, parse_encoder
+from octavo.hub.config_file import parse_config
+from octavo.hub.decoder_config import token_ids
 from octavo.hub.gguf_config import gguf_generation_config, gguf_raw_config
 from octavo.hub.json_file import read_json
 from octavo.hub.model_config import ModelConfig
@@ -39,7 +39,7 @@ def load_model_config(source: ModelSource, overrides: dict[str, Any] | None = No
     if source.kind == "gguf":
         return parse_config(_overridden(gguf_raw_config(GGUFFile.open(source.path)), overrides or {}))
     raw = _overridden(read_json(source.path / "config.json"), overrides or {})
-    config = parse_encoder(raw) if is_encoder(raw) else parse_config(generating_form(raw))
+    config = parse_config(generating_form(raw))
     more = token_ids(load_generation_config(source).get("eos_token_id"), config.vocab_size)
     return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *more))))
 

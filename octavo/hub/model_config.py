@@ -1,9 +1,11 @@
-"""What a model is, as numbers: the configuration every decoder family is built from."""
+"""What a model is, as numbers: the configuration that every family is built from."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from octavo.records import PoolingSpec
+
+Own = TypeVar("Own")
 
 LayerType = Literal["full_attention", "sliding_attention"]
 
@@ -26,37 +28,23 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderConfig:
-    """What only encoders have.
-
-    Attributes:
-        prefix: what stands before the names of their weights in checkpoints with a head beside them.
-        num_positions: rows of the table of positions.
-        position_offset: row of the first position.
-        type_vocab_size: kinds of segments.
-    """
-
-    prefix: str
-    num_positions: int
-    position_offset: int
-    type_vocab_size: int
-
-
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder's or an encoder's shape. Counts are at least 1; heads divide evenly (checked when parsed).
+    """What the engine, planning and all families need to know of a model; a family's own quantities are in ``own``.
+
+    Counts are at least 1; heads divide evenly (checked when parsed).
 
     Attributes:
         architecture: the class name in ``architectures`` of config.json.
         layer_types: per layer, full or sliding-window attention.
         sliding_window: tokens a sliding layer sees, itself included; None without such layers.
-        rope: of full-attention layers; ``local_rope`` of sliding ones where they differ (else None).
-        attn_logit_softcap, final_logit_softcap: tanh caps, None for none.
-        query_pre_attn_scalar: scores are divided by its square root; None is the head size.
+        rope: of full-attention layers, and of sliding ones unless the family has another for them.
         dtype: type of the checkpoint, such as ``bfloat16``.
         eos_token_ids: as config.json and generation_config.json say, without duplicates.
+        own: the family's own record; see :meth:`own_as`.
+        quantization: how the checkpoint's weights are quantised, with Hugging Face's names; empty if they are not.
         raw: the whole config as a dictionary with Hugging Face's names.
-        encoder: what only encoders have; None for decoders.
+        parts: configurations of a multimodal model's other parts by their keys in ``raw``, such as ``vision_config``.
+        is_encoder: whether tokens attend in both directions, so that nothing is cached.
         pooling: what the model answers with vectors; None if it writes text.
     """
 
@@ -72,19 +60,21 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope: RopeConfig
-    local_rope: RopeConfig | None
     layer_types: tuple[LayerType, ...]
     sliding_window: int | None
     tie_word_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
     hidden_act: str
-    attn_logit_softcap: float | None
-    final_logit_softcap: float | None
-    query_pre_attn_scalar: float | None
     dtype: str
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    own: object = None
+    quantization: dict[str, Any] = field(default_factory=dict)
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
-    encoder: EncoderConfig | None = None
+    parts: dict[str, dict[str, Any]] = field(repr=False, default_factory=dict)
+    is_encoder: bool = False
     pooling: PoolingSpec | None = None
+
+    def own_as(self, kind: type[Own]) -> Own:
+        """The family's own record, which its parser made of type ``kind``."""
+        assert isinstance(self.own, kind), f"{self.architecture} has no {kind.__name__}"
+        return self.own

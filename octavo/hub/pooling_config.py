@@ -8,8 +8,8 @@ import msgspec
 from octavo.config.settings import ModelSettings
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.config_values import shown
-from octavo.hub.encoder_families import ENCODERS
-from octavo.hub.families import FAMILIES
+from octavo.hub.families.bert import BertFields
+from octavo.hub.families.registry import FAMILIES
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.modules import SentenceModules, read_modules
 from octavo.hub.source import ModelSource
@@ -106,14 +106,13 @@ def _own_purpose(config: ModelConfig) -> Purpose:
 
 
 def _spec(config: ModelConfig, source: ModelSource, modules: SentenceModules | None, purpose: Purpose) -> PoolingSpec:
-    is_encoder = config.encoder is not None
-    pooling: SequencePooling = "CLS" if is_encoder else "LAST"
+    pooling: SequencePooling = "CLS" if config.is_encoder else "LAST"
     if purpose in ("classify", "token_classify"):
         labels = _labels(config.raw)
         return PoolingSpec(
             tasks=[purpose],
             pooling=pooling,
-            is_encoder=is_encoder,
+            is_encoder=config.is_encoder,
             hidden_size=config.hidden_size,
             dense=_classifier(config, purpose, len(labels)),
             num_labels=len(labels),
@@ -128,7 +127,7 @@ def _spec(config: ModelConfig, source: ModelSource, modules: SentenceModules | N
     return PoolingSpec(
         tasks=tasks,
         pooling=pooling if modules is None or modules.pooling is None else modules.pooling,
-        is_encoder=is_encoder,
+        is_encoder=config.is_encoder,
         hidden_size=config.hidden_size,
         dense=dense,
         # A late-interaction model's token vectors are compared by their angle, whatever its files say.
@@ -151,11 +150,11 @@ def _check_sizes(dense: list[DenseSpec], hidden_size: int) -> None:
 
 def _classifier(config: ModelConfig, purpose: Purpose, num_labels: int) -> list[DenseSpec]:
     hidden = config.hidden_size
-    if config.encoder is None:
+    if not config.is_encoder:
         return [DenseSpec("", "score", hidden, num_labels, False, "identity")]
     if purpose == "token_classify":
         return [DenseSpec("", "classifier", hidden, num_labels, True, "identity")]
-    first, second = ENCODERS[config.architecture].classifier
+    first, second = config.own_as(BertFields).classifier
     return [
         DenseSpec("", first, hidden, hidden, True, "tanh"),
         DenseSpec("", second, hidden, num_labels, True, "identity"),

@@ -25,11 +25,13 @@ from octavo.kernels.basic import (
     take_rows,
 )
 from octavo.kernels.dispatch import compile_together
+from octavo.kernels.float8 import FLOAT8, float8_linear, quantize_rows
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.select import bind_kernels
 from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels, step_kernels
 
 __all__ = [
+    "FLOAT8",
     "AttentionBackend",
     "AttentionInputs",
     "AttentionSpec",
@@ -49,10 +51,12 @@ __all__ = [
     "attention_backend",
     "bind_kernels",
     "compile_together",
+    "float8_linear",
     "gelu_tanh_and_mul",
     "linear",
     "mask_logits",
     "padded_rows",
+    "quantize_rows",
     "rms_norm",
     "silu_and_mul",
     "step_kernels",

@@ -9,6 +9,7 @@ from torch import nn
 from octavo import kernels
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
+from octavo.quantization.slot import WeightSlot
 
 
 class Embedding(nn.Module):
@@ -57,17 +58,20 @@ class Head(Linear):
         tied: Embedding | None = None,
         softcap: float | None = None,
     ) -> None:
-        super().__init__(hidden_size, vocab_size, build)
+        name = "lm_head"
+        quantization = build.quantization
+        scheme = quantization.head_scheme(f"{build.prefix}{name}") if tied is None else quantization.plain
+        super().__init__(hidden_size, {name: vocab_size}, scheme)
         self.softcap = softcap
-        self._is_tied = tied is not None
+        self.keep_weight = tied is not None
         if tied is not None:
             # Register the parameter in the embedding only: a second name would look like a second checkpoint entry.
             del self.weight
             object.__setattr__(self, "weight", tied.weight)
 
-    def finalize_weights(self) -> None:
-        """Rearrange the head's copy of the weight; a tied embedding keeps its own."""
-        self._product = self.scheme.finalize(self, keep_weight=self._is_tied)
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """The head's slots; a tied embedding has its own."""
+        return iter(()) if self.keep_weight else super().weight_slots(path)
 
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``, into ``out`` if it is given."""

@@ -12,7 +12,6 @@ from octavo.hub.model_config import ModelConfig
 from octavo.kernels import AttentionSpec
 from octavo.kernels.packed_attention import PaddedRows, packed_attention
 from octavo.layers.build import Build
-from octavo.layers.linear import Linear, MergedLinear
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
@@ -43,7 +42,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()
         size = config.hidden_size
-        self.qkv = MergedLinear(size, {"query": size, "key": size, "value": size}, build, bias=True)
+        self.qkv = build.linear("qkv", size, {"query": size, "key": size, "value": size}, bias=True)
         heads, head_dim = config.num_heads, config.head_dim
         self.spec = AttentionSpec(heads, heads, head_dim, head_dim**-0.5)
 
@@ -57,7 +56,7 @@ class AddNorm(nn.Module):
 
     def __init__(self, in_features: int, config: ModelConfig, build: Build) -> None:
         super().__init__()
-        self.dense = Linear(in_features, config.hidden_size, build, bias=True)
+        self.dense = build.linear("dense", in_features, config.hidden_size, bias=True)
         self.LayerNorm = LayerNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
@@ -70,8 +69,8 @@ class EncoderAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()
-        self.self = SelfAttention(config, build)
-        self.output = AddNorm(config.hidden_size, config, build)
+        self.self = SelfAttention(config, build.at("self"))
+        self.output = AddNorm(config.hidden_size, config, build.at("output"))
 
     def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
@@ -87,7 +86,7 @@ class FeedForward(nn.Module):
             raise UnsupportedModelError(
                 f"The activation {config.hidden_act!r} is not supported; supported are {', '.join(ACTIVATIONS)}."
             )
-        self.dense = Linear(config.hidden_size, config.intermediate_size, build, bias=True)
+        self.dense = build.linear("dense", config.hidden_size, config.intermediate_size, bias=True)
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -100,9 +99,9 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()
-        self.attention = EncoderAttention(config, build)
-        self.intermediate = FeedForward(config, build)
-        self.output = AddNorm(config.intermediate_size, config, build)
+        self.attention = EncoderAttention(config, build.at("attention"))
+        self.intermediate = FeedForward(config, build.at("intermediate"))
+        self.output = AddNorm(config.intermediate_size, config, build.at("output"))
 
     def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
         """``[T, hidden]`` in and out."""

@@ -5,7 +5,6 @@ from torch import nn
 
 from octavo.errors import UnsupportedModelError
 from octavo.layers.build import Build
-from octavo.layers.linear import Linear, MergedLinear
 
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activation names in configurations → names of gates in kernels."""
@@ -23,8 +22,8 @@ class GatedMLP(nn.Module):
                 f"The activation {activation!r} is not supported; supported are {', '.join(_ACTIVATIONS)}."
             )
         sizes = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up_proj = MergedLinear(hidden_size, sizes, build, bias=bias)
-        self.down_proj = Linear(intermediate_size, hidden_size, build, bias=bias)
+        self.gate_up_proj = build.linear("gate_up_proj", hidden_size, sizes, bias=bias)
+        self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias)
         self.activation = _ACTIVATIONS[activation]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

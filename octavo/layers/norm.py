@@ -1,9 +1,12 @@
 """RMS norms."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
 from octavo import kernels
+from octavo.quantization.slot import WeightSlot
 
 
 class RMSNorm(nn.Module):
@@ -24,8 +27,19 @@ class RMSNorm(nn.Module):
 
 
 class UnitOffsetRMSNorm(RMSNorm):
-    """An RMS norm whose weight is stored as the difference from one (Gemma), applied in float32."""
+    """An RMS norm whose weight is stored as the difference from one (Gemma).
 
-    def finalize_weights(self) -> None:
-        """Add one, in float32, so that small differences keep their precision."""
-        self.weight = nn.Parameter(self.weight.data.float() + 1.0, requires_grad=False)
+    The weight is in float32, so that small differences keep their precision.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps)
+        self.weight = nn.Parameter(torch.ones(size, dtype=torch.float32), requires_grad=False)
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        yield f"{path}.weight", WeightSlot(self.weight.data, transform=_plus_one)
+
+
+def _plus_one(weight: torch.Tensor) -> torch.Tensor:
+    return weight.float() + 1.0

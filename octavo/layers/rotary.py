@@ -11,6 +11,9 @@ from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import RopeConfig
 from octavo.kernels import RopeTables, take_rows
 
+MAIN_ROPE, LOCAL_ROPE = "main", "local"
+"""Names of rotary tables: the usual one, and that of sliding-window layers in models where they differ."""
+
 
 class RotaryEmbedding(nn.Module):
     """Cosine and sine tables of all positions (arXiv:2104.09864).

@@ -1,58 +1,61 @@
 """Maps names in a checkpoint to a model's parameters.
 
-A module's attribute names are the checkpoint's names. Only modules that merge several checkpoint
-tensors into one (``qkv_proj``, ``gate_up_proj``) declare so, through :class:`MergedWeights`.
+A module's attribute names are the checkpoint's names. Only modules whose parameters are stored differently (merged or
+quantised linear layers, Gemma's norms) say so, through :class:`HasSlots`.
 """
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import nn
 
+from octavo.quantization.slot import Slots, WeightSlot
+
 
 @runtime_checkable
-class MergedWeights(Protocol):
-    """A module whose parameters contain several checkpoint tensors, concatenated along dimension 0."""
+class HasSlots(Protocol):
+    """A module that knows which tensors of a checkpoint its own parameters are made of."""
 
-    def parts(self) -> dict[str, tuple[int, int]]:
-        """Checkpoint module name (a sibling of this one) → first row and number of rows."""
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """Names in the checkpoint and slots.
+
+        Args:
+            path: the module's name.
+        """
         ...
 
 
 @runtime_checkable
-class Finalizable(Protocol):
-    """A module that rearranges its weights once they are loaded."""
+class Finishable(Protocol):
+    """A module that prepares its weights once they are loaded."""
 
-    def finalize_weights(self) -> None:
-        """Called once, after loading."""
+    def finish_weights(self) -> None:
+        """Called when all slots are filled: after loading, and after each update of the weights."""
         ...
 
 
-def collect_slots(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The destination of every checkpoint tensor that the model needs.
-
-    Returns:
-        Name → a view into a parameter, of the required shape, type and device.
-    """
-    slots: dict[str, torch.Tensor] = {}
+def collect_slots(model: nn.Module) -> Slots:
+    """The destinations of every checkpoint tensor that the model needs; may be called again, to update weights."""
+    slots: dict[str, list[WeightSlot]] = {}
     for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(path, recurse=False):
-            slots.update(_slots_of(path, name.rpartition(".")[2], module, parameter.data))
-    return slots
+        for name, slot in module.weight_slots(path) if isinstance(module, HasSlots) else _own_slots(path, module):
+            slots.setdefault(name, []).append(slot)
+    return {name: tuple(found) for name, found in slots.items()}
 
 
-def finalize(model: nn.Module) -> None:
-    """Let every module rearrange its loaded weights."""
+def finish(model: nn.Module) -> None:
+    """Let every module prepare its loaded weights."""
     for module in model.modules():
-        if isinstance(module, Finalizable):
-            module.finalize_weights()
+        if isinstance(module, Finishable):
+            module.finish_weights()
 
 
-def _slots_of(path: str, leaf: str, module: nn.Module, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    if not isinstance(module, MergedWeights):
-        yield f"{path}.{leaf}" if path else leaf, tensor
-        return
-    parent = path.rpartition(".")[0]
-    for part, (start, count) in module.parts().items():
-        yield f"{parent}.{part}.{leaf}" if parent else f"{part}.{leaf}", tensor[start : start + count]
+def sibling(path: str, name: str) -> str:
+    """The name of a module beside the one at ``path``."""
+    parent, dot, _ = path.rpartition(".")
+    return f"{parent}{dot}{name}"
+
+
+def _own_slots(path: str, module: nn.Module) -> Iterator[tuple[str, WeightSlot]]:
+    for name, parameter in module.named_parameters(path, recurse=False):
+        yield name, WeightSlot(parameter.data)

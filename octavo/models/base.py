@@ -1,22 +1,21 @@
-"""The model interface that runners use, and the decoder trunk that families share.
+"""The model interface that runners use, and the stack of layers that decoders share.
 
 Token ids and positions go in, hidden states and logits come out. A family such as ``qwen3.py`` only describes its
-layers; building blocks are in ``octavo/layers``.
+layers; building blocks are in ``octavo/layers``. No family loops over its layers: :class:`LayerStack` does.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
 
-from octavo.hub.model_config import ModelConfig
+from octavo.hub.model_config import ModelConfig, RopeConfig
 from octavo.layers.attention import StepAttention
 from octavo.layers.build import Build
-from octavo.layers.decoder import PreNormLayer
 from octavo.layers.embedding import Embedding, Head
 from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import RotaryEmbedding
+from octavo.layers.rotary import LOCAL_ROPE, MAIN_ROPE, RotaryEmbedding
 
 
 class CausalLM(nn.Module, ABC):
@@ -43,35 +42,71 @@ class CausalLM(nn.Module, ABC):
         """The embedding layer."""
 
 
-class DecoderTrunk(nn.Module):
-    """Embedding, pre-norm decoder layers, final norm."""
+class LayerStack(nn.Module):
+    """Embedding, layers, final norm: the one loop over the layers of all decoders.
 
-    def __init__(self, config: ModelConfig, build: Build, layer: Callable[[int], PreNormLayer], max_positions: int):
+    Args:
+        layers: built in order; see :mod:`octavo.layers.decoder` for what a layer takes and returns.
+        rotary: rotary tables by the names that layers use; each is read once per step.
+    """
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        layers: Iterable[nn.Module],
+        norm: RMSNorm,
+        rotary: Mapping[str, RotaryEmbedding],
+    ) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(layer(index) for index in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope, max_positions)
+        self.embed_tokens = embedding
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.rotary = nn.ModuleDict(rotary)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
         """See :meth:`CausalLM.forward`."""
         x = self.embed_tokens(token_ids)
         residual: torch.Tensor | None = None
-        rope = self.rotary(positions)
+        ropes = {name: rotary(positions) for name, rotary in self.rotary.items()}
         for layer in self.layers:
-            x, residual = layer(x, residual, rope, step)
+            x, residual = layer(x, residual, ropes, step)
         assert residual is not None, "a model has at least one layer"
         return self.norm.add(x, residual)[0]
 
 
-class TrunkLM(CausalLM):
-    """A trunk under ``model`` and a head under ``lm_head``: the layout of most checkpoints."""
+class DecoderLM(CausalLM):
+    """A stack of layers under ``model`` and a head under ``lm_head``: the layout of most checkpoints.
 
-    def __init__(self, config: ModelConfig, build: Build, layer: Callable[[int], PreNormLayer], max_positions: int):
+    Args:
+        layer: builds the layer of an index, with the parameters for that place.
+        norm: class of the final norm.
+        embedding_scale: see :class:`Embedding`.
+        local_rope: of a second rotary table, named :data:`LOCAL_ROPE`.
+        softcap: logits become ``c · tanh(logits / c)``.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        build: Build,
+        layer: Callable[[int, Build], nn.Module],
+        max_positions: int,
+        *,
+        norm: type[RMSNorm] = RMSNorm,
+        embedding_scale: float | None = None,
+        local_rope: RopeConfig | None = None,
+        softcap: float | None = None,
+    ) -> None:
         super().__init__()
-        self.model = DecoderTrunk(config, build, layer, max_positions)
+        ropes = {MAIN_ROPE: config.rope} if local_rope is None else {MAIN_ROPE: config.rope, LOCAL_ROPE: local_rope}
+        self.model = LayerStack(
+            Embedding(config.vocab_size, config.hidden_size, scale=embedding_scale),
+            (layer(index, build.at(f"model.layers.{index}")) for index in range(config.num_layers)),
+            norm(config.hidden_size, config.rms_norm_eps),
+            {name: RotaryEmbedding(config.head_dim, rope, max_positions) for name, rope in ropes.items()},
+        )
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
-        self.lm_head = Head(config.vocab_size, config.hidden_size, build, tied=tied, softcap=config.final_logit_softcap)
+        self.lm_head = Head(config.vocab_size, config.hidden_size, build, tied=tied, softcap=softcap)
 
     @property
     def input_embedding(self) -> Embedding:

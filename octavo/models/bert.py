@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from octavo.hub.families.bert import BertFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels.packed_attention import PaddedRows
 from octavo.layers.build import Build
 from octavo.layers.embedding import Embedding
 from octavo.layers.encoder import EncoderLayer, LayerNorm
@@ -16,14 +16,13 @@ class BertEmbeddings(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        assert config.encoder is not None, "an encoder's configuration"
-        size = config.hidden_size
+        own, size = config.own_as(BertFields), config.hidden_size
         self.word_embeddings = Embedding(config.vocab_size, size)
-        self.position_embeddings = Embedding(config.encoder.num_positions, size)
-        self.token_type_embeddings = Embedding(config.encoder.type_vocab_size, size)
+        self.position_embeddings = Embedding(own.num_positions, size)
+        self.token_type_embeddings = Embedding(own.type_vocab_size, size)
         self.LayerNorm = LayerNorm(size, config.rms_norm_eps)
-        self.position_offset = config.encoder.position_offset
-        self.last_segment = config.encoder.type_vocab_size - 1
+        self.position_offset = own.position_offset
+        self.last_segment = own.type_vocab_size - 1
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         """``[T]`` int64 each → ``[T, hidden]``."""
@@ -31,26 +30,9 @@ class BertEmbeddings(nn.Module):
         return self.LayerNorm(x + self.position_embeddings(positions + self.position_offset))
 
 
-class BertEncoder(nn.Module):
-    """All blocks."""
-
-    def __init__(self, config: ModelConfig, build: Build) -> None:
-        super().__init__()
-        self.layer = nn.ModuleList(EncoderLayer(config, build) for _ in range(config.num_layers))
-
-
 class BertBackbone(EncoderBackbone):
     """BERT (arXiv:1810.04805), or RoBERTa (arXiv:1907.11692), whose positions start after the padding token's id."""
 
     def __init__(self, config: ModelConfig, build: Build) -> None:
-        super().__init__()
-        self.embeddings = BertEmbeddings(config)
-        self.encoder = BertEncoder(config, build)
-
-    def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
-    ) -> torch.Tensor:
-        x = self.embeddings(token_ids, positions, segments)
-        for layer in self.encoder.layer:
-            x = layer(x, plan)
-        return x
+        layers = (EncoderLayer(config, build.at(f"encoder.layer.{index}")) for index in range(config.num_layers))
+        super().__init__(BertEmbeddings(config), layers, config.own_as(BertFields).prefix)

@@ -1,7 +1,6 @@
 """Pooling models: a backbone that computes hidden states, and a pooler that turns them into vectors."""
 
-import importlib
-from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Protocol, cast
 
 import torch
@@ -10,18 +9,25 @@ from torch import nn
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels.packed_attention import PaddedRows
-from octavo.layers.build import Build
 from octavo.layers.pooling import Pooler
 from octavo.models.base import CausalLM
 
-_BACKBONES = {"bert": "octavo.models.bert:BertBackbone"}
-_BACKBONE_OF = {"bert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
 
+class EncoderBackbone(nn.Module):
+    """A model with bidirectional attention: embeddings, and the one loop over the layers of all encoders.
 
-class EncoderBackbone(nn.Module, ABC):
-    """A model with bidirectional attention."""
+    Args:
+        embeddings: ``[T]`` token ids, positions and segments → ``[T, hidden]``.
+        layers: built in order; each takes ``[T, hidden]`` and the plan, and returns ``[T, hidden]``.
+        weight_prefix: prefix of the weights' names in checkpoints with a head beside them.
+    """
 
-    @abstractmethod
+    def __init__(self, embeddings: nn.Module, layers: Iterable[nn.Module], weight_prefix: str) -> None:
+        super().__init__()
+        self.weight_prefix = weight_prefix
+        self.embeddings = embeddings
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
     ) -> torch.Tensor:
@@ -35,6 +41,10 @@ class EncoderBackbone(nn.Module, ABC):
         Returns:
             ``[≥ T, hidden]``.
         """
+        x: torch.Tensor = self.embeddings(token_ids, positions, segments)
+        for layer in self.encoder["layer"].children():
+            x = layer(x, plan)
+        return x
 
 
 class WithHead(Protocol):
@@ -57,14 +67,6 @@ class PooledModel(nn.Module):
         self.backbone = backbone
         self.pooler = pooler
         self.weight_prefix = weight_prefix
-
-
-def build_encoder(config: ModelConfig, build: Build) -> PooledModel:
-    """Build an encoder with uninitialised weights, of torch's default type on torch's default device."""
-    assert config.encoder is not None and config.pooling is not None, "an encoder's configuration"
-    module, _, name = _BACKBONES[_BACKBONE_OF[config.model_type]].partition(":")
-    backbone: EncoderBackbone = getattr(importlib.import_module(module), name)(config, build)
-    return PooledModel(backbone, Pooler(config.pooling), config.encoder.prefix).eval()
 
 
 def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:

@@ -1,18 +1,33 @@
-"""Qwen3: Llama's block with norms on each head's query and key."""
+"""Qwen3: Llama's layer with norms on each head's query and key."""
 
+from functools import partial
+
+from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.decoder import PreNormLayer, RotaryAttention
+from octavo.layers.mlp import GatedMLP
 from octavo.layers.norm import RMSNorm
-from octavo.models.base import TrunkLM
+from octavo.models.base import DecoderLM
 
 
-class Qwen3ForCausalLM(TrunkLM):
+class Qwen3ForCausalLM(DecoderLM):
     """arXiv:2505.09388."""
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
-        def layer(index: int) -> PreNormLayer:
-            attention = RotaryAttention(config, index, build, norm=RMSNorm, output_bias=config.attention_bias)
-            return PreNormLayer(config, attention, build)
+        own = config.own_as(LlamaFields)
+        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
+
+        def layer(index: int, build: Build) -> PreNormLayer:
+            attention = RotaryAttention(
+                config,
+                index,
+                build.at("self_attn"),
+                head_norm=RMSNorm,
+                qkv_bias=own.attention_bias,
+                output_bias=own.attention_bias,
+            )
+            feed_forward = GatedMLP(config.hidden_size, config.intermediate_size, config.hidden_act, build.at("mlp"))
+            return PreNormLayer(attention, feed_forward, norm)
 
         super().__init__(config, build, layer, max_positions)

@@ -1,27 +1,19 @@
-"""The registry of architectures, by the names in checkpoints' ``config.json``."""
+"""Builds the model of a configuration. Architectures are registered in :mod:`octavo.hub.families.registry`."""
 
 import importlib
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.encoder_families import ENCODERS
-from octavo.hub.families import unsupported_architecture
+from octavo.hub.families.registry import FAMILIES, unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
+from octavo.layers.pooling import Pooler
 from octavo.models.base import CausalLM
-from octavo.models.pooled import PooledModel, as_pooled, build_encoder
-
-_FAMILIES: dict[str, str] = {
-    "LlamaForCausalLM": "octavo.models.llama",
-    "MistralForCausalLM": "octavo.models.mistral",
-    "Qwen2ForCausalLM": "octavo.models.qwen2",
-    "Qwen3ForCausalLM": "octavo.models.qwen3",
-    "Gemma3ForCausalLM": "octavo.models.gemma3",
-}
+from octavo.models.pooled import EncoderBackbone, PooledModel, as_pooled
 
 
 def supported_architectures() -> list[str]:
     """Names of all architectures, sorted."""
-    return sorted([*_FAMILIES, *ENCODERS])
+    return sorted(FAMILIES)
 
 
 def check_supported(architecture: str, *, has_own_code: bool = False) -> None:
@@ -33,7 +25,7 @@ def check_supported(architecture: str, *, has_own_code: bool = False) -> None:
     Raises:
         UnsupportedModelError: it is not; the message lists similar names.
     """
-    if architecture not in _FAMILIES and architecture not in ENCODERS:
+    if architecture not in FAMILIES:
         raise UnsupportedModelError(unsupported_architecture(architecture, has_own_code=has_own_code))
 
 
@@ -43,9 +35,7 @@ def build_model(config: ModelConfig, build: Build, max_positions: int) -> Causal
     Args:
         max_positions: maximum sequence length in tokens.
     """
-    check_supported(config.architecture)
-    family = getattr(importlib.import_module(_FAMILIES[config.architecture]), config.architecture)
-    model: CausalLM = family(config, build, max_positions)
+    model: CausalLM = _model_class(config)(config, build, max_positions)
     return model.eval()
 
 
@@ -55,7 +45,15 @@ def build_pooled(config: ModelConfig, build: Build, max_positions: int) -> Poole
     Raises:
         UnsupportedModelError: the architecture is unknown or does not support it.
     """
+    if not config.is_encoder:
+        return as_pooled(build_model(config, build, max_positions), config)
+    assert config.pooling is not None, "the configuration of a model that answers with vectors"
+    backbone: EncoderBackbone = _model_class(config)(config, build)
+    return PooledModel(backbone, Pooler(config.pooling), backbone.weight_prefix).eval()
+
+
+def _model_class(config: ModelConfig) -> type:
     check_supported(config.architecture)
-    if config.encoder is not None:
-        return build_encoder(config, build)
-    return as_pooled(build_model(config, build, max_positions), config)
+    module, _, name = FAMILIES[config.architecture].model.partition(":")
+    found: type = getattr(importlib.import_module(module), name)
+    return found

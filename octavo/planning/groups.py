@@ -11,7 +11,7 @@ def make_groups(config: ModelConfig, max_model_len: int) -> tuple[CacheGroup, ..
     less frequent kind form one group, and the others are split into groups of about that size: 15 sliding and 3 full
     layers become five groups and one. Encoders have no cache and no groups.
     """
-    if config.encoder is not None:
+    if config.is_encoder:
         return ()
     window = config.sliding_window
     sliding = [i for i, kind in enumerate(config.layer_types) if kind == "sliding_attention" and window is not None]

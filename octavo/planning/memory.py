@@ -10,6 +10,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform
+from octavo.quantization.config import QuantizationConfig, Unquantized
 
 # Prompt positions whose logits are computed at a time for log-probabilities, in three float32 buffers.
 _PROMPT_LOGPROB_ROWS = 128
@@ -32,14 +33,18 @@ class ModelSize:
     table_bytes: int
 
 
-def model_size(config: ModelConfig, dtype: torch.dtype) -> ModelSize:
-    """The size of a model in a compute type; builds the model on the meta device, without memory."""
+def model_size(config: ModelConfig, dtype: torch.dtype, quantization: QuantizationConfig | None = None) -> ModelSize:
+    """The size of a model in a compute type; builds the model on the meta device, without memory.
+
+    Args:
+        quantization: how its weights are stored; None for unquantised.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device("meta"):
             build = build_model if config.pooling is None else build_pooled
-            model: nn.Module = build(config, Build(), 1)
+            model: nn.Module = build(config, Build(quantization or Unquantized()), 1)
     finally:
         torch.set_default_dtype(before)
     parameters = list(model.parameters())
@@ -59,6 +64,12 @@ def parameters_read_per_token(config: ModelConfig) -> int:
     """Number of parameters that a decode step must read: the layers and the head, without the embedding table."""
     unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     return num_parameters(config) - unread
+
+
+def bytes_read_per_token(config: ModelConfig, dtype: torch.dtype, quantization: QuantizationConfig) -> int:
+    """Bytes of weights that a decode step must read; see :func:`parameters_read_per_token`."""
+    unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * dtype.itemsize
+    return model_size(config, dtype, quantization).weight_bytes - unread
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, pass_elements: int) -> int:
@@ -88,9 +99,8 @@ def layer_bytes(config: ModelConfig, num_tokens: int, itemsize: int) -> int:
 
 
 def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:
-    """Logits of the largest batch; a soft cap needs two more copies."""
-    copies = 1 if config.final_logit_softcap is None else 3
-    return max_num_seqs * config.vocab_size * itemsize * copies
+    """Logits of the largest batch."""
+    return max_num_seqs * config.vocab_size * itemsize
 
 
 def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_groups: int, block_size: int) -> int:

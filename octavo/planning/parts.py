@@ -8,6 +8,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.planning import memory
 from octavo.planning.units import size
 from octavo.platforms import Platform, runtime_of
+from octavo.quantization.config import QuantizationConfig
 from octavo.records import MemoryPart
 
 WEIGHTS = "weights"
@@ -28,15 +29,24 @@ class StepLimits:
 
 
 def memory_parts(
-    config: ModelConfig, dtype: torch.dtype, limits: StepLimits, platform: Platform, *, has_graphs: bool
+    config: ModelConfig,
+    dtype: torch.dtype,
+    quantization: QuantizationConfig,
+    limits: StepLimits,
+    platform: Platform,
+    *,
+    has_graphs: bool,
 ) -> tuple[MemoryPart, ...]:
     """Memory of a model and its largest step."""
     tokens, rows, length = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
     itemsize, pass_elements = dtype.itemsize, runtime_of(platform.device).pass_elements
-    model = memory.model_size(config, dtype)
+    model = memory.model_size(config, dtype, quantization)
+    stored = f", linear layers in {quantization.description}" if quantization.description else ""
     state = memory.state_bytes(rows, length, tokens, limits.num_groups, limits.block_size)
     parts = [
-        MemoryPart(WEIGHTS, model.weight_bytes, f"{model.num_parameters / 1e9:.2f} G parameters of {itemsize} bytes"),
+        MemoryPart(
+            WEIGHTS, model.weight_bytes, f"{model.num_parameters / 1e9:.2f} G parameters of {itemsize} bytes{stored}"
+        ),
         MemoryPart(TABLES, model.table_bytes * length, f"{size(model.table_bytes)} for each of {length} positions"),
         MemoryPart(
             "activations",
@@ -55,7 +65,7 @@ def memory_parts(
 
 def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, pass_elements: int) -> list[MemoryPart]:
     """Memory for sampling; encoders need none."""
-    if config.encoder is not None:
+    if config.is_encoder:
         return []
     logits = memory.logits_bytes(config, rows, itemsize)
     return [

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 import torch
 
 from octavo.config import CacheSettings, EngineConfig
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.models.registry import check_supported
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
 from octavo.planning.drafts import resolve_drafts
 from octavo.planning.groups import make_groups
-from octavo.planning.memory import block_bytes, parameters_read_per_token
+from octavo.planning.memory import block_bytes, bytes_read_per_token
 from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.share import check_room, left_for_cache
 from octavo.planning.units import size
 from octavo.platforms import DeviceMemory, Platform, compute_type, runtime_of
+from octavo.quantization.config import QuantizationConfig, Unquantized
+from octavo.quantization.resolve import resolve_quantization
 from octavo.records import CacheGroup, Decision, MemoryPart, NgramDrafts, Plan
 
 _CPU_CACHE_BYTES = 4 << 30
@@ -58,7 +60,7 @@ class _Planner:
             self.decide("dtype", name, "as set")
             return name
         own = compute_type(self.config.dtype)
-        if self.config.encoder is not None and own is torch.float32 and self.is_host:
+        if self.config.is_encoder and own is torch.float32 and self.is_host:
             self.decide("dtype", self.config.dtype, "the checkpoint's own type: embeddings should be exact")
             return self.config.dtype
         if own in fast and own is not torch.float32:
@@ -67,6 +69,19 @@ class _Planner:
         name = str(fast[0]).removeprefix("torch.")
         self.decide("dtype", name, f"the fastest type of this device; the checkpoint is {self.config.dtype}")
         return name
+
+    def quantization(self) -> QuantizationConfig:
+        """How weights are stored."""
+        try:
+            chosen = resolve_quantization(self.settings, self.config, has_float8=self.platform.has_float8())
+        except UnsupportedModelError:
+            return Unquantized()  # loading says why; the rest of the plan holds
+        if chosen.description:
+            source = "as set" if not self.config.quantization else "as the checkpoint is"
+            is_native = self.platform.has_float8() and not self.settings.device.deterministic
+            held = "" if is_native else "; values are kept and multiplied in the compute type"
+            self.decide("quantization", chosen.description, source + held)
+        return chosen
 
     def block_size(self) -> int:
         """Tokens per cache block."""
@@ -115,7 +130,7 @@ class _Planner:
         wanted = self.settings.scheduler.max_num_batched_tokens
         budget = _LARGE_TOKEN_BUDGET if self.is_large else _HOST_TOKEN_BUDGET if self.is_host else _TOKEN_BUDGET
         usual = budget * self._default_factor
-        if wanted is None and self.config.encoder is not None:
+        if wanted is None and self.config.is_encoder:
             value = max(usual, max_num_seqs, self._longest()[0])
             self.decide("max_num_batched_tokens", value, "room for the longest text, which is never split")
             return value
@@ -176,7 +191,7 @@ class _Planner:
     def max_model_len(self) -> tuple[int, bool]:
         """Longest sequence, and whether the user set it."""
         wanted, own = self.settings.model.max_model_len, self.config.max_position_embeddings
-        allowed = self.settings.model.allow_long_max_model_len and self.config.encoder is None
+        allowed = self.settings.model.allow_long_max_model_len and not self.config.is_encoder
         if wanted is not None and wanted > own and not allowed:
             raise ConfigError(
                 f"max_model_len is {wanted}, but the model was made for at most {own} positions. Lower it, or give "
@@ -286,7 +301,10 @@ def make_plan(
     max_len, is_set = planner.max_model_len()
     groups = make_groups(config, max_len)
     limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups), num_exact, num_drafts)
-    parts = memory_parts(config, getattr(torch, dtype), limits, platform, has_graphs=not settings.model.enforce_eager)
+    quantization = planner.quantization()
+    parts = memory_parts(
+        config, getattr(torch, dtype), quantization, limits, platform, has_graphs=not settings.model.enforce_eager
+    )
     if not groups:
         memory = (*_held_part(held), *parts)
         return _plan_without_cache(planner, dtype, block_size, max_num_seqs, budget, num_scheduled, max_len, memory)
@@ -315,7 +333,7 @@ def make_plan(
         "running requests continue while a long prompt is computed",
     )
     has_limit = bandwidth and config.pooling is None
-    limit = bandwidth / (parameters_read_per_token(config) * itemsize) if has_limit else 0.0
+    limit = bandwidth / bytes_read_per_token(config, getattr(torch, dtype), quantization) if has_limit else 0.0
     return Plan(
         dtype=dtype,
         max_model_len=max_len,

@@ -48,6 +48,9 @@ class CudaPlatform(Platform):
             return (torch.bfloat16, torch.float16, torch.float32)
         return (torch.float16, torch.float32)
 
+    def has_float8(self) -> bool:
+        return torch.cuda.get_device_capability() >= (8, 9)
+
     def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
         torch.set_num_threads(num_threads or 1)
 

@@ -29,6 +29,9 @@ class ImaginedGpu(CudaPlatform):
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
         return (torch.bfloat16, torch.float16, torch.float32)
 
+    def has_float8(self) -> bool:
+        return True
+
     def read_bandwidth(self) -> float:
         return 0.0
 

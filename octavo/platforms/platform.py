@@ -66,6 +66,10 @@ class Platform(ABC):
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
         """Types the device computes in at full speed, the preferred first."""
 
+    def has_float8(self) -> bool:
+        """Whether the device multiplies matrices of float8 values."""
+        return False
+
     @abstractmethod
     def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
         """Set up this process for computing.

@@ -1,55 +1,97 @@
 """How a linear layer's weights are stored, loaded and applied."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from octavo.kernels import LinearOp, linear
+from octavo.quantization.slot import WeightSlot
+
+
+class LinearWeights(nn.Module):
+    """A linear layer as schemes see it: its sizes, and the parameters that its scheme registers."""
+
+    weight: nn.Parameter
+    weight_scale: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+
+    @property
+    def has_weight(self) -> bool:
+        """Whether the weight's memory is there, which is freed where a packed copy takes its place."""
+        return self.weight.numel() > 0
+
+    def free_weight(self) -> None:
+        """Free the weight's memory."""
+        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+
+    def restore_weight(self) -> None:
+        """Make room for the weight if its memory was freed."""
+        if not self.has_weight:
+            shape = self.out_features, self.in_features
+            self.weight = nn.Parameter(self.weight.new_empty(shape), requires_grad=False)
 
 
 class LinearScheme(ABC):
-    """A storage format of a weight ``[out, in]``."""
+    """A storage format of a weight ``[out, in]``. Schemes are values: equal ones can share a layer."""
 
     @abstractmethod
-    def create(self, module: nn.Module, in_features: int, out_features: int, bias: bool) -> None:
-        """Register the parameters that a checkpoint fills."""
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        """Register the parameters, of torch's default type and device."""
 
     @abstractmethod
-    def finalize(self, module: nn.Module, *, keep_weight: bool) -> LinearOp:
-        """Called once the parameters are loaded.
+    def slots(self, module: LinearWeights, outputs: slice) -> Iterator[tuple[str, WeightSlot]]:
+        """Where the checkpoint's tensors of some outputs go; may be called again, to update weights.
 
         Args:
-            keep_weight: keep the parameter in place, since another module reads it (a tied embedding).
+            outputs: of a layer of the checkpoint, which may be a part of this one.
+
+        Yields:
+            The tensor's name within its layer, such as ``weight``, and a slot; a tensor may have several slots.
+        """
+
+    @abstractmethod
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        """Called when all slots are filled.
 
         Returns:
-            The layer's GEMM, ``[..., in] → [..., out]``.
+            The layer's GEMM, ``[..., in] → [..., out]``, and whether it holds a copy of the weight. If it does not, it
+            reads the parameters where they are, and updates of the weights do not call this again.
         """
 
 
+@dataclass(frozen=True, slots=True)
 class PlainScheme(LinearScheme):
     """Weights in the compute type, as in the checkpoint.
 
-    Args:
+    Attributes:
         deterministic: a row's bits must not depend on the other rows.
     """
 
-    def __init__(self, *, deterministic: bool = False) -> None:
-        self._deterministic = deterministic
+    deterministic: bool = False
 
-    def create(self, module: nn.Module, in_features: int, out_features: int, bias: bool) -> None:
-        module.register_parameter("weight", _empty(out_features, in_features))
-        module.register_parameter("bias", _empty(out_features) if bias else None)
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        module.register_parameter("weight", empty_parameter(module.out_features, module.in_features))
+        module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
-    def finalize(self, module: nn.Module, *, keep_weight: bool) -> LinearOp:
-        weight, bias = module.weight, module.bias
-        assert isinstance(weight, nn.Parameter)
-        assert bias is None or isinstance(bias, nn.Parameter)
-        product, is_copied = linear(weight.data, None if bias is None else bias.data, deterministic=self._deterministic)
-        if is_copied and not keep_weight:
-            module.weight = nn.Parameter(weight.data.new_empty(0), requires_grad=False)
-        return product
+    def slots(self, module: LinearWeights, outputs: slice) -> Iterator[tuple[str, WeightSlot]]:
+        module.restore_weight()
+        yield "weight", WeightSlot(module.weight.data[outputs])
+        if module.bias is not None:
+            yield "bias", WeightSlot(module.bias.data[outputs])
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        bias = None if module.bias is None else module.bias.data
+        return linear(module.weight.data, bias, deterministic=self.deterministic)
 
 
-def _empty(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.empty(*shape), requires_grad=False)
+def empty_parameter(*shape: int, dtype: torch.dtype | None = None) -> nn.Parameter:
+    """An uninitialised parameter without gradient; the type defaults to torch's default."""
+    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)

@@ -59,7 +59,6 @@ def test_hints_name_settings_that_exist_only() -> None:
         ("max_lora_rank", 64),
         ("cpu_offload_gb", 0),
         ("task", "auto"),
-        ("quantization", "gguf"),
         ("served_model_name", ["a"]),
     ],
 )
@@ -85,7 +84,8 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
     ("name", "value", "sentence"),
     [
         ("kv_cache_dtype", "fp8", "needs a quantised key/value cache"),
-        ("quantization", "awq", "needs weights that are quantised"),
+        ("quantization", "awq", "it is one of fp8, compressed-tensors, gguf"),
+        ("quantization_config", {"weight": "int4"}, "Set quantization instead"),
         ("data_parallel_size", 2, "Start several servers behind a balancer instead."),
         ("pipeline_parallel_size", 2, "needs several devices"),
         ("enable_lora", True, "needs LoRA adapters"),

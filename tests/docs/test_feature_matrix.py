@@ -17,6 +17,7 @@ EVIDENCE = {
     "NVIDIA GPUs": "tests/gpu/test_engine_on_gpu.py",
     "safetensors": "tests/models/loading/test_safetensors_files.py",
     "GGUF files": "tests/models/loading/test_gguf_weights.py",
+    "compressed-tensors": "tests/quantization/test_float8_models.py",
     "bfloat16": "tests/test_batch_independence.py",
     "continuous batching": "tests/parity/test_tiny_models.py",
     "prefix caching": "tests/cache/test_cache_manager.py",

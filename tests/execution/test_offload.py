@@ -29,12 +29,12 @@ class Model(nn.Module):
         self.register_buffer("table", torch.randn(5, 8), persistent=False)
         self.inner = nn.Linear(8, 8)
         self.half = self.weight.data[:4]
-        self._product = Product(torch.randn(8, 8).to(torch.bfloat16))
+        self.packed = Product(torch.randn(8, 8).to(torch.bfloat16))
         self.apply_last = product_of(torch.randn(8, 8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.inner(x @ self.weight) + self.table[:1]
-        x = x + (x[:, :4] @ self.half) + x @ self._product.weight.float()
+        x = x + (x[:, :4] @ self.half) + x @ self.packed.weight.float()
         return self.apply_last(x)
 
 
@@ -57,7 +57,7 @@ def test_there_and_back() -> None:
 def test_checksums_see_each_bit_and_the_order() -> None:
     model = Model()
     before = checksums(model)
-    assert {"weight", "table", "inner.weight", "inner.bias", "_product"} <= set(before)
+    assert {"weight", "table", "inner.weight", "inner.bias", "packed"} <= set(before)
     with torch.no_grad():
         model.inner.weight[3, 4] = torch.nextafter(model.inner.weight[3, 4], torch.tensor(9.0))
     after = checksums(model)

@@ -8,9 +8,11 @@ import torch
 
 from octavo.execution.build import Runner, build_runner
 from octavo.execution.results import HeldStep
+from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.layers.build import Build
-from octavo.layers.weights import collect_slots, finalize
+from octavo.layers.weights import collect_slots, finish
 from octavo.models.base import CausalLM
 from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
@@ -26,6 +28,7 @@ MAX_LEN = 64
 
 def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: int | None) -> ModelConfig:
     """A model of hidden size 32 with two key/value heads."""
+    is_gemma = architecture.startswith("Gemma")
     return ModelConfig(
         architecture=architecture,
         model_type="tiny",
@@ -39,19 +42,14 @@ def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: i
         max_position_embeddings=MAX_LEN,
         rms_norm_eps=1e-6,
         rope=RopeConfig(10_000.0),
-        local_rope=RopeConfig(1_000.0) if architecture.startswith("Gemma") else None,
         layer_types=layer_types,
         sliding_window=window,
         tie_word_embeddings=False,
-        attention_bias=architecture.startswith("Qwen2"),
-        mlp_bias=False,
-        hidden_act="gelu_pytorch_tanh" if architecture.startswith("Gemma") else "silu",
-        attn_logit_softcap=None,
-        final_logit_softcap=None,
-        query_pre_attn_scalar=None,
+        hidden_act="gelu_pytorch_tanh" if is_gemma else "silu",
         dtype="float32",
         bos_token_id=None,
         eos_token_ids=(),
+        own=Gemma3Fields(False, RopeConfig(1_000.0), 8, None, None) if is_gemma else LlamaFields(),
     )
 
 
@@ -59,12 +57,12 @@ def tiny_model(config: ModelConfig, poisoned_token: int | None = None) -> Causal
     """Random weights; the embedding of ``poisoned_token`` is not a number."""
     random = torch.Generator().manual_seed(0)
     model = build_model(config, Build(), MAX_LEN)
-    for name, slot in collect_slots(model).items():
-        values = torch.randn(slot.shape, generator=random)
-        slot.copy_(1 + 0.1 * values if "norm" in name else values / slot.shape[-1] ** 0.5)
+    for name, (slot,) in collect_slots(model).items():
+        values = torch.randn(slot.view.shape, generator=random)
+        slot.fill(1 + 0.1 * values if "norm" in name else values / slot.view.shape[-1] ** 0.5)
         if "embed_tokens" in name and poisoned_token is not None:
-            slot[poisoned_token] = torch.nan
-    finalize(model)
+            slot.view[poisoned_token] = torch.nan
+    finish(model)
     return model
 
 

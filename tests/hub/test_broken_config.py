@@ -69,7 +69,7 @@ def test_sizes_that_are_missing(key: str) -> None:
         ({"dtype": "int8"}, "dtype"),
         ({"torch_dtype": 16}, "dtype"),
         ({"max_position_embeddings": 10**12}, "max_position_embeddings"),
-        ({"final_logit_softcapping": 0}, "final_logit_softcapping"),
+        ({"architectures": ["Gemma3ForCausalLM"], "final_logit_softcapping": 0}, "final_logit_softcapping"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ],
 )

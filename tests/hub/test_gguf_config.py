@@ -6,11 +6,16 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import OctavoError, UnsupportedModelError
 from octavo.hub import ModelConfig, RopeConfig, load_generation_config, load_model_config, resolve
+from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.llama import LlamaFields
+from octavo.layers.build import Build
+from octavo.models.registry import build_model
 
 SIZES: dict[str, Any] = {
     "block_count": 4,
@@ -66,7 +71,10 @@ def test_sizes_of_every_family(
 ) -> None:
     key_length = {} if head_dim == 16 else {"attention.key_length": head_dim}
     config = _load(_write(tmp_path, architecture, **key_length))
-    assert (config.architecture, config.head_dim, config.attention_bias) == (class_name, head_dim, has_bias)
+    assert (config.architecture, config.head_dim) == (class_name, head_dim)
+    with torch.device("meta"):
+        names = [name for name, _ in build_model(config, Build(), 16).named_parameters()]
+    assert any("self_attn" in name and name.endswith(".bias") for name in names) == has_bias
     assert (config.hidden_size, config.num_layers, config.intermediate_size) == (64, 4, 96)
     assert (config.num_heads, config.num_kv_heads, config.vocab_size) == (4, 2, 300)
     assert (config.max_position_embeddings, config.rope.theta) == (512, 50000.0)
@@ -84,7 +92,7 @@ def test_a_head_of_its_own_is_not_tied(tmp_path: Path) -> None:
 
 def test_llama_with_biases_and_with_a_window(tmp_path: Path) -> None:
     biased = {**EMBEDDING, "blk.0.attn_q.bias": np.zeros(64, np.float32)}
-    assert _load(_write(tmp_path, "llama", tensors=biased)).attention_bias
+    assert _load(_write(tmp_path, "llama", tensors=biased)).own == LlamaFields(attention_bias=True)
     config = _load(_write(tmp_path, "llama", **{"attention.sliding_window": 128, "rope.dimension_count": 16}))
     assert (config.architecture, config.sliding_window, config.head_dim) == ("MistralForCausalLM", 128, 16)
     assert set(config.layer_types) == {"sliding_attention"}
@@ -97,14 +105,14 @@ def test_gemma3_has_local_layers_and_two_rotary_bases(tmp_path: Path) -> None:
     assert [kind == "full_attention" for kind in config.layer_types] == [False] * 5 + [True, False]
     assert config.sliding_window == 32
     assert config.rope == RopeConfig(1e6, "linear", {"factor": 8.0})
-    assert config.local_rope == RopeConfig(1e4)
-    assert (config.query_pre_attn_scalar, config.hidden_act) == (24, "gelu_pytorch_tanh")
+    assert config.own_as(Gemma3Fields).local_rope == RopeConfig(1e4)
+    assert (config.own_as(Gemma3Fields).query_pre_attn_scalar, config.hidden_act) == (24, "gelu_pytorch_tanh")
 
 
 def test_the_largest_gemma3_scales_by_its_width(tmp_path: Path) -> None:
     keys = {"block_count": 62, "embedding_length": 5376, "attention.head_count": 32, "attention.head_count_kv": 16}
     config = _load(_write(tmp_path, "gemma3", **keys, **{"attention.key_length": 128}))
-    assert config.query_pre_attn_scalar == 168
+    assert config.own_as(Gemma3Fields).query_pre_attn_scalar == 168
 
 
 def test_llama3_scaling_follows_from_the_stored_divisors(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from transformers import (
 
 from octavo.hub import ModelConfig, RopeConfig, load_generation_config, load_model_config, resolve
 from octavo.hub.config_file import parse_config
+from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.llama import LlamaFields
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -69,11 +71,17 @@ def assert_alike(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
     assert ours.head_dim == head_dim
     assert ours.hidden_act == (getattr(theirs, "hidden_activation", None) or theirs.hidden_act)
-    assert ours.attention_bias == (True if kind == "qwen2" else getattr(theirs, "attention_bias", False))
-    assert ours.mlp_bias == getattr(theirs, "mlp_bias", False)
-    assert ours.query_pre_attn_scalar == getattr(theirs, "query_pre_attn_scalar", None)
-    assert ours.attn_logit_softcap == getattr(theirs, "attn_logit_softcapping", None)
-    assert ours.final_logit_softcap == getattr(theirs, "final_logit_softcapping", None)
+    if kind == "gemma3_text":
+        gemma = ours.own_as(Gemma3Fields)
+        assert gemma.attention_bias == theirs.attention_bias
+        assert gemma.query_pre_attn_scalar == theirs.query_pre_attn_scalar
+        assert gemma.attn_logit_softcap == theirs.attn_logit_softcapping
+        assert gemma.final_logit_softcap == theirs.final_logit_softcapping
+    elif kind in ("llama", "qwen3"):
+        biases = LlamaFields(theirs.attention_bias, getattr(theirs, "mlp_bias", False))
+        assert ours.own == biases
+    else:
+        assert ours.own is None
     eos = theirs.eos_token_id
     assert list(ours.eos_token_ids) == ([] if eos is None else eos if isinstance(eos, list) else [eos])
     assert_layers_alike(ours, theirs)
@@ -92,8 +100,7 @@ def assert_layers_alike(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
 def assert_ropes_alike(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     parameters = dict(theirs.rope_parameters)
     if "full_attention" in parameters:
-        assert ours.local_rope is not None
-        assert_rope(ours.local_rope, dict(parameters["sliding_attention"]))
+        assert_rope(ours.own_as(Gemma3Fields).local_rope, dict(parameters["sliding_attention"]))
         parameters = dict(parameters["full_attention"])
     assert_rope(ours.rope, parameters)
 
@@ -190,9 +197,19 @@ def test_overrides_replace_and_eos_ids_are_merged(tmp_path: Path) -> None:
 
 
 def test_the_language_part_of_a_model_with_several(tmp_path: Path) -> None:
-    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 7}
-    config = load(tmp_path, {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3", "text_config": text})
-    assert (config.hidden_size, config.num_layers) == (2560, 7)
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 7, "vision_config": {"no": 1}}
+    vision = {"hidden_size": 1152, "patch_size": 14}
+    raw = {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3",
+        "dtype": "bfloat16",
+        "text_config": text,
+        "vision_config": vision,
+    }
+    config = load(tmp_path, raw)
+    assert (config.hidden_size, config.num_layers, config.dtype) == (2560, 7, "bfloat16")
+    assert config.parts == {"vision_config": vision}
+    assert config.raw | raw == config.raw, "nothing of the other parts is lost"
 
 
 def test_an_unknown_architecture_is_read_as_it_stands(tmp_path: Path) -> None:

@@ -298,3 +298,47 @@ def test_what_the_plan_promises_the_scheduler_accepts(
     assert 1 <= plan.max_model_len <= 100
     chunk = min(plan.max_num_batched_tokens, plan.max_model_len)
     assert CacheManager(plan.num_blocks, plan.block_size, plan.groups, chunk).fits(plan.max_model_len)
+
+
+def _linear_parameters(config: ModelConfig) -> int:
+    """Values and outputs of the linear layers but the head."""
+    hidden, queries, keys = (
+        config.hidden_size,
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+    )
+    return config.num_layers * hidden * (2 * queries + 2 * keys + 3 * config.intermediate_size)
+
+
+def test_float8_weights_are_counted_as_they_are_stored() -> None:
+    config = tiny_config(dtype="bfloat16")
+    gpu = ImaginedGpu(8 * GIB)
+    plain, float8 = plan_for(config, gpu), plan_for(config, gpu, quantization="fp8")
+    num_outputs = config.num_layers * (4 * 16 + 2 * 2 * 16 + 64 + 2 * 128 + 64)
+    saved = _linear_parameters(config) - 4 * num_outputs
+    assert plain.memory_of("weights") - float8.memory_of("weights") == saved
+    (part,) = [part for part in float8.memory if part.name == "weights"]
+    assert "linear layers in float8" in part.reason
+    (decision,) = [decision for decision in float8.decisions if decision.name == "quantization"]
+    assert decision.reason == "as set"
+    assert not [decision for decision in plain.decisions if decision.name == "quantization"]
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_where_float8_is_not_multiplied_weights_take_the_compute_type(is_deterministic: bool) -> None:
+    platform = ImaginedGpu(8 * GIB) if is_deterministic else FakePlatform()
+    config = replace(tiny_config(dtype="bfloat16"), quantization={"quant_method": "fp8"})
+    plan = plan_for(config, platform, deterministic=is_deterministic)
+    plain = plan_for(tiny_config(dtype="bfloat16"), platform)
+    assert plan.memory_of("weights") > plain.memory_of("weights")
+    (decision,) = [decision for decision in plan.decisions if decision.name == "quantization"]
+    assert decision.reason == "as the checkpoint is; values are kept and multiplied in the compute type"
+
+
+def test_the_speed_limit_counts_float8_weights() -> None:
+    config = tiny_config(dtype="bfloat16", num_layers=8)
+    engine = EngineConfig.from_kwargs(model="test", quantization="fp8")
+    float8 = make_plan(engine, config, ImaginedGpu(8 * GIB), 1e9)
+    plain = make_plan(EngineConfig.from_kwargs(model="test"), config, ImaginedGpu(8 * GIB), 1e9)
+    assert float8.decode_limit == pytest.approx(1e9 / float8.memory_of("weights"))
+    assert plain.decode_limit == pytest.approx(1e9 / plain.memory_of("weights"))

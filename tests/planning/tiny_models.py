@@ -1,5 +1,7 @@
 """Small model configurations of every family."""
 
+from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 
 FAMILIES = {
@@ -27,6 +29,9 @@ def tiny_config(
     kinds: tuple[LayerType, ...] = tuple(
         "sliding_attention" if layer in sliding else "full_attention" for layer in range(num_layers)
     )
+    rope = RopeConfig(10_000.0)
+    is_gemma = architecture.startswith("Gemma")
+    own = Gemma3Fields(attention_bias, rope, 16, None, None) if is_gemma else LlamaFields(attention_bias, mlp_bias)
     return ModelConfig(
         architecture=architecture,
         model_type=FAMILIES.get(architecture, "other"),
@@ -39,18 +44,13 @@ def tiny_config(
         vocab_size=256,
         max_position_embeddings=max_positions,
         rms_norm_eps=1e-6,
-        rope=RopeConfig(10_000.0),
-        local_rope=None,
+        rope=rope,
         layer_types=kinds,
         sliding_window=window,
         tie_word_embeddings=tie_word_embeddings,
-        attention_bias=attention_bias,
-        mlp_bias=mlp_bias,
-        hidden_act="gelu_pytorch_tanh" if architecture.startswith("Gemma") else "silu",
-        attn_logit_softcap=None,
-        final_logit_softcap=None,
-        query_pre_attn_scalar=None,
+        hidden_act="gelu_pytorch_tanh" if is_gemma else "silu",
         dtype=dtype,
         bos_token_id=1,
         eos_token_ids=(),
+        own=own,
     )

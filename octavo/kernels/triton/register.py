@@ -2,11 +2,12 @@
 
 import torch
 
-from octavo.kernels import basic
+from octavo.kernels import basic, float8
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.linear import LinearOp, linear
 from octavo.kernels.step import StepKernels, step_kernels
 from octavo.kernels.triton import activation, compile, gather, mask, norm, rotary  # noqa: F401
+from octavo.kernels.triton import float8 as triton_float8
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
@@ -18,6 +19,8 @@ basic.add_rms_norm.register("cuda")(norm.add_rms_norm)
 basic.silu_and_mul.register("cuda")(activation.silu_and_mul)
 basic.gelu_tanh_and_mul.register("cuda")(activation.gelu_tanh_and_mul)
 basic.qk_rope_store.register("cuda")(rotary.qk_rope_store)
+float8.quantize_rows.register("cuda")(triton_float8.quantize_rows)
+float8.float8_linear.register("cuda")(triton_float8.float8_linear)
 attention_backend.register("cuda")(TritonAttention)
 
 

@@ -2,19 +2,33 @@
 
 import torch
 
+from octavo.quantization.slot import Slots
 
-def fill_with_noise(slots: dict[str, torch.Tensor], seed: int) -> None:
-    """Fill tensors in place with small seeded normal values; norms are about one, however a family stores them.
+_STD = 0.02
+_FLOAT8_STD = 64.0
+
+
+def fill_with_noise(slots: Slots, seed: int) -> None:
+    """Fill slots with small seeded normal values; norms are one, however a family stores them.
 
     Args:
-        slots: checkpoint name → destination.
+        slots: checkpoint name → destinations.
     """
     generators: dict[torch.device, torch.Generator] = {}
-    for name, destination in slots.items():
-        device = destination.device
+    for name, places in slots.items():
+        device = places[0].view.device
         if device not in generators:
             generators[device] = torch.Generator(device).manual_seed(seed % (1 << 63))
+        view = places[0].view
         if name.endswith("norm.weight"):
-            destination.fill_(1.0)
+            view.fill_(1.0)
+        elif places[0].is_direct and len(places) == 1 and not (places[0].has_scale or name.endswith("_scale")):
+            view.normal_(0.0, _STD, generator=generators[device])
         else:
-            destination.normal_(0.0, 0.02, generator=generators[device])
+            values = torch.empty(places[0].source_shapes[0], dtype=torch.float32, device=device)
+            if name.endswith("_scale"):
+                values.fill_(_STD / _FLOAT8_STD)
+            else:
+                values.normal_(0.0, _FLOAT8_STD if places[0].has_scale else _STD, generator=generators[device])
+            for slot in places:
+                slot.fill(values.to(torch.float8_e4m3fn) if slot.has_scale else values)

@@ -11,11 +11,13 @@ import torch
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
+from octavo.models.loading.arrival import Arrival
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
 from octavo.models.loading.files import read
 from octavo.models.loading.gguf_names import Conversion, conversion, hf_name
 from octavo.models.loading.staging import Staging
 from octavo.platforms import available_cores
+from octavo.quantization.slot import Slots
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
 # Values that the converters compute from the configuration and that Octavo computes itself.
@@ -32,30 +34,36 @@ _MAX_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Whole rows of a tensor: their place in the file, and their destination."""
+    """Whole rows of a tensor: their place in the file, and in the tensor that arrives."""
 
     path: Path
     tensor: GGUFTensor
-    offset: int
-    num_bytes: int
-    destination: torch.Tensor
+    arrival: Arrival
+    first_row: int
+    num_rows: int
     change: Conversion
 
     @torch.inference_mode()
     def load(self, staging: Staging) -> int:
         """Read, dequantise and store; returns the number of elements."""
-        rows = read(self.path, self.offset, self.num_bytes).reshape(len(self.destination), -1)
+        row_bytes = self.tensor.num_bytes // self.tensor.num_rows
+        row_size = math.prod(self.tensor.shape) // self.tensor.num_rows
+        count = self.num_rows * row_size
+        rows = read(self.path, self.tensor.offset + self.first_row * row_bytes, self.num_rows * row_bytes)
+        with staging.in_order():
+            destination = self.arrival.part(self.first_row * row_size, count).view(self.num_rows, row_size)
         is_changed = bool(self.change.offset or self.change.permuted_heads)
-        may_stay = staging.is_host and not is_changed and _is_plain(self.destination)
-        values = dequantize(rows, self.tensor, self.destination if may_stay else None)
-        if values is self.destination:
-            return values.numel()
-        if self.change.offset:
-            values = values.float() - self.change.offset
-        if self.change.permuted_heads:
-            values = _unpermuted(values, self.tensor.shape, self.change.permuted_heads)
-        staging.deposit(values.flatten(), self.destination.view(-1))
-        return values.numel()
+        may_stay = staging.is_host and not is_changed and _is_plain(destination)
+        values = dequantize(rows.reshape(self.num_rows, -1), self.tensor, destination if may_stay else None)
+        if values is not destination:
+            if self.change.offset:
+                values = values.float() - self.change.offset
+            if self.change.permuted_heads:
+                values = _unpermuted(values, self.tensor.shape, self.change.permuted_heads)
+            staging.deposit(values.flatten(), destination.view(-1))
+        with staging.in_order():
+            self.arrival.arrived(count)
+        return count
 
 
 def _is_plain(destination: torch.Tensor) -> bool:
@@ -100,32 +108,33 @@ class GGUFCheckpoint:
         """Shapes of all tensors by Hugging Face's names."""
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
-    def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Types of all tensors once they are dequantised."""
+        return dict.fromkeys(self._tensors, torch.float32)
+
+    def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`."""
         pieces = self._pieces(slots)
         num_threads = min(available_cores(), _MAX_THREADS)
-        device = next(iter(slots.values())).device
+        device = next(iter(slots.values()))[0].view.device
         staging = Staging(device, 2 * num_threads, _BUFFER_BYTES)
         with ThreadPoolExecutor(num_threads) as pool:
             while batch := list(islice(pieces, _BATCH * num_threads)):
                 yield from pool.map(lambda piece: piece.load(staging), batch)
         staging.finish()
 
-    def _pieces(self, slots: dict[str, torch.Tensor]) -> Iterator[_Piece]:
+    def _pieces(self, slots: Slots) -> Iterator[_Piece]:
         for name, tensor in self._tensors.items():
             if name in slots:
                 change = conversion(name, self._architecture, self._config)
-                yield from _split(self.path, tensor, slots[name], change)
+                yield from _split(self.path, tensor, Arrival(slots[name], tensor.shape, torch.float32), change)
 
 
-def _split(path: Path, tensor: GGUFTensor, destination: torch.Tensor, change: Conversion) -> Iterator[_Piece]:
+def _split(path: Path, tensor: GGUFTensor, arrival: Arrival, change: Conversion) -> Iterator[_Piece]:
     """Split a tensor into pieces of whole rows, or whole heads if rows are permuted; a vector is one row."""
-    rows = destination.view(tensor.num_rows, -1)
     step = max(1, _PIECE // tensor.shape[-1])
     if change.permuted_heads:
         head_dim = tensor.shape[0] // change.permuted_heads
         step = -(-step // head_dim) * head_dim
-    row_bytes = tensor.num_bytes // tensor.num_rows
-    for start in range(0, len(rows), step):
-        target = rows[start : start + step]
-        yield _Piece(path, tensor, tensor.offset + start * row_bytes, len(target) * row_bytes, target, change)
+    for start in range(0, tensor.num_rows, step):
+        yield _Piece(path, tensor, arrival, start, min(step, tensor.num_rows - start), change)

@@ -1,6 +1,7 @@
 """Loads weights into a model from safetensors, GGUF or dummy values, and checks them before."""
 
 import logging
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
-from octavo.layers.weights import collect_slots, finalize
+from octavo.layers.weights import collect_slots, finish
 from octavo.models.loading.checkpoint import Checkpoint, check_fit
 from octavo.models.loading.dummy import fill_with_noise
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
@@ -17,6 +18,9 @@ from octavo.models.loading.pooled_weights import checkpoint_parts
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.pooled import PooledModel
 from octavo.platforms import runtime_of
+from octavo.quantization.config import SchemeOptions
+from octavo.quantization.resolve import stored_quantization
+from octavo.quantization.slot import Slots
 from octavo.telemetry.phases import PhaseTimer
 from octavo.telemetry.progress import start_bar
 
@@ -42,7 +46,7 @@ def load_weights(
     show_progress: bool,
     phases: PhaseTimer | None = None,
 ) -> LoadReport:
-    """Fill a model's tensors, then let its layers rearrange them.
+    """Fill a model's tensors in place, then let its layers prepare them. A loaded model may be loaded again.
 
     Args:
         load_format: ``auto``, ``safetensors``, ``gguf`` or ``dummy``.
@@ -55,14 +59,14 @@ def load_weights(
         UnsupportedModelError: the files have another format than requested, or one that is not supported.
     """
     slots = collect_slots(model)
-    num_bytes = sum(slot.numel() * slot.element_size() for slot in slots.values())
+    num_bytes = sum(slot.view.nbytes for places in slots.values() for slot in places)
     with (phases or PhaseTimer(logger)).phase("weights") as phase:
         if load_format == "dummy":
             fill_with_noise(slots, seed)
         else:
             for checkpoint, wanted in _fitting_parts(model, source, config, load_format):
                 _copy(checkpoint, wanted, show_progress)
-        finalize(model)
+        finish(model)
         _wait_for(slots)
         phase.num_bytes = num_bytes
     return LoadReport(num_bytes, phase.seconds)
@@ -83,7 +87,7 @@ def check_weights(model: nn.Module, source: ModelSource, config: ModelConfig, lo
 
 
 def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> None:
-    """Check only the format of the weights; the files need not exist.
+    """Check only the format of the weights, and how they are quantised; the files need not exist.
 
     Raises:
         UnsupportedModelError: they have another format than requested, or one that is not supported.
@@ -93,15 +97,12 @@ def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> 
         return
     if load_format not in ("auto", actual):
         raise UnsupportedModelError(f"load_format is {load_format!r}, but {source.path} holds {actual} weights.")
-    scheme = config.raw.get("quantization_config") if actual == "safetensors" else None
-    if scheme is not None:
-        method = scheme.get("quant_method") if isinstance(scheme, dict) else None
-        raise UnsupportedModelError(f"{source.path} holds quantised weights ({method!r}), which are not supported.")
+    stored_quantization(config, SchemeOptions())
 
 
 def _fitting_parts(
     model: nn.Module, source: ModelSource, config: ModelConfig, load_format: str
-) -> list[tuple[Checkpoint, dict[str, torch.Tensor]]]:
+) -> list[tuple[Checkpoint, Slots]]:
     """The checkpoints to read, each with the tensors that it fills."""
     checkpoint = _open(source, config, load_format)
     parts = [(checkpoint, collect_slots(model))]
@@ -112,9 +113,9 @@ def _fitting_parts(
     return parts
 
 
-def _wait_for(slots: dict[str, torch.Tensor]) -> None:
+def _wait_for(slots: Slots) -> None:
     """Wait until the device has finished its queued work."""
-    for device in {slot.device for slot in slots.values()}:
+    for device in {slot.view.device for places in slots.values() for slot in places}:
         runtime_of(device).synchronize()
 
 
@@ -123,8 +124,9 @@ def _open(source: ModelSource, config: ModelConfig, load_format: str) -> Checkpo
     return GGUFCheckpoint(source.path, config) if source.kind == "gguf" else SafetensorsCheckpoint(source.path)
 
 
-def _copy(checkpoint: Checkpoint, slots: dict[str, torch.Tensor], show_progress: bool) -> None:
-    num_parameters = sum(slot.numel() for slot in slots.values())
+def _copy(checkpoint: Checkpoint, slots: Slots, show_progress: bool) -> None:
+    shapes = checkpoint.shapes()
+    num_parameters = sum(math.prod(shapes[name]) for name in slots)
     with start_bar(num_parameters, "Loading weights", "parameters", is_wanted=show_progress) as bar:
         for count in checkpoint.copy_into(slots):
             bar.update(count)

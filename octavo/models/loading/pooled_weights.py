@@ -10,8 +10,7 @@ from octavo.layers.weights import collect_slots
 from octavo.models.loading.checkpoint import Checkpoint
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.pooled import PooledModel
-
-Slots = dict[str, torch.Tensor]
+from octavo.quantization.slot import Slots
 
 # Ignored tensors: heads for other tasks, with which such models are often saved, and a table that need not be stored.
 _UNUSED = re.compile(
@@ -32,6 +31,10 @@ class WithoutUnused:
         """Shapes of the remaining tensors."""
         shapes = self._checkpoint.shapes()
         return {name: shape for name, shape in shapes.items() if name in self._slots or not _UNUSED.fullmatch(name)}
+
+    def dtypes(self) -> Mapping[str, torch.dtype]:
+        """Types of all tensors."""
+        return self._checkpoint.dtypes()
 
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`."""

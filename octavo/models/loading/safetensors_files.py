@@ -10,10 +10,12 @@ import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.json_file import read_json
+from octavo.models.loading.arrival import Arrival
 from octavo.models.loading.files import read_into
 from octavo.models.loading.safetensors_header import StoredTensor, read_header
 from octavo.models.loading.staging import Staging
 from octavo.platforms import available_cores
+from octavo.quantization.slot import Slots
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -25,12 +27,17 @@ CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor or a part of one: its place in a chunk, and its destination (``[N]``)."""
+    """A tensor or a part of one: its place in a chunk, and in the tensor that arrives (first element and count)."""
 
     start: int
-    num_bytes: int
     dtype: torch.dtype
-    destination: torch.Tensor
+    arrival: Arrival
+    first: int
+    count: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.count * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +74,17 @@ class SafetensorsCheckpoint:
         """Shapes of all tensors by name."""
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
-    def copy_into(self, slots: dict[str, torch.Tensor]) -> Iterator[int]:
-        """See :meth:`Checkpoint.copy_into`. Slots are contiguous and on one device."""
-        wanted = [(tensor, slots[name].view(-1)) for name, tensor in self._tensors.items() if name in slots]
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Types of all tensors by name."""
+        return {name: tensor.dtype for name, tensor in self._tensors.items()}
+
+    def copy_into(self, slots: Slots) -> Iterator[int]:
+        """See :meth:`Checkpoint.copy_into`. Slots are on one device."""
+        wanted = [
+            (tensor, Arrival(slots[name], tensor.shape, tensor.dtype))
+            for name, tensor in self._tensors.items()
+            if name in slots
+        ]
         if not wanted:
             return
         num_threads = min(available_cores(), MAX_THREADS)
@@ -80,10 +95,10 @@ class SafetensorsCheckpoint:
         staging.finish()
 
 
-def _chunks(wanted: list[tuple[StoredTensor, torch.Tensor]]) -> Iterator[_Chunk]:
+def _chunks(wanted: list[tuple[StoredTensor, Arrival]]) -> Iterator[_Chunk]:
     """Split tensors, given in file order, into chunks; small adjacent tensors share one."""
     chunk: _Chunk | None = None
-    for tensor, destination in wanted:
+    for tensor, arrival in wanted:
         itemsize, done = tensor.dtype.itemsize, 0
         while done < tensor.num_bytes:
             offset = tensor.offset + done
@@ -94,8 +109,7 @@ def _chunks(wanted: list[tuple[StoredTensor, torch.Tensor]]) -> Iterator[_Chunk]
                 chunk = _Chunk(tensor.path, offset, [])
             start = offset - chunk.offset
             size = min(tensor.num_bytes - done, (CHUNK_BYTES - start) // itemsize * itemsize)
-            target = destination[done // itemsize : (done + size) // itemsize]
-            chunk.parts.append(_Part(start, size, tensor.dtype, target))
+            chunk.parts.append(_Part(start, tensor.dtype, arrival, done // itemsize, size // itemsize))
             done += size
     if chunk is not None:
         yield chunk
@@ -110,16 +124,19 @@ def _follows(chunk: _Chunk, path: Path, offset: int, itemsize: int) -> bool:
 @torch.inference_mode()
 def _load(staging: Staging, chunk: _Chunk) -> int:
     """Read a chunk and send its parts; returns the number of elements."""
-    if staging.is_host and all(part.dtype is part.destination.dtype for part in chunk.parts):
+    if staging.is_host and all(part.dtype is part.arrival.dtype for part in chunk.parts):
         for part in chunk.parts:
-            read_into(chunk.path, chunk.offset + part.start, part.destination.view(torch.uint8).numpy())
+            memory = part.arrival.part(part.first, part.count).view(torch.uint8)
+            read_into(chunk.path, chunk.offset + part.start, memory.numpy())
+            part.arrival.arrived(part.count)
     else:
         with staging.lend() as memory:
             read_into(chunk.path, chunk.offset, memory[: chunk.num_bytes].numpy())
             for part in chunk.parts:
                 values = memory[part.start : part.start + part.num_bytes].view(part.dtype)
-                staging.send(values, part.destination)
-    return sum(part.destination.numel() for part in chunk.parts)
+                staging.send(values, part.arrival.part(part.first, part.count))
+                part.arrival.arrived(part.count)
+    return sum(part.count for part in chunk.parts)
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -18,7 +18,13 @@ from octavo.models.loading.files import read
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
 _METADATA = "__metadata__"
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
 # Types of tables that older encoders store next to their weights; they are never read.
 _TABLES = ("position_ids", "token_type_ids")
 

@@ -6,7 +6,7 @@ a few pinned buffers are reused.
 
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +57,10 @@ class Staging:
                 buffer.event.record()
         finally:
             self._free.put(buffer)
+
+    def in_order(self) -> AbstractContextManager[object]:
+        """A context whose device work comes after all copies that are queued before it."""
+        return self._stream.use()
 
     def send(self, values: torch.Tensor, destination: torch.Tensor) -> None:
         """Copy values from a lent buffer; their type is converted on the destination's device.

@@ -28,14 +28,16 @@ from octavo.execution.runner import ModelRunner
 from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels.dispatch import bind
-from octavo.kernels.triton import launch, linear, prefill_hopper, register  # noqa: F401
+from octavo.kernels.triton import float8, launch, linear, prefill_hopper, register  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.layers.build import Build
-from octavo.layers.weights import finalize
+from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
+from octavo.quantization.config import SchemeOptions, Unquantized
+from octavo.quantization.float8_config import round_to_float8
 from octavo.sampling.device_sampler import DeviceSampler
 
 CPU = torch.device("cpu")
@@ -45,6 +47,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "qwen3-bfloat16": ("Qwen3ForCausalLM", torch.bfloat16, 64, False),
     "gemma3-float16-deterministic": ("Gemma3ForCausalLM", torch.float16, 64, True),
     "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
 }
 
@@ -75,6 +78,7 @@ def main(case: str) -> None:
     JITFunction.run = compile_only
     triton.runtime.driver.set_active(_Driver())
     launch._has_dependent_launch = lambda device: True
+    float8._converts = lambda device: True
     linear.is_supported = prefill_hopper._is_hopper = lambda device: True
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("octavo.") and hasattr(module, "num_multiprocessors"):
@@ -82,10 +86,11 @@ def main(case: str) -> None:
     windows = ("full_attention", "sliding_attention") if "gemma" in case else ("full_attention",)
     config = replace(tiny_config(architecture, windows, 5), head_dim=head_dim, hidden_size=64, intermediate_size=96)
     torch.set_default_dtype(dtype)
-    model = build_model(config, Build(), MAX_LEN)
+    quantization = round_to_float8(SchemeOptions(has_float8=True)) if case.endswith("float8") else Unquantized()
+    model = build_model(config, Build(quantization), MAX_LEN)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
-    finalize(model)
     bind(CPU, "cuda")
+    finish(model)
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)

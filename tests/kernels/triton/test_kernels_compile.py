@@ -16,6 +16,7 @@ CASES = {
     "qwen3-bfloat16": True,
     "gemma3-float16-deterministic": True,
     "llama-bfloat16": True,
+    "llama-bfloat16-float8": True,
     "llama-bfloat16-small-heads": False,
 }
 
@@ -32,3 +33,4 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     names = {line.split()[0] for line in done.stdout.splitlines()}
     assert {"_prepare_inputs_kernel", "paged_decode_kernel", "_rms_norm_kernel"} <= names
     assert ("_hopper_kernel" in names) == has_hopper_kernel
+    assert ("_quantize_kernel" in names) == case.endswith("float8")

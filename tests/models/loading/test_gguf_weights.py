@@ -20,6 +20,7 @@ from octavo.hub import ModelSource, load_model_config, resolve
 from octavo.models.loading import gguf_weights, load_weights, staging
 from octavo.models.loading.dequantize import QUANTIZED, dequantize
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
+from octavo.quantization.slot import WeightSlot
 from octavo.telemetry import progress
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
@@ -184,8 +185,8 @@ def test_real_weights_are_those_of_the_library() -> None:
         "model.layers.7.post_attention_layernorm.weight": "blk.7.ffn_norm.weight",
     }
     checkpoint = GGUFCheckpoint(source.path, config)
-    slots = {name: torch.full(checkpoint.shapes()[name], float("nan")) for name in names}
-    assert sum(checkpoint.copy_into(slots)) == sum(slot.numel() for slot in slots.values())
+    slots = {name: (WeightSlot(torch.full(checkpoint.shapes()[name], float("nan"))),) for name in names}
+    assert sum(checkpoint.copy_into(slots)) == sum(slot.view.numel() for (slot,) in slots.values())
     for name, gguf_name in names.items():
         tensor = tensors[gguf_name]
         stored = data[tensor.offset : tensor.offset + tensor.num_bytes].reshape(tensor.num_rows, -1)
@@ -194,4 +195,4 @@ def test_real_weights_are_those_of_the_library() -> None:
             if kind in name:
                 order = np.arange(len(wanted)).reshape(num_heads, -1, 2).transpose(0, 2, 1).reshape(-1)
                 wanted = wanted[order]
-        assert torch.equal(slots[name], torch.tensor(wanted)), name
+        assert torch.equal(slots[name][0].view, torch.tensor(wanted)), name

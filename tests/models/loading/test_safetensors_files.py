@@ -19,6 +19,7 @@ from octavo.hub import ModelSource
 from octavo.models.loading import LoadReport, load_weights, safetensors_files
 from octavo.models.loading.checkpoint import check_fit
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
+from octavo.quantization.slot import WeightSlot
 
 
 def load(model: Tiny, source: ModelSource, load_format: str = "auto") -> LoadReport:
@@ -83,7 +84,7 @@ def test_everything_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert "model.layers.1.self_attn.k_proj.weight" in sentence
     assert "7 unexpected: extra.0, extra.1, extra.2, extra.3, extra.4 and 2 more" in sentence
     assert "1 of the wrong shape: model.norm.weight is [32], the configuration wants [64]" in sentence
-    assert all(slot.isnan().all() for slot in model.slots.values()), "something was copied before the check"
+    assert all(slot.view.isnan().all() for (slot,) in model.slots.values()), "something was copied before the check"
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/model.safetensors", "a/b.safetensors", "..", "x.bin"])
@@ -214,9 +215,9 @@ def test_values_that_lie_crooked(tmp_path: Path) -> None:
         + torch.tensor(6, dtype=torch.float32).numpy().tobytes()
     )
     write_raw(tmp_path / "model.safetensors", json.dumps(entries).encode(), content)
-    slots = {name: torch.empty(entry["shape"]) for name, entry in entries.items()}
+    slots = {name: (WeightSlot(torch.empty(entry["shape"])),) for name, entry in entries.items()}
     assert sum(SafetensorsCheckpoint(tmp_path).copy_into(slots)) == 6
-    assert {name: slot.tolist() for name, slot in slots.items()} == {
+    assert {name: slot.view.tolist() for name, (slot,) in slots.items()} == {
         "half": [1, 2, 3],
         "double": [4, 5],
         "none": [],
@@ -266,7 +267,7 @@ def test_a_damaged_header_is_read_or_refused(tmp_path: Path, data: st.DataObject
             st.integers(0, 255) | st.sampled_from(list(b'0123456789[]{},":F'))
         )
     file.write_bytes(content)
-    slots = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    slots = {name: (WeightSlot(torch.zeros_like(weight)),) for name, weight in weights.items()}
     try:
         checkpoint = SafetensorsCheckpoint(tmp_path)
     except OctavoError:

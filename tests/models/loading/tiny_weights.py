@@ -16,6 +16,7 @@ from octavo.hub.config_file import parse_config
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots
 from octavo.models.registry import build_model
+from octavo.quantization.slot import Slots
 
 SIZES = {
     "hidden_size": 64,
@@ -51,15 +52,16 @@ class Tiny:
 
     model: nn.Module
     config: ModelConfig
-    slots: dict[str, torch.Tensor]
+    slots: Slots
     weights: dict[str, torch.Tensor]
 
     def assert_loaded(self, tolerance: float = 0.0) -> None:
         """Check every weight."""
-        for name, slot in self.slots.items():
-            wanted = self.weights[name].to(slot.dtype)
+        for name, (slot,) in self.slots.items():
+            weight = self.weights[name]
+            wanted = (weight if slot.transform is None else slot.transform(weight)).to(slot.view.dtype)
             torch.testing.assert_close(
-                slot.cpu(), wanted, rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
+                slot.view.cpu(), wanted, rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
             )
 
 
@@ -74,10 +76,10 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Tin
     finally:
         torch.set_default_dtype(before)
     slots = collect_slots(model)
-    for slot in slots.values():
-        slot.fill_(float("nan"))
+    for (slot,) in slots.values():
+        slot.view.fill_(float("nan"))
     generator = torch.Generator().manual_seed(7)
-    weights = {name: torch.randn(slot.shape, generator=generator) for name, slot in slots.items()}
+    weights = {name: torch.randn(slot.view.shape, generator=generator) for name, (slot,) in slots.items()}
     return Tiny(model, config, slots, weights)
 
 

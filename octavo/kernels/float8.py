@@ -1,0 +1,68 @@
+"""GEMMs of float8 values (e4m3fn): rows of activations are rounded when they come, weights have a scale per output."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from octavo.kernels.dispatch import kernel
+from octavo.kernels.linear import ComposedLinear, LinearOp, linear
+
+FLOAT8 = torch.float8_e4m3fn
+LARGEST = 448.0
+"""The largest float8 value."""
+SMALLEST_SCALE = 1e-12
+"""The least scale of a row, so that a row of zeros has one."""
+_MAX_ROWS = 1024
+
+
+@kernel
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round each row to float8, with the scale that makes its largest magnitude 448.
+
+    Args:
+        x: ``[T, K]``. A row with an infinity or a NaN becomes NaN where it is used, and no other row does.
+
+    Returns:
+        ``[T, K]`` float8 values and ``[T, 1]`` float32 scales, whose product is about ``x``.
+    """
+    wide = x.float()
+    scales = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp(min=SMALLEST_SCALE)
+    return (wide / scales).to(FLOAT8), scales
+
+
+@kernel
+def float8_linear(
+    weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool
+) -> tuple[LinearOp, bool]:
+    """``x Wᵀ + b`` with ``x`` rounded by :func:`quantize_rows`, products accumulated in float32 and scaled afterwards.
+
+    Args:
+        weight: ``[out, in]`` values of float8, in the type that they are multiplied in.
+        scales: ``[out]`` float32, one per output.
+        bias: ``[out]`` or None.
+        deterministic: whether a row's bits must not depend on the other rows.
+
+    Returns:
+        The operation, and whether it holds a copy, so that the weight itself is no longer read.
+    """
+    gemm, is_copied = linear(weight, None, deterministic=deterministic)
+
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        values, row_scales = quantize_rows(x)
+        y = gemm(values.to(weight.dtype)).float().mul_(row_scales).mul_(scales)
+        return (y if bias is None else y.add_(bias)).to(x.dtype)
+
+    return ComposedLinear(partial(in_parts, apply)), is_copied
+
+
+def in_parts(apply: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """A GEMM applied to some rows at a time, so that float32 results of all of them never exist at once.
+
+    Args:
+        apply: ``[T, in] → [T, out]``.
+        x: ``[..., in]``.
+    """
+    parts = [apply(rows) for rows in x.reshape(-1, x.shape[-1]).split(_MAX_ROWS)]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return y.view(*x.shape[:-1], y.shape[-1])

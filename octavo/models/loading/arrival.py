@@ -1,0 +1,52 @@
+"""A checkpoint's tensor on its way to its slots."""
+
+import math
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from octavo.quantization.slot import WeightSlot
+
+_conversion = threading.Lock()
+"""One tensor is converted at a time, which bounds the memory for intermediate results."""
+
+
+class Arrival:
+    """Collects a tensor that arrives in parts, in any order and from any thread, and fills its slots with it.
+
+    A single slot that takes the values as they are is written directly. Otherwise the tensor stays on the slots' device
+    until its last part is there, and is converted there.
+
+    Args:
+        shape, dtype: of the tensor in the checkpoint.
+    """
+
+    def __init__(self, slots: Sequence[WeightSlot], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._slots = slots
+        self._shape = shape
+        self._lock = threading.Lock()
+        self._num_missing = math.prod(shape)
+        self._is_direct = len(slots) == 1 and slots[0].is_direct
+        view = slots[0].view
+        self._values = view.view(-1) if self._is_direct else None
+        self.device = view.device
+        self.dtype = view.dtype if self._is_direct else dtype
+
+    def part(self, start: int, count: int) -> torch.Tensor:
+        """The memory for ``count`` elements from ``start`` on, ``[count]`` of :attr:`dtype`, contiguous."""
+        with self._lock:
+            if self._values is None:
+                self._values = torch.empty(math.prod(self._shape), dtype=self.dtype, device=self.device)
+            return self._values[start : start + count]
+
+    def arrived(self, count: int) -> None:
+        """Note that ``count`` more elements are stored, or their copy is queued on the current stream."""
+        with self._lock:
+            self._num_missing -= count
+            is_whole = self._num_missing == 0
+        if is_whole and not self._is_direct and self._values is not None:
+            whole, self._values = self._values.view(self._shape), None
+            with _conversion:
+                for slot in self._slots:
+                    slot.fill(whole)

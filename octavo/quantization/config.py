@@ -1,0 +1,85 @@
+"""Which scheme each linear layer of a model has."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from octavo.errors import UnsupportedModelError
+from octavo.quantization.float8 import Float8Scheme, Source
+from octavo.quantization.scheme import LinearScheme, PlainScheme
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeOptions:
+    """What schemes need to know of the device and the engine.
+
+    Attributes:
+        has_float8: whether it multiplies float8 values.
+        deterministic: a row's bits must not depend on the other rows.
+    """
+
+    has_float8: bool = False
+    deterministic: bool = False
+
+    @property
+    def plain(self) -> PlainScheme:
+        """The scheme of layers that are not quantised."""
+        return PlainScheme(self.deterministic)
+
+    def float8(self, source: Source) -> Float8Scheme:
+        """The scheme of float8 layers; see :class:`Float8Scheme`."""
+        # Libraries choose kernels for float8 by the number of rows, so a row's bits may depend on it.
+        return Float8Scheme(source, self.has_float8 and not self.deterministic, self.deterministic)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationConfig(ABC):
+    """How a model's linear layers are quantised.
+
+    Attributes:
+        plain: the scheme of layers that are not quantised.
+    """
+
+    plain: PlainScheme
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """The method in a few words, for the plan; empty if nothing is quantised."""
+
+    @abstractmethod
+    def scheme(self, name: str) -> LinearScheme:
+        """The scheme of the checkpoint's layer of this full name."""
+
+    def head_scheme(self, name: str) -> LinearScheme:
+        """The scheme of the language-model head; plain unless a subclass knows better."""
+        return self.plain
+
+    def common_scheme(self, names: Sequence[str]) -> LinearScheme:
+        """The scheme of several layers that are computed as one.
+
+        Raises:
+            UnsupportedModelError: they are not quantised alike.
+        """
+        schemes = [self.scheme(name) for name in names]
+        for name, scheme in zip(names, schemes, strict=True):
+            if scheme != schemes[0]:
+                raise UnsupportedModelError(
+                    f"{names[0]} is stored as {schemes[0]} and {name} as {scheme}, but the two are computed as one "
+                    "layer; quantise them alike."
+                )
+        return schemes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Unquantized(QuantizationConfig):
+    """All weights in the compute type."""
+
+    plain: PlainScheme = field(default_factory=PlainScheme)
+
+    @property
+    def description(self) -> str:
+        return ""
+
+    def scheme(self, name: str) -> LinearScheme:
+        return self.plain

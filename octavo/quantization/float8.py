@@ -1,0 +1,80 @@
+"""Float8 weights (e4m3fn) with a scale per output; activations are rounded per token, when they come."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from octavo.kernels import FLOAT8, LinearOp, float8_linear, quantize_rows
+from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
+from octavo.quantization.slot import WeightSlot
+
+Source = Literal["channel", "tensor", "plain"]
+
+_GRANULARITY = 16
+"""Tensor cores take float8 matrices whose sizes are multiples of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Scheme(LinearScheme):
+    """Weights of float8 values and a float32 scale per output.
+
+    Attributes:
+        source: what the checkpoint has: scales per ``channel``, one per ``tensor``, or unquantised (``plain``) weights,
+            which are rounded as they are loaded, with a scale per output.
+        is_native: whether the device multiplies float8; otherwise the values are kept in the compute type.
+        deterministic: a row's bits must not depend on the other rows.
+    """
+
+    source: Source
+    is_native: bool = False
+    deterministic: bool = False
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        module.register_parameter("weight", self._empty_weight(module))
+        module.register_parameter("weight_scale", empty_parameter(module.out_features, dtype=torch.float32))
+        module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
+
+    def slots(self, module: LinearWeights, outputs: slice) -> Iterator[tuple[str, WeightSlot]]:
+        module.restore_weight()
+        weight, scales = module.weight.data[outputs], module.weight_scale.data[outputs]
+        size = len(scales)
+        if self.source == "plain":
+            whole = ((size, module.in_features),)
+            yield "weight", WeightSlot(weight, whole, transform=_values)
+            yield "weight", WeightSlot(scales, whole, transform=_scales)
+        else:
+            yield "weight", WeightSlot(weight, has_scale=True)
+            if self.source == "channel":
+                yield "weight_scale", WeightSlot(scales, ((size, 1), (size,)))
+            else:
+                yield "weight_scale", WeightSlot(scales, ((1,), (), (1, 1)), transform=_repeat(size))
+        if module.bias is not None:
+            yield "bias", WeightSlot(module.bias.data[outputs])
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        bias = None if module.bias is None else module.bias.data
+        scales = module.weight_scale.data
+        return float8_linear(module.weight.data, scales, bias, deterministic=self.deterministic)
+
+    def _empty_weight(self, module: LinearWeights) -> torch.nn.Parameter:
+        fits = module.in_features % _GRANULARITY == 0 and module.out_features % _GRANULARITY == 0
+        # Every float8 value is one of bfloat16 and of float16, but sums of their products exceed float16's range.
+        compute_type = torch.get_default_dtype()
+        wide = torch.float32 if compute_type is torch.float16 else compute_type
+        return empty_parameter(
+            module.out_features, module.in_features, dtype=FLOAT8 if self.is_native and fits else wide
+        )
+
+
+def _values(weight: torch.Tensor) -> torch.Tensor:
+    return quantize_rows(weight)[0]
+
+
+def _scales(weight: torch.Tensor) -> torch.Tensor:
+    return quantize_rows(weight)[1]
+
+
+def _repeat(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda scale: scale.reshape(1).expand(size)

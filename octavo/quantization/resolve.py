@@ -1,0 +1,64 @@
+"""Decides how a model's weights are quantised, from its checkpoint and the setting ``quantization``.
+
+To add a method, write its parser in a file beside this one and add it to :data:`METHODS`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.errors import ConfigError, UnsupportedModelError
+from octavo.hub.config_values import shown
+from octavo.hub.model_config import ModelConfig
+from octavo.quantization.compressed_tensors import parse_compressed_tensors
+from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
+from octavo.quantization.float8_config import parse_float8, round_to_float8
+
+METHODS: dict[str, Callable[[Mapping[str, Any], SchemeOptions], QuantizationConfig]] = {
+    "compressed-tensors": parse_compressed_tensors,
+    "fp8": parse_float8,
+}
+"""``quant_method`` of checkpoints → parser of their ``quantization_config``."""
+
+
+def resolve_quantization(settings: EngineConfig, config: ModelConfig, *, has_float8: bool) -> QuantizationConfig:
+    """How the linear layers of a model are stored.
+
+    Args:
+        has_float8: whether the device multiplies float8; see :meth:`octavo.platforms.Platform.has_float8`.
+
+    Raises:
+        ConfigError: the setting contradicts the checkpoint.
+        UnsupportedModelError: the checkpoint is quantised in a way that is not supported.
+    """
+    options = SchemeOptions(has_float8, settings.device.deterministic)
+    wanted = settings.model.quantization
+    if wanted not in METHODS:
+        return stored_quantization(config, options)
+    if not config.quantization:
+        if wanted != "fp8":
+            raise ConfigError(
+                f"quantization is {wanted!r}, but the checkpoint is not quantised; leave it out, or use 'fp8'."
+            )
+        return round_to_float8(options)
+    stored, method = stored_quantization(config, options), config.quantization["quant_method"]
+    if method != wanted:
+        raise ConfigError(f"quantization is {wanted!r}, but the checkpoint is quantised by {method!r}; leave it out.")
+    return stored
+
+
+def stored_quantization(config: ModelConfig, options: SchemeOptions) -> QuantizationConfig:
+    """How a checkpoint's linear layers are stored.
+
+    Raises:
+        UnsupportedModelError: in a way that is not supported.
+    """
+    if not config.quantization:
+        return Unquantized(options.plain)
+    method = config.quantization.get("quant_method")
+    if not isinstance(method, str) or method not in METHODS:
+        raise UnsupportedModelError(
+            f"The checkpoint holds quantised weights ({shown(method)}), which are not supported; supported are "
+            f"{' and '.join(METHODS)}."
+        )
+    return METHODS[method](config.quantization, options)

@@ -1,0 +1,52 @@
+"""Where a checkpoint's tensors go: what a module tells a loader about its parameters."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+FLOAT8_TYPES = (torch.float8_e4m3fn,)
+"""Types whose values mean nothing without their scales."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSlot:
+    """The destination of a checkpoint's tensor, or of a part of it.
+
+    Attributes:
+        view: the destination, a view into a parameter; its address stays the same when weights are updated.
+        shapes: shapes that the checkpoint's tensor may have, the usual one first; empty for the view's.
+        source_slice: the part of the tensor that goes here, per dimension; empty for all of it.
+        transform: converts that part, on the view's device, into the view's shape; None converts only the type.
+        has_scale: whether the tensor's values mean nothing without a scale, which has a slot of its own.
+    """
+
+    view: torch.Tensor
+    shapes: tuple[tuple[int, ...], ...] = ()
+    source_slice: tuple[slice, ...] = ()
+    transform: Callable[[torch.Tensor], torch.Tensor] | None = None
+    has_scale: bool = False
+
+    @property
+    def source_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes that the checkpoint's tensor may have, the usual one first."""
+        return self.shapes or (tuple(self.view.shape),)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the tensor's values, converted in type, are the view's, one after another."""
+        return self.transform is None and not self.source_slice and self.view.is_contiguous()
+
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether a checkpoint's tensor may have a type: values that need scales go where scales are, and no others."""
+        return (dtype in FLOAT8_TYPES) == self.has_scale
+
+    def fill(self, tensor: torch.Tensor) -> None:
+        """Store a whole tensor of the checkpoint, which is on the view's device."""
+        part = tensor[self.source_slice] if self.source_slice else tensor
+        part = part if self.transform is None else self.transform(part)
+        self.view.copy_(part.view(self.view.shape))
+
+
+Slots = dict[str, tuple[WeightSlot, ...]]
+"""Names in the checkpoint → where the tensor goes."""
