@@ -95,7 +95,7 @@ def float8_linear(
 
     def apply_wide(x: torch.Tensor) -> torch.Tensor:
         values, row_scales = quantize_rows(x)
-        y = torch._scaled_mm(values, weight.T, one, one, out_dtype=torch.float32, use_fast_accum=True)
+        y = torch._scaled_mm(values, weight.T, one, one, out_dtype=torch.float32, use_fast_accum=False)
         y = y.mul_(row_scales).mul_(scales)
         return (y if bias is None else y.add_(bias)).to(x.dtype)
 
