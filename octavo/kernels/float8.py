@@ -27,7 +27,9 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         ``[T, K]`` float8 values and ``[T, 1]`` float32 scales, whose product is about ``x``.
     """
     wide = x.float()
-    scales = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp(min=SMALLEST_SCALE)
+    largest = wide.abs().amax(-1, keepdim=True)
+    # A device multiplies by the inverse where it divides by a number of the host's, which may round the other way.
+    scales = (largest / torch.full_like(largest, LARGEST)).clamp(min=SMALLEST_SCALE)
     return (wide / scales).to(FLOAT8), scales
 
 
