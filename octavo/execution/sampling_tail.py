@@ -111,7 +111,8 @@ class SamplingTail:
         found = self._prompt_logprobs.collect(step, computed.hidden)
         prompt_logprobs = [(row, logprobs.to_host(copies)) for row, logprobs in found]
         copies.seal()
-        return SampledStep(new_tokens, copies, np.repeat(rows, step.num_drawn[rows]), samples, prompt_logprobs)
+        drawn_rows = rows if self._draws.width == 1 else np.repeat(rows, step.num_drawn[rows])
+        return SampledStep(new_tokens, copies, drawn_rows, samples, prompt_logprobs)
 
     def _draw_planned(self, step: Step, rows: NDArray[np.int64], logits: torch.Tensor) -> Samples:
         """Draw for requests whose parameters the host must plan for; other places are not written."""

@@ -83,13 +83,11 @@ class Lifecycle:
             self.waiting.push(request)
         return parts
 
-    def preempt_all(self) -> list[Request]:
-        """Let all running requests wait again; returns them."""
-        preempted = self.running.rows.running()
-        for request in preempted:
+    def preempt_all(self) -> None:
+        """Let all running requests wait again."""
+        for request in self.running.rows.running():
             self.running.leave(request)
             self._wait_again(request)
-        return preempted
 
     def finish(self, request: Request, *, is_trusted: bool = True) -> None:
         """End a request; if ``is_trusted``, its full blocks stay in the prefix cache."""
