@@ -171,8 +171,12 @@ class Rows:
         return np.minimum(num_tokens, self.max_computed[order]) - self.num_computed[order]
 
     def are_steady(self, num_wanted: Counts) -> bool:
-        """Whether every running request is to compute as many tokens as one that decodes, with all drafts."""
-        return not np.count_nonzero(num_wanted != 1 + self.drafts.shape[1])
+        """Whether every running request decodes, and is to compute its newest token and all drafts there may be."""
+        max_drafts = self.drafts.shape[1]
+        if np.count_nonzero(num_wanted != 1 + max_drafts):
+            return False
+        # A chunk of a prompt may have as many tokens, but has left no drafts.
+        return not max_drafts or not np.count_nonzero(self.max_drafts[self.order] != max_drafts)
 
     def advance(self, slots: Slots, num_new: Counts) -> Part:
         """Count tokens as computed, and return the rows as part of a step."""

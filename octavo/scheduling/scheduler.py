@@ -199,7 +199,8 @@ class Scheduler:
     def _make_step(self, part: Part) -> Step:
         self.stats.num_steps += 1
         batch = self._last_batch
-        if batch is None or not self._repeats(part, batch):
+        # The same array object means the same rows as last time, each with its newest token and all drafts.
+        if batch is None or part.slots is not batch.source:
             self._last_batch = batch = Batch.of(part, self._rows)
         self._under_way.append(batch)
         changes = self._running.take_changes()
@@ -221,13 +222,6 @@ class Scheduler:
         )
         self._count_step(step)
         return step
-
-    def _repeats(self, part: Part, batch: Batch) -> bool:
-        """Whether a step has the same rows as the last one, with as many tokens each."""
-        # The same array object means the same rows, each with the newest token and all drafts, or as many of a prompt.
-        if part.slots is not batch.source:
-            return False
-        return not self.plan.num_drafts or np.array_equal(part.num_drawn[batch.order], batch.num_drawn)
 
     def _count_step(self, step: Step) -> None:
         """Count prompt tokens and generated tokens, as vLLM does: the chunk that ends a prompt also yields a token."""

@@ -181,7 +181,7 @@ def test_batches_are_dropped_and_counted_if_too_many_wait(
     assert [message[2] for message in sent] == [b"stuck", b"0", b"1", b"late"]
     first = int.from_bytes(sent[0][1], "big")
     assert [int.from_bytes(message[1], "big") - first for message in sent] == [0, 1, 2, 6], "the gap shows"
-    assert len(caplog.records) == 1
+    assert caplog.text.count("wait to be sent") == 1
     publisher.close()
 
 
