@@ -180,6 +180,9 @@ async def _serve_with_children(settings: EngineConfig, server: ServerSettings, c
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({engine, stop, *children}, return_when=asyncio.FIRST_COMPLETED)
         status = 0 if stopping.is_set() else _status_of_failure(children)
+        if status == START_FAILED:
+            # All of them find the same, and the first one says it.
+            await asyncio.wait({children[0], stop}, timeout=_EXTRA_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         stopping.set()
         await asyncio.wait(children, timeout=server.shutdown_timeout + _EXTRA_SECONDS)
         return status
