@@ -176,12 +176,14 @@ class Scheduler:
         """Process the results of the oldest step in flight."""
         batch = self._under_way.popleft()
         token_ids = np.asarray(result.token_ids, np.int32).reshape(len(batch.slots), -1)
-        num_tokens = np.asarray(batch.draws if result.num_tokens is None else result.num_tokens, np.int32)
+        num_tokens = batch.num_single if result.num_tokens is None else np.asarray(result.num_tokens, np.int32)
         # It is not known which blocks contain NaN: sliding windows and preemptions may have freed some. So after the
         # first NaN, every block is zeroed before reuse, at no cost to engines that never see one. A NaN row does not
         # count if the request's own parameters may have masked all tokens.
-        for row in ((token_ids == NAN_TOKEN).any(1) & batch.draws).nonzero()[0].tolist():
-            self._running.wipes_blocks |= not batch.requests[row].completion.may_run_dry
+        is_nan = token_ids == NAN_TOKEN
+        if is_nan.any():
+            for row in (is_nan.any(1) & batch.draws).nonzero()[0].tolist():
+                self._running.wipes_blocks |= not batch.requests[row].completion.may_run_dry
         self._take_prompt_logprobs(batch, result)
         is_here = self._rows.tenures[batch.slots] == batch.tenures
         if self.plan.num_drafts:
