@@ -59,14 +59,14 @@ def build_runner(
     backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
     kernels = step_kernels(device)
     forward = ForwardPass(decoder, config, plan, device, backend, kernels, sizes.max_tokens)
+    draws = make_draws(forward, plan, kernels)
     if isinstance(model, PooledModel):
-        return ModelRunner(forward, PoolingTail(forward, model.pooler), sizes)
+        return ModelRunner(forward, PoolingTail(draws, model.pooler, device), sizes)
     draw_on_device = None
     if platform.runs_ahead:
         from octavo.sampling.device_sampler import DeviceSampler
 
         draw_on_device = DeviceSampler
-    draws = make_draws(forward, plan, kernels)
     return ModelRunner(
         forward, SamplingTail(forward, draws, plan, config.vocab_size, processors, draw_on_device), sizes
     )
@@ -75,5 +75,5 @@ def build_runner(
 def make_draws(forward: ForwardPass, plan: Plan, kernels: StepKernels) -> Draws:
     """One draw per row, or as many as the plan's drafter asks for."""
     if plan.drafter is None:
-        return SingleDraws(forward.state, forward.inputs)
+        return SingleDraws(forward.state, forward.inputs, kernels)
     return DraftedDraws(forward.state, forward.inputs, plan, kernels, make_drafter(plan.drafter, kernels))

@@ -69,9 +69,10 @@ class SingleDraws:
 
     width = 1
 
-    def __init__(self, state: BatchState, inputs: StepInputs) -> None:
-        self._state, self._inputs = state, inputs
-        self.drawn = inputs.drawn
+    def __init__(self, state: BatchState, inputs: StepInputs, kernels: StepKernels) -> None:
+        self._state, self._inputs, self._kernels = state, inputs, kernels
+        self.drawn = torch.zeros_like(inputs.last_tokens)
+        self._new_tokens = torch.zeros_like(inputs.seq_lens)
 
     def places(self, shape: StepShape) -> torch.Tensor | None:
         """See :meth:`Draws.places`."""
@@ -94,11 +95,11 @@ class SingleDraws:
 
     def append(self, num_rows: int) -> None:
         """See :meth:`Draws.append`."""
-        self._inputs.append(num_rows)
+        self._kernels.append_tokens(self._state, self.drawn, self._new_tokens, num_rows=num_rows)
 
     def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
         """See :meth:`Draws.to_host`."""
-        return NewTokens(copies.add_buffer(self._inputs.new_tokens[:num_rows, None]))
+        return NewTokens(copies.add_buffer(self._new_tokens[:num_rows, None]))
 
 
 class DraftedDraws:

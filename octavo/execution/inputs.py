@@ -8,11 +8,7 @@ from octavo.records import Plan, Step
 
 
 class StepInputs(InputTensors):
-    """Inputs of one step, filled on the device from the batch's state, and what it draws.
-
-    Attributes:
-        drawn: ``[max rows]`` int64, the tokens that were drawn.
-        new_tokens: ``[max rows]`` int32, the same for the host.
+    """Inputs of one step, filled on the device from the batch's state.
 
     Args:
         max_tokens: maximum number of tokens of a step, padding included.
@@ -32,8 +28,6 @@ class StepInputs(InputTensors):
             seq_lens=zeros(max_rows, dtype=torch.int32),
             last_tokens=zeros(max_rows, dtype=torch.int64),
         )
-        self.drawn = zeros(max_rows, dtype=torch.int64)
-        self.new_tokens = zeros(max_rows, dtype=torch.int32)
         self._block_size = plan.block_size
         self._state = state
         self._kernels = kernels
@@ -48,10 +42,6 @@ class StepInputs(InputTensors):
         self._kernels.prepare_inputs(
             self._state, self, num_rows=shape.num_rows, num_tokens=shape.num_tokens, block_size=self._block_size
         )
-
-    def append(self, num_rows: int) -> None:
-        """Count the step's tokens as computed; append the drawn ones to device state and to ``new_tokens``."""
-        self._kernels.append_tokens(self._state, self.drawn, self.new_tokens, num_rows=num_rows)
 
 
 def shape_of(step: Step) -> StepShape:

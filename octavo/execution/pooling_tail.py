@@ -2,7 +2,7 @@
 
 import torch
 
-from octavo.execution.forward import ForwardPass
+from octavo.execution.draws import Draws
 from octavo.execution.pooling import PooledStep, PoolingState
 from octavo.execution.tail import Computed
 from octavo.kernels import StepShape
@@ -11,11 +11,15 @@ from octavo.records import NewRow, Step
 
 
 class PoolingTail:
-    """Pools instead of sampling; prompts come in chunks and may hit the prefix cache, as for text."""
+    """Pools instead of sampling; prompts come in chunks and may hit the prefix cache, as for text.
 
-    def __init__(self, forward: ForwardPass, pooler: Pooler) -> None:
-        self._inputs = forward.inputs
-        self._pooling = PoolingState(pooler, forward.device)
+    Args:
+        draws: counts tokens as computed; whatever it appends to a prompt is never read.
+    """
+
+    def __init__(self, draws: Draws, pooler: Pooler, device: torch.device) -> None:
+        self._draws = draws
+        self._pooling = PoolingState(pooler, device)
 
     def take_changes(self, step: Step) -> None:
         """See :meth:`Tail.take_changes`."""
@@ -29,7 +33,7 @@ class PoolingTail:
 
     def finish(self, step: Step, computed: Computed) -> PooledStep:
         """See :meth:`Tail.finish`."""
-        self._inputs.append(len(step.slots))
+        self._draws.append(len(step.slots))
         return self._pooling.run(step, computed.hidden[: step.num_tokens])
 
     def warm_up(self) -> NewRow | None:

@@ -31,14 +31,7 @@ class DeviceSampler:
         self._workspace: SamplingWorkspace | None = None
 
     def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor) -> None:
-        """Draw one token per row.
-
-        Args:
-            logits: ``[R, V]``.
-            slots: ``[≥ R]`` integers.
-            counts: the step's real rows first, on the device.
-            lengths: ``[≥ R]``, tokens of each request known before this one.
-        """
+        """See :meth:`octavo.sampling.sampler.DrawOnDevice.sample`."""
         p = self._parameters
         if self._workspace is None:
             self._workspace = SamplingWorkspace(len(self._tokens), logits.shape[1], logits.device)

@@ -9,6 +9,7 @@ import torch
 from engine_requests import engine_request
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model
 
+from octavo.execution.draws import SingleDraws
 from octavo.execution.forward import ForwardPass
 from octavo.execution.pooling_tail import PoolingTail
 from octavo.execution.runner import ModelRunner
@@ -50,7 +51,8 @@ class PoolingEngine(TinyEngine):
             backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
             kernels = TritonStepKernels()
         forward = ForwardPass(model, config, self.plan, DEVICE, backend, kernels, sizes.max_tokens)
-        return ModelRunner(forward, PoolingTail(forward, Pooler(spec)), sizes)
+        draws = SingleDraws(forward.state, forward.inputs, kernels)
+        return ModelRunner(forward, PoolingTail(draws, Pooler(spec), DEVICE), sizes)
 
     def vectors(self, requests: list[EngineRequest]) -> dict[str, np.ndarray]:
         """Each request's answer; it is the only output."""

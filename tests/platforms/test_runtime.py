@@ -11,7 +11,7 @@ from octavo.platforms.transfer import HostCopies, to_device
 @pytest.fixture(params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
 def runtime(request: pytest.FixtureRequest) -> DeviceRuntime:
     if request.param != "cpu" and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+        pytest.skip("needs a CUDA device: runs on the H200")
     return runtime_of(torch.device(request.param))
 
 
