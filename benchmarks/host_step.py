@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 from common import describe, save
+from scheduler_plan import scheduler_plan
 
 from octavo.engine import messages
 from octavo.outputs import OutputProcessor
 from octavo.records import (
-    CacheGroup,
     EngineRequest,
     Plan,
     PreparedRequest,
@@ -134,19 +134,7 @@ def measure(scenario: str, batch: int, num_steps: int) -> dict[str, float]:
 
 
 def _plan(batch: int) -> Plan:
-    return Plan(
-        dtype="bfloat16",
-        max_model_len=4096,
-        block_size=16,
-        num_blocks=1 + 256 * batch,
-        groups=(CacheGroup((0,), None),),
-        max_num_seqs=batch,
-        max_num_batched_tokens=8192,
-        enable_prefix_caching=True,
-        enable_chunked_prefill=True,
-        scheduling_policy="fcfs",
-        num_steps_ahead=1,
-    )
+    return scheduler_plan(4096, 16, 1 + 256 * batch, max_num_seqs=batch, num_steps_ahead=1)
 
 
 if __name__ == "__main__":

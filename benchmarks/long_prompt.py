@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 from common import describe, save
+from scheduler_plan import scheduler_plan
 
 from octavo.engine import messages
-from octavo.records import CacheGroup, EngineRequest, Plan, SamplingParams, StepResult, as_token_ids
+from octavo.records import EngineRequest, Plan, SamplingParams, StepResult, as_token_ids
 from octavo.scheduling import Scheduler
 
 VOCABULARY = 49_000
@@ -71,19 +72,8 @@ def _measure(scheduler: Scheduler, request: EngineRequest, times: dict[str, list
 
 
 def _plan(num_tokens: int) -> Plan:
-    return Plan(
-        dtype="bfloat16",
-        max_model_len=num_tokens + 64,
-        block_size=BLOCK_SIZE,
-        num_blocks=1 + 3 * (num_tokens // BLOCK_SIZE + 8),
-        groups=(CacheGroup((0,), None),),
-        max_num_seqs=4,
-        max_num_batched_tokens=8192,
-        enable_prefix_caching=True,
-        enable_chunked_prefill=True,
-        scheduling_policy="fcfs",
-        num_steps_ahead=0,
-    )
+    num_blocks = 1 + 3 * (num_tokens // BLOCK_SIZE + 8)
+    return scheduler_plan(num_tokens + 64, BLOCK_SIZE, num_blocks, max_num_seqs=4, num_steps_ahead=0)
 
 
 if __name__ == "__main__":
