@@ -1,6 +1,6 @@
 """The plan of a scheduler that benchmarks drive without a model."""
 
-from octavo.records import CacheGroup, Plan
+from octavo.records import CacheGroup, Full, Plan
 
 
 def scheduler_plan(
@@ -12,7 +12,8 @@ def scheduler_plan(
         max_model_len=max_model_len,
         block_size=block_size,
         num_blocks=num_blocks,
-        groups=(CacheGroup((0,), None),),
+        block_bytes=4,
+        groups=(CacheGroup(("layer",), Full(1, 1, "float32"), block_size),),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=8192,
         enable_prefix_caching=True,

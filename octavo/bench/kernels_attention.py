@@ -80,6 +80,7 @@ def _make_inputs(setting: Setting, tables: torch.Tensor) -> AttentionInputs:
         slot_mapping=mapping,
         block_size=_BLOCK_SIZE,
         num_kv_heads=setting.config.num_kv_heads,
+        runs_per_block=setting.config.num_kv_heads,
         window=None,
         rows=DeviceRows(
             counts=setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, context if is_decode else 0]),

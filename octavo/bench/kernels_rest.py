@@ -119,6 +119,7 @@ def _inputs(setting: Setting) -> Work:
         num_computed=setting.indices([context - num_new] * num_rows),
         token_ids=zeros(num_rows, context + 1),
         block_tables=zeros(1, num_rows, blocks_each),
+        block_sizes=setting.indices([_BLOCK_SIZE]),
         num_drafts=zeros(num_rows),
     )
     inputs = InputTensors(
@@ -135,7 +136,7 @@ def _inputs(setting: Setting) -> Work:
     own = step_kernels(setting.device)
 
     def run(copy: int) -> None:
-        own.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=_BLOCK_SIZE)
+        own.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens)
         own.append_tokens(advanced, drawn, new_tokens, num_rows=num_rows)
 
     return Work(run=run, num_bytes=num_tokens * 28 + num_rows * 44)

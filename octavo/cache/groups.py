@@ -1,10 +1,10 @@
-"""Policies of a cache group for finding, keeping and freeing blocks: full attention or sliding window."""
+"""Policies of a cache group for finding, keeping and freeing blocks, by the kind of cache."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
-from octavo.records import CacheGroup
+from octavo.records import CacheGroup, CacheSpec, Full, Latent, SlidingWindow, State
 
 UNLIMITED = (1 << 31) - 1
 """More tokens than any sequence has."""
@@ -14,22 +14,29 @@ class GroupPolicy(ABC):
     """The rules of one cache group.
 
     Args:
-        group: index of the group.
+        index: of the group.
+
+    Attributes:
         block_size: tokens per block.
     """
 
     needs_all_blocks = False
     """Whether a cached prefix needs every one of its blocks in the cache, so that the first miss ends the search."""
 
-    def __init__(self, group: int, block_size: int, pool: BlockPool) -> None:
-        self.group = group
-        self.block_size = block_size
+    is_written_last = False
+    """Whether rows of a step must not read the blocks that others fill in it, as a layer does not write them first."""
+
+    def __init__(self, index: int, group: CacheGroup, pool: BlockPool) -> None:
+        self.block_size = group.block_size
         self.pool = pool
-        self._suffix = key_suffix(group)
+        self._suffix = key_suffix(index)
 
     @abstractmethod
     def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
         """The longest cached prefix of at most ``max_blocks`` blocks.
+
+        Args:
+            hashes: of the group's blocks.
 
         Returns:
             The blocks; null blocks for content that the group does not need.
@@ -37,15 +44,11 @@ class GroupPolicy(ABC):
 
     @abstractmethod
     def num_dead_blocks(self, num_computed: int) -> int:
-        """Number of leading blocks that no query at position ``num_computed`` or later attends to."""
+        """Number of leading blocks that no query at position ``num_computed`` or later needs."""
 
     @abstractmethod
     def num_tokens_before_drop(self, num_dropped: int) -> int:
         """The smallest ``num_computed`` for which more than ``num_dropped`` leading blocks are dead."""
-
-    @abstractmethod
-    def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
-        """Maximum number of blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
 
     def lookup(self, block_hash: bytes) -> int | None:
         """The block of this group with that content, if it is cached."""
@@ -53,7 +56,7 @@ class GroupPolicy(ABC):
 
 
 class FullPolicy(GroupPolicy):
-    """Full causal attention: no block is ever dead."""
+    """Every query needs all blocks before it: none is ever dead."""
 
     needs_all_blocks = True
 
@@ -66,19 +69,17 @@ class FullPolicy(GroupPolicy):
     def num_tokens_before_drop(self, num_dropped: int) -> int:
         return UNLIMITED
 
-    def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
-        return -(-num_tokens // self.block_size)
-
 
 class WindowPolicy(GroupPolicy):
-    """Sliding window: a query attends to itself and the ``window − 1`` tokens before it."""
+    """A query needs the blocks of itself and of the ``reach − 1`` tokens before it."""
 
-    def __init__(self, group: int, block_size: int, pool: BlockPool, window: int) -> None:
-        super().__init__(group, block_size, pool)
-        self.window = window
+    def __init__(self, index: int, group: CacheGroup, pool: BlockPool) -> None:
+        super().__init__(index, group, pool)
+        assert group.spec.reach is not None
+        self.reach = group.spec.reach
 
     def find_prefix(self, hashes: Sequence[bytes], max_blocks: int) -> list[int]:
-        """Only the blocks in the next query's window must be cached: search from the end for a run of them."""
+        """Only the blocks in the next query's reach must be cached: search from the end for a run of them."""
         blocks: list[int] = [NULL_BLOCK] * min(max_blocks, len(hashes))
         end = len(blocks)  # the prefix under test is blocks[:end]
         index = end - 1
@@ -95,22 +96,26 @@ class WindowPolicy(GroupPolicy):
         return blocks
 
     def num_dead_blocks(self, num_computed: int) -> int:
-        return max(0, num_computed - self.window + 1) // self.block_size
+        return max(0, num_computed - self.reach + 1) // self.block_size
 
     def num_tokens_before_drop(self, num_dropped: int) -> int:
-        return (num_dropped + 1) * self.block_size + self.window - 1
-
-    def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
-        # The window before the chunk's first query, the chunk, and partial blocks on either side.
-        spanned = -(-(self.window - 1 + max_chunk) // self.block_size) + 1
-        return min(spanned, -(-num_tokens // self.block_size))
+        return (num_dropped + 1) * self.block_size + self.reach - 1
 
 
-def make_policies(groups: Sequence[CacheGroup], block_size: int, pool: BlockPool) -> list[GroupPolicy]:
+class StatePolicy(WindowPolicy):
+    """A token needs the block with the state after the token before it; a block's last state is a snapshot."""
+
+    is_written_last = True
+
+
+_POLICIES: dict[type[CacheSpec], type[GroupPolicy]] = {
+    Full: FullPolicy,
+    SlidingWindow: WindowPolicy,
+    Latent: FullPolicy,
+    State: StatePolicy,
+}
+
+
+def make_policies(groups: Sequence[CacheGroup], pool: BlockPool) -> list[GroupPolicy]:
     """The policy of each group, in order."""
-    return [
-        FullPolicy(index, block_size, pool)
-        if group.window is None
-        else WindowPolicy(index, block_size, pool, group.window)
-        for index, group in enumerate(groups)
-    ]
+    return [_POLICIES[type(group.spec)](index, group, pool) for index, group in enumerate(groups)]

@@ -52,6 +52,10 @@ class PrefixHasher:
             hashes.append(parent)
         return hashes
 
+    def keys_between(self, first: int, end: int) -> tuple[BlockKey, ...]:
+        """The extra keys that the hashes ``first … end − 1`` cover."""
+        return tuple(key for index in range(first, end) for key in self.extra_keys.get(index, ()))
+
     def _add_keys(self, contents: list[bytes], first: int) -> None:
         """Append the extra keys of the blocks from ``first`` on to their contents."""
         size, end = self._block_size, first + len(contents)

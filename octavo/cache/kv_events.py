@@ -14,7 +14,7 @@ import msgspec
 
 from octavo.cache.listeners import StoredBlocks
 from octavo.config.kv_events import KVEventsConfig
-from octavo.records import BlockKey, CacheGroup
+from octavo.records import BlockKey, CacheGroup, CacheSpec, Full, Latent, SlidingWindow, State
 
 MEDIUM = "GPU"
 """Where blocks lie, in vLLM's terms: the memory of the device, whichever it is."""
@@ -140,7 +140,7 @@ class KVEventRecorder:
         return KVEventBatch(timestamp, found, 0)
 
     def _as_stored(self, blocks: StoredBlocks) -> BlockStored:
-        window = self._groups[blocks.group].window
+        group = self._groups[blocks.group]
         return BlockStored(
             block_hashes=[_number(each) for each in blocks.hashes],
             parent_block_hash=None if blocks.parent_hash is None else _number(blocks.parent_hash),
@@ -151,10 +151,18 @@ class KVEventRecorder:
             lora_name=None,
             extra_keys=[tuple(map(_as_extra_key, keys)) or None for keys in blocks.extra_keys],
             group_idx=blocks.group,
-            kv_cache_spec_kind="full_attention" if window is None else "sliding_window",
-            kv_cache_spec_sliding_window=window,
+            kv_cache_spec_kind=_KINDS[type(group.spec)],
+            kv_cache_spec_sliding_window=group.window,
         )
 
+
+_KINDS: dict[type[CacheSpec], str] = {
+    Full: "full_attention",
+    SlidingWindow: "sliding_window",
+    Latent: "mla_attention",
+    State: "mamba",
+}
+"""vLLM's names."""
 
 _encode = msgspec.msgpack.Encoder().encode
 

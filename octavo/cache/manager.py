@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
-from octavo.cache.groups import UNLIMITED, make_policies
+from octavo.cache.groups import UNLIMITED, GroupPolicy, make_policies
 from octavo.cache.hashing import PrefixHasher
 from octavo.cache.listeners import BlockListener, StoredBlocks
 from octavo.records import BlockUpdate, CacheGroup, TokenIds
@@ -21,15 +21,15 @@ class RequestCache:
     Attributes:
         hasher: hashes of its blocks; None if its blocks are never shared.
         tables: per group, its block table; null blocks for content that is no longer needed.
-        num_published: number of blocks of each table that were offered to the prefix index.
-        num_dropped: per group, number of leading blocks freed because no later query attends to them.
+        num_dropped: per group, number of leading blocks freed because no later query needs them.
+        num_published: per group, number of blocks that were offered to the prefix index.
         slot: the request's slot in device state.
     """
 
     hasher: PrefixHasher | None
     tables: list[list[int]]
     num_dropped: list[int]
-    num_published: int = 0
+    num_published: list[int]
     slot: int = -1
 
 
@@ -37,37 +37,39 @@ class CacheManager:
     """The cache as the scheduler sees it: which request holds which blocks.
 
     Args:
+        hash_size: tokens per prefix hash; every group's block size is a multiple of it.
         max_chunk: maximum number of tokens of one request in a step.
         listeners: told what enters and leaves the prefix index.
 
     Attributes:
-        has_windows: whether any group has a sliding window, so that requests free blocks while they run.
+        drops_blocks: whether any group frees blocks while requests run.
     """
 
     def __init__(
         self,
         num_blocks: int,
-        block_size: int,
+        hash_size: int,
         groups: Sequence[CacheGroup],
         max_chunk: int,
         listeners: Sequence[BlockListener] = (),
     ) -> None:
         self.pool = BlockPool(num_blocks, listeners)
         self._listeners = listeners
-        self.block_size = block_size
-        self.policies = make_policies(groups, block_size, self.pool)
+        self._hash_size = hash_size
+        self._groups = groups
+        self.policies = make_policies(groups, self.pool)
         self._contiguous = next((policy for policy in self.policies if policy.needs_all_blocks), None)
         self.max_chunk = max_chunk
-        self.has_windows = any(group.window is not None for group in groups)
+        self.drops_blocks = any(group.spec.reach is not None for group in groups)
 
     def new_request(self, hasher: PrefixHasher | None) -> RequestCache:
         """An empty share of the cache."""
         count = len(self.policies)
-        return RequestCache(hasher, [[] for _ in range(count)], [0] * count)
+        return RequestCache(hasher, [[] for _ in range(count)], [0] * count, [0] * count)
 
     def fits(self, num_tokens: int) -> bool:
         """Whether a request of ``num_tokens`` tokens fits into an otherwise empty cache."""
-        needed = sum(policy.max_blocks(num_tokens, self.max_chunk) for policy in self.policies)
+        needed = sum(group.max_blocks(num_tokens, self.max_chunk) for group in self._groups)
         return needed <= self.pool.num_blocks - 1
 
     def find_prefix(self, cache: RequestCache, token_ids: TokenIds) -> tuple[int, list[list[int]]]:
@@ -78,24 +80,37 @@ class CacheManager:
         """
         if cache.hasher is None:
             return 0, [[] for _ in self.policies]
-        hashes = self._hash_prefix(cache.hasher, token_ids, (len(token_ids) - 1) // self.block_size)
-        limit = len(hashes)
+        hashes = self._hash_prefix(cache.hasher, token_ids, (len(token_ids) - 1) // self._hash_size)
+        by_group = [self._of_blocks(hashes, policy) for policy in self.policies]
+        limit = len(hashes) * self._hash_size
         while True:
-            found = [policy.find_prefix(hashes, limit) for policy in self.policies]
-            shortest = min((len(blocks) for blocks in found), default=0)
-            if shortest == limit or all(len(blocks) == shortest for blocks in found):
-                return shortest * self.block_size, found
-            limit = shortest
+            found = [
+                policy.find_prefix(own, limit // policy.block_size)
+                for policy, own in zip(self.policies, by_group, strict=True)
+            ]
+            lengths = [len(blocks) * policy.block_size for policy, blocks in zip(self.policies, found, strict=True)]
+            limit = min(lengths, default=0)
+            if all(length == limit for length in lengths):
+                return limit, found
+
+    def _of_blocks(self, hashes: list[bytes], policy: GroupPolicy) -> list[bytes]:
+        """The hashes at the ends of a group's blocks."""
+        ratio = policy.block_size // self._hash_size
+        return hashes if ratio == 1 else hashes[ratio - 1 :: ratio]
 
     def _hash_prefix(self, hasher: PrefixHasher, token_ids: TokenIds, limit: int) -> list[bytes]:
-        """Hashes of the first ``limit`` blocks, or of those up to some block after the first that is not cached.
+        """The first ``limit`` hashes, or those up to some block after the first that is not cached.
 
         Hashing a prompt of 100,000 tokens takes milliseconds, so what cannot be found is hashed when it is published.
         """
-        end = min(limit, _NUM_FIRST_HASHES) if self._contiguous is not None else limit
+        first = self._contiguous
+        end = limit if first is None else min(limit, _NUM_FIRST_HASHES)
         while True:
-            hashes = hasher.extend(token_ids, end * self.block_size)[:limit]
-            if end == limit or self._contiguous is None or self._contiguous.lookup(hashes[end - 1]) is None:
+            hashes = hasher.extend(token_ids, end * self._hash_size)[:limit]
+            if end == limit or first is None:
+                return hashes
+            own = self._of_blocks(hashes[:end], first)
+            if own and first.lookup(own[-1]) is None:
                 return hashes
             end = min(limit, 2 * end)
 
@@ -105,17 +120,19 @@ class CacheManager:
             self.pool.share(prefix)
             cache.tables[group].extend(prefix)
             cache.num_dropped[group] = prefix.count(NULL_BLOCK)
-        cache.num_published = len(blocks[0]) if blocks else 0
+            cache.num_published[group] = len(prefix)
 
     def num_blocks_wanted(self, cache: RequestCache, num_tokens: int) -> int:
         """Number of blocks needed to grow to ``num_tokens`` tokens."""
-        total = -(-num_tokens // self.block_size)
-        return sum(max(0, total - len(table)) for table in cache.tables)
+        return sum(
+            max(0, -(-num_tokens // policy.block_size) - len(table))
+            for policy, table in zip(self.policies, cache.tables, strict=True)
+        )
 
     def grow(
         self, caches: Sequence[RequestCache], num_computed: Sequence[int], num_tokens: Sequence[int]
     ) -> list[BlockUpdate] | None:
-        """Grow requests: free the blocks that no later query attends to, then allocate room.
+        """Grow requests: free the blocks that no later query needs, then allocate room.
 
         Args:
             num_computed: per request, tokens in the cache, or fewer.
@@ -124,15 +141,14 @@ class CacheManager:
         Returns:
             The additions to block tables; None, without any addition, if too few blocks are free for all requests.
         """
-        if self.has_windows:
+        if self.drops_blocks:
             for cache, position in zip(caches, num_computed, strict=True):
                 self.drop_unseen(cache, position)
-        size, wanted = self.block_size, 0
+        sizes, wanted = [policy.block_size for policy in self.policies], 0
         short: list[tuple[int, int, list[int], int]] = []
         for cache, count in zip(caches, num_tokens, strict=True):
-            total = -(-count // size)
             for group, table in enumerate(cache.tables):
-                missing = total - len(table)
+                missing = -(-count // sizes[group]) - len(table)
                 if missing > 0:
                     short.append((group, cache.slot, table, missing))
                     wanted += missing
@@ -149,15 +165,13 @@ class CacheManager:
 
     def num_tokens_before_change(self, cache: RequestCache) -> int:
         """The number of computed tokens up to which the request's block tables do not change."""
-        limit = len(cache.tables[0]) * self.block_size if cache.tables else UNLIMITED
-        if not self.has_windows:
-            return limit
-        for policy, num_dropped in zip(self.policies, cache.num_dropped, strict=True):
-            limit = min(limit, policy.num_tokens_before_drop(num_dropped))
+        limit = UNLIMITED
+        for policy, table, num_dropped in zip(self.policies, cache.tables, cache.num_dropped, strict=True):
+            limit = min(limit, len(table) * policy.block_size, policy.num_tokens_before_drop(num_dropped))
         return limit
 
     def drop_unseen(self, cache: RequestCache, num_computed: int) -> None:
-        """Free the blocks that no query at position ``num_computed`` or later attends to."""
+        """Free the blocks that no query at position ``num_computed`` or later needs."""
         for group, policy in enumerate(self.policies):
             table, done = cache.tables[group], cache.num_dropped[group]
             dead = min(policy.num_dead_blocks(num_computed), len(table))
@@ -167,20 +181,32 @@ class CacheManager:
                 table[done:dead] = [NULL_BLOCK] * (dead - done)
                 cache.num_dropped[group] = dead
 
-    def publish(self, cache: RequestCache, token_ids: TokenIds, num_computed: int) -> None:
-        """Offer the full blocks among the first ``num_computed`` tokens to the prefix index."""
-        first, end = cache.num_published, num_computed // self.block_size
-        if cache.hasher is None or end <= first:
+    def publish(self, cache: RequestCache, token_ids: TokenIds, num_computed: int, num_new: int = 0) -> None:
+        """Offer full blocks to the prefix index.
+
+        Args:
+            num_computed: tokens in the cache after all steps so far.
+            num_new: how many of them the step that is being made computes.
+        """
+        if cache.hasher is None:
             return
-        hashes = cache.hasher.extend(token_ids, num_computed)
-        for group, table in enumerate(cache.tables):
-            entered, suffix = [], key_suffix(group)
-            for index in range(first, end):
-                if table[index] != NULL_BLOCK and self.pool.publish(table[index], hashes[index] + suffix):
-                    entered.append(index)
+        hashes: list[bytes] = []
+        for group, (policy, table) in enumerate(zip(self.policies, cache.tables, strict=True)):
+            num_tokens = num_computed - num_new if policy.is_written_last else num_computed
+            first, end = cache.num_published[group], num_tokens // policy.block_size
+            if end <= first:
+                continue
+            hashes = hashes or cache.hasher.extend(token_ids, num_computed)
+            ratio, suffix = policy.block_size // self._hash_size, key_suffix(group)
+            entered = [
+                index
+                for index in range(first, end)
+                if table[index] != NULL_BLOCK
+                and self.pool.publish(table[index], hashes[(index + 1) * ratio - 1] + suffix)
+            ]
             if entered and self._listeners:
                 self._report_stored(cache.hasher, group, token_ids, entered)
-        cache.num_published = end
+            cache.num_published[group] = end
 
     def num_blocks_lost(self, cache: RequestCache) -> int:
         """Number of blocks that no other request holds: the blocks that become free with this request."""
@@ -191,8 +217,7 @@ class CacheManager:
         for group, table in enumerate(cache.tables):
             self.pool.release(reversed(table))
             table.clear()
-            cache.num_dropped[group] = 0
-        cache.num_published = 0
+            cache.num_dropped[group] = cache.num_published[group] = 0
 
     def distrust(self, cache: RequestCache) -> None:
         """Remove a request's blocks from the prefix index, since their content is invalid."""
@@ -200,17 +225,19 @@ class CacheManager:
 
     def _report_stored(self, hasher: PrefixHasher, group: int, token_ids: TokenIds, entered: list[int]) -> None:
         """Report blocks by their indices in the block table, each run of consecutive ones as a whole."""
-        size = self.block_size
+        policy = self.policies[group]
+        size, ratio = policy.block_size, policy.block_size // self._hash_size
+        hashes = self._of_blocks(hasher.hashes, policy)
         for _, run in groupby(enumerate(entered), lambda pair: pair[1] - pair[0]):
             indices = [index for _, index in run]
             first, end = indices[0], indices[-1] + 1
             blocks = StoredBlocks(
                 group,
                 size,
-                hasher.hashes[first - 1] if first else None,
-                hasher.hashes[first:end],
+                hashes[first - 1] if first else None,
+                hashes[first:end],
                 token_ids[first * size : end * size],
-                [hasher.extra_keys.get(index, ()) for index in indices],
+                [hasher.keys_between(index * ratio, (index + 1) * ratio) for index in indices],
             )
             for listener in self._listeners:
                 listener.stored(blocks)

@@ -58,7 +58,7 @@ def build_runner(
         sizes = DeviceSizes(plan, captures=not isinstance(model, PooledModel))
     backend = attention_backend(device, plan.max_num_seqs, plan.max_model_len, deterministic=deterministic)
     kernels = step_kernels(device)
-    forward = ForwardPass(decoder, config, plan, device, backend, kernels, sizes.max_tokens)
+    forward = ForwardPass(decoder, plan, device, backend, kernels, sizes.max_tokens)
     draws = make_draws(forward, plan, kernels)
     if isinstance(model, PooledModel):
         return ModelRunner(forward, PoolingTail(draws, model.pooler, device), sizes)

@@ -28,7 +28,6 @@ class StepInputs(InputTensors):
             seq_lens=zeros(max_rows, dtype=torch.int32),
             last_tokens=zeros(max_rows, dtype=torch.int64),
         )
-        self._block_size = plan.block_size
         self._state = state
         self._kernels = kernels
 
@@ -39,9 +38,7 @@ class StepInputs(InputTensors):
 
     def fill(self, shape: StepShape) -> None:
         """Fill the inputs from device state; entries up to the shape's bounds are padding."""
-        self._kernels.prepare_inputs(
-            self._state, self, num_rows=shape.num_rows, num_tokens=shape.num_tokens, block_size=self._block_size
-        )
+        self._kernels.prepare_inputs(self._state, self, num_rows=shape.num_rows, num_tokens=shape.num_tokens)
 
 
 def shape_of(step: Step) -> StepShape:

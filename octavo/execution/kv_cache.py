@@ -1,23 +1,75 @@
-"""Allocates the memory of the key/value cache."""
+"""Allocates the cache: one pool of blocks, and each layer's tensors as views of it."""
+
+from dataclasses import dataclass
+from functools import singledispatch
 
 import torch
 
-from octavo.hub.model_config import ModelConfig
 from octavo.platforms import runtime_of
-from octavo.records import Plan
+from octavo.records import Full, Latent, Plan, State
+
+LayerCache = tuple[torch.Tensor, ...]
 
 
-def allocate_kv_caches(plan: Plan, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
-    """Allocate the cache.
+@dataclass(frozen=True, slots=True)
+class CachePool:
+    """The memory of the cache.
 
-    Cache groups share memory: a block belongs to one group at a time, and the i-th layers of all groups share the
-    i-th tensor.
+    A block belongs to one group at a time, and holds all layers of that group, one behind the other: one copy moves it.
 
-    Returns:
-        Per layer, ``[2, blocks, Hkv, block_size, D]`` (keys, values), zeroed.
+    Attributes:
+        blocks: ``[blocks, bytes]`` uint8.
+        layers: the tensors of each cache by its name. Keys and values are ``[2, blocks, Hkv, block_size, D]``, latent
+            vectors ``[blocks, block_size, size]``, and each tensor of a state ``[blocks, places, …]``.
     """
-    shape = (2, plan.num_blocks, config.num_kv_heads, plan.block_size, config.head_dim)
-    runtime = runtime_of(device)
-    tensors = [runtime.zeros(shape, dtype) for _ in range(max(len(group.layers) for group in plan.groups))]
-    by_layer = {layer: tensors[index] for group in plan.groups for index, layer in enumerate(group.layers)}
-    return [by_layer[layer] for layer in range(config.num_layers)]
+
+    blocks: torch.Tensor
+    layers: dict[str, LayerCache]
+
+
+def allocate_cache(plan: Plan, device: torch.device) -> CachePool:
+    """Allocate the cache, zeroed."""
+    blocks = runtime_of(device).zeros((plan.num_blocks, plan.block_bytes), torch.uint8)
+    layers: dict[str, LayerCache] = {}
+    for group in plan.groups:
+        num_bytes = group.spec.block_bytes(group.block_size, plan.num_places)
+        for index, name in enumerate(group.layers):
+            part = blocks[:, index * num_bytes : (index + 1) * num_bytes]
+            layers[name] = _views(group.spec, part, group.block_size, plan.num_places)
+    return CachePool(blocks, layers)
+
+
+@singledispatch
+def _views(spec: object, part: torch.Tensor, block_size: int, num_places: int) -> LayerCache:
+    """A layer's tensors.
+
+    Args:
+        part: ``[blocks, bytes]`` uint8, the layer's bytes of each block.
+    """
+    raise NotImplementedError
+
+
+@_views.register
+def _(spec: Full, part: torch.Tensor, block_size: int, num_places: int) -> LayerCache:
+    return (_shaped(part, spec.dtype, (2, spec.num_kv_heads, block_size, spec.head_dim)).transpose(0, 1),)
+
+
+@_views.register
+def _(spec: Latent, part: torch.Tensor, block_size: int, num_places: int) -> LayerCache:
+    return (_shaped(part, spec.dtype, (block_size, spec.size)),)
+
+
+@_views.register
+def _(spec: State, part: torch.Tensor, block_size: int, num_places: int) -> LayerCache:
+    found, start = [], 0
+    for tensor in spec.tensors:
+        stop = start + tensor.block_bytes(num_places)
+        found.append(_shaped(part[:, start:stop], tensor.dtype, (num_places, *tensor.shape)))
+        start = stop
+    return tuple(found)
+
+
+def _shaped(part: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """``[blocks, bytes] → [blocks, *shape]`` of a type; bytes that are left over are padding."""
+    values = part.view(getattr(torch, dtype))
+    return values[:, : torch.Size(shape).numel()].unflatten(1, shape)

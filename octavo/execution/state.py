@@ -54,6 +54,7 @@ class BatchState(DeviceState):
             num_computed=views["num_computed"],
             token_ids=views["token_ids"].view(slots, self._length),
             block_tables=views["block_tables"].view(len(plan.groups), slots, self._num_blocks),
+            block_sizes=to_device(np.array([group.block_size for group in plan.groups], np.int32), device),
             num_drafts=views["num_drafts"],
         )
         self._slots = slots

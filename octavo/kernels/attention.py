@@ -62,6 +62,7 @@ class AttentionInputs:
         slot_mapping: ``[T]`` int64 on the device, where each new token goes in the cache; −1 for padding.
         block_size: tokens per block.
         num_kv_heads: key/value heads of every layer of the group.
+        runs_per_block: distance from a block to the next, in heads' runs of ``block_size`` keys.
         window: number of tokens that a query attends to, itself included; None for all.
         rows: the rows' lengths.
         shape: the step's size, or bounds of it.
@@ -72,6 +73,7 @@ class AttentionInputs:
     slot_mapping: torch.Tensor
     block_size: int
     num_kv_heads: int
+    runs_per_block: int
     window: int | None
     rows: DeviceRows
     shape: StepShape
@@ -118,7 +120,7 @@ class AttentionBackend(ABC):
     """An implementation of paged causal attention; chosen once at startup.
 
     The cache of a layer is ``[2, blocks, Hkv, block_size, D]``, keys and values: within a block, each head's tokens
-    are contiguous, so a head's keys are read as one run.
+    are contiguous, so a head's keys are read as one run. Between the blocks of a layer lie those of other layers.
     """
 
     @abstractmethod

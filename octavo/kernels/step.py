@@ -22,6 +22,7 @@ class DeviceState:
         num_computed: ``[S]``, by slot: tokens in the cache.
         token_ids: ``[S, L]``, known tokens by slot; entries from a request's length on are arbitrary.
         block_tables: ``[G, S, M]``, per cache group.
+        block_sizes: ``[G]``, tokens per block of each group.
         num_drafts: ``[S]``, by slot: drafts that stand behind the known tokens.
     """
 
@@ -32,6 +33,7 @@ class DeviceState:
     num_computed: torch.Tensor
     token_ids: torch.Tensor
     block_tables: torch.Tensor
+    block_sizes: torch.Tensor
     num_drafts: torch.Tensor
 
 
@@ -92,14 +94,11 @@ class DraftTensors:
 class StepKernels:
     """The reference, which waits for the device to learn how many rows there are."""
 
-    def prepare_inputs(
-        self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int, block_size: int
-    ) -> None:
+    def prepare_inputs(self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int) -> None:
         """Write a step's inputs from device state only; what is past the real rows and tokens is padding.
 
         Args:
             num_rows, num_tokens: upper bounds R and T of the step's rows and tokens.
-            block_size: tokens per block.
         """
         real_rows, _, real_tokens = state.header[:3].tolist()
         slots = state.row_slots[:real_rows].long()
@@ -114,10 +113,12 @@ class StepKernels:
         known = state.token_ids[token_slots, positions.clamp(max=max_len - 1)].long()
         inputs.token_ids[:num_tokens].zero_()[:real_tokens] = known.masked_fill_(positions >= max_len, 0)
         inputs.positions[:num_tokens].zero_()[:real_tokens] = positions
-        block_index = (positions // block_size).clamp(max=max_blocks - 1)
-        places = state.block_tables[:, token_slots, block_index].long() * block_size + positions % block_size
+        sizes = state.block_sizes[:, None]
+        block_index, offsets = positions // sizes, positions % sizes  # [G, T]
+        groups = torch.arange(len(sizes), device=slots.device)[:, None]
+        blocks = state.block_tables[groups, token_slots, block_index.clamp(max=max_blocks - 1)].long()
         mapping = inputs.slot_mapping[:, :num_tokens].fill_(-1)
-        mapping[:, :real_tokens] = places.masked_fill_(positions >= max_blocks * block_size, -1)
+        mapping[:, :real_tokens] = (blocks * sizes + offsets).masked_fill_(block_index >= max_blocks, -1)
         inputs.query_starts[: num_rows + 1].fill_(real_tokens)[:real_rows] = (ends - num_new).int()
         inputs.seq_lens[:num_rows].zero_()[:real_rows] = (first + num_new).int()
         inputs.last_tokens[:num_rows].zero_()[:real_rows] = ends - 1

@@ -1,44 +1,28 @@
-"""The attention layer, and the per-step inputs that a model passes to it."""
-
-from dataclasses import dataclass
-from typing import Any
+"""Causal attention of a layer over its paged keys and values."""
 
 import torch
-from torch import nn
 
-from octavo.kernels import AttentionBackend, AttentionSpec, HeadNorms, RopeTables
-
-
-@dataclass(slots=True)
-class StepAttention:
-    """The caches and the step's attention plans, passed through a model's forward.
-
-    Attributes:
-        backend: implementation of attention.
-        kv_caches: per layer, ``[2, blocks, Hkv, block_size, D]``.
-        plans: per layer, the result of :meth:`AttentionBackend.plan` for its cache group.
-    """
-
-    backend: AttentionBackend
-    kv_caches: list[torch.Tensor]
-    plans: list[Any]
+from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
+from octavo.layers.context import CachedLayer, StepContext
+from octavo.records import CacheSpec, Full, SlidingWindow
 
 
-class Attention(nn.Module):
-    """Causal attention of one layer over its paged cache.
+class Attention(CachedLayer):
+    """Causal attention.
 
     Args:
-        layer: index of the layer in the model.
+        name: of its cache.
+        window: number of tokens that a query attends to, itself included; None for all.
     """
 
-    def __init__(self, layer: int, spec: AttentionSpec) -> None:
-        super().__init__()
-        self.layer = layer
+    def __init__(self, name: str, spec: AttentionSpec, window: int | None = None) -> None:
+        shape = (spec.num_kv_heads, spec.head_dim, str(torch.get_default_dtype()).removeprefix("torch."))
+        kept: CacheSpec = Full(*shape) if window is None else SlidingWindow(*shape, window)
+        super().__init__({name: kept})
+        self.name = name
         self.spec = spec
 
-    def forward(
-        self, qkv: torch.Tensor, rope: RopeTables, norms: HeadNorms | None, step: StepAttention
-    ) -> torch.Tensor:
+    def forward(self, qkv: torch.Tensor, rope: RopeTables, norms: HeadNorms | None, step: StepContext) -> torch.Tensor:
         """Norm and rotate queries and keys, store keys and values, attend.
 
         Args:
@@ -47,5 +31,5 @@ class Attention(nn.Module):
         Returns:
             ``[T, H·D]``.
         """
-        cache, plan = step.kv_caches[self.layer], step.plans[self.layer]
-        return step.backend.run(qkv, rope, norms, cache, plan, self.spec)
+        (cache,) = step.caches[self.name]
+        return step.attention.run(qkv, rope, norms, cache, step.inputs[self.name], self.spec)

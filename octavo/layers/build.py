@@ -19,6 +19,11 @@ class Build:
     quantization: QuantizationConfig = field(default_factory=Unquantized)
     prefix: str = ""
 
+    @property
+    def name(self) -> str:
+        """The module's name in checkpoints."""
+        return self.prefix.removesuffix(".")
+
     def at(self, name: str) -> "Build":
         """The parameters for a module inside this one."""
         return replace(self, prefix=f"{self.prefix}{name}.")

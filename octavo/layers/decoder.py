@@ -12,8 +12,9 @@ from torch import nn
 
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
-from octavo.layers.attention import Attention, StepAttention
+from octavo.layers.attention import Attention
 from octavo.layers.build import Build
+from octavo.layers.context import StepContext
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
 
@@ -51,9 +52,10 @@ class RotaryAttention(nn.Module):
         self.k_norm = head_norm(head_dim, config.rms_norm_eps) if head_norm else None
         self.rope = rope
         spec = AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, softcap)
-        self.attention = Attention(layer, spec)
+        window = config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
+        self.attention = Attention(build.name, spec, window)
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepAttention) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         norms = None
         if self.q_norm is not None and self.k_norm is not None:
@@ -76,7 +78,7 @@ class PreNormLayer(nn.Module):
         self.mlp = feed_forward
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepAttention
+        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer's output before it is added to the residual stream, and the stream.
 
@@ -107,7 +109,7 @@ class SandwichNormLayer(nn.Module):
         self.post_feedforward_layernorm = norm()
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepAttention
+        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`PreNormLayer.forward`."""
         normed, residual = _add_norm(self.input_layernorm, x, residual)

@@ -11,18 +11,25 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig, RopeConfig
-from octavo.layers.attention import StepAttention
 from octavo.layers.build import Build
+from octavo.layers.context import CachedLayer, StepContext
 from octavo.layers.embedding import Embedding, Head
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import LOCAL_ROPE, MAIN_ROPE, RotaryEmbedding
+from octavo.records import CacheSpec
+
+
+def cache_specs(model: nn.Module) -> dict[str, CacheSpec]:
+    """What a model's layers keep in the cache, by name, in the order of the layers."""
+    layers = (module for module in model.modules() if isinstance(module, CachedLayer))
+    return {name: spec for layer in layers for name, spec in layer.cache_specs.items()}
 
 
 class CausalLM(nn.Module, ABC):
     """A model that predicts the next token. Families derive from it."""
 
     @abstractmethod
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepContext) -> torch.Tensor:
         """Run the layers.
 
         Args:
@@ -63,7 +70,7 @@ class LayerStack(nn.Module):
         self.norm = norm
         self.rotary = nn.ModuleDict(rotary)
 
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepContext) -> torch.Tensor:
         """See :meth:`CausalLM.forward`."""
         x = self.embed_tokens(token_ids)
         residual: torch.Tensor | None = None
@@ -112,7 +119,7 @@ class DecoderLM(CausalLM):
     def input_embedding(self) -> Embedding:
         return self.model.embed_tokens
 
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> torch.Tensor:
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepContext) -> torch.Tensor:
         return self.model(token_ids, positions, step)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

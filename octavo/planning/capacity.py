@@ -16,23 +16,23 @@ CACHE = "key/value cache"
 HELD = "device context"
 
 
-def cache_blocks(
-    num_affordable: int, max_num_seqs: int, groups: tuple[CacheGroup, ...], max_len: int, block_size: int
-) -> int:
+def cache_blocks(num_affordable: int, max_num_seqs: int, groups: tuple[CacheGroup, ...], max_len: int) -> int:
     """Number of blocks in the pool, block 0 included: as many as fit, but no more than all requests can fill."""
-    most = max_num_seqs * len(groups) * -(-max_len // block_size)
+    # What requests drop stays cached until its blocks are needed, so windows count as if they kept everything.
+    most = max_num_seqs * sum(-(-max_len // group.block_size) for group in groups)
     return min(num_affordable, most) + 1
 
 
-def cache_tokens(num_blocks: int, groups: tuple[CacheGroup, ...], block_size: int) -> int:
+def cache_tokens(num_blocks: int, groups: tuple[CacheGroup, ...]) -> int:
     """Number of tokens that fit if every layer keeps all of them."""
-    return (num_blocks - 1) // len(groups) * block_size
+    if len({group.block_size for group in groups}) == 1:
+        return (num_blocks - 1) // len(groups) * groups[0].block_size
+    return int((num_blocks - 1) / sum(1 / group.block_size for group in groups))
 
 
 def fit_length(
     groups: tuple[CacheGroup, ...],
     num_blocks: int,
-    block_size: int,
     budget: int,
     max_len: int,
     is_set: bool,
@@ -46,7 +46,7 @@ def fit_length(
     Raises:
         ConfigError: the cache has no block, or does not fit a length that was set.
     """
-    capacity = longest_sequence(groups, num_blocks - 1, block_size, min(budget, max_len))
+    capacity = longest_sequence(groups, num_blocks - 1, min(budget, max_len))
     if capacity >= max_len:
         return max_len, "as set" if is_set else "the model's context length"
     if capacity < 1:
@@ -80,10 +80,7 @@ def fit_cache(
         return plan
     to_come = [part for part in plan.memory if part.name not in (HELD, CACHE, *loaded)]
     num_bytes = left_for_cache(platform.memory(), cache.gpu_memory_utilization, held, to_come)
-    bytes_per_block = plan.memory_of(CACHE) // plan.num_blocks
-    num_blocks = cache_blocks(
-        num_bytes // bytes_per_block, plan.max_num_seqs, plan.groups, plan.max_model_len, plan.block_size
-    )
+    num_blocks = cache_blocks(num_bytes // plan.block_bytes, plan.max_num_seqs, plan.groups, plan.max_model_len)
     context = held - sum(plan.memory_of(name) for name in loaded)
     return _resized(plan, settings, num_blocks, {HELD: context})
 
@@ -98,21 +95,19 @@ def resize_cache(plan: Plan, settings: EngineConfig, num_blocks: int) -> Plan:
 
 
 def _resized(plan: Plan, settings: EngineConfig, num_blocks: int, sizes: dict[str, int]) -> Plan:
-    bytes_per_block = plan.memory_of(CACHE) // plan.num_blocks
     max_len, _ = fit_length(
         plan.groups,
         num_blocks,
-        plan.block_size,
         plan.token_budget,
         plan.max_model_len,
         settings.model.max_model_len is not None,
-        bytes_per_block,
+        plan.block_bytes,
     )
-    sizes = sizes | {CACHE: num_blocks * bytes_per_block}
+    sizes = sizes | {CACHE: num_blocks * plan.block_bytes}
     return replace(
         plan,
         num_blocks=num_blocks,
         max_model_len=max_len,
         memory=tuple(MemoryPart(part.name, sizes.get(part.name, part.num_bytes), part.reason) for part in plan.memory),
-        cache_tokens=cache_tokens(num_blocks, plan.groups, plan.block_size),
+        cache_tokens=cache_tokens(num_blocks, plan.groups),
     )

@@ -1,55 +1,100 @@
-"""Cache groups: which layers share a block table."""
+"""Cache groups: which layers share a block table, and how many tokens a block of each has."""
 
-from octavo.hub.model_config import ModelConfig
-from octavo.records import CacheGroup
+from collections.abc import Mapping
+from math import lcm
+
+from octavo.records import CacheGroup, CacheSpec, Full, SlidingWindow, State
+
+_SNAPSHOT_INTERVAL = 512
+"""Tokens between the states that prompts continue from, at least: a state is as large as the keys of some hundred."""
 
 
-def make_groups(config: ModelConfig, max_model_len: int) -> tuple[CacheGroup, ...]:
-    """Split the layers into groups with the same kind of attention and, as far as possible, the same size.
+def make_groups(
+    specs: Mapping[str, CacheSpec], hash_size: int, max_model_len: int, num_places: int, *, keeps_prefixes: bool
+) -> tuple[tuple[CacheGroup, ...], int]:
+    """Split a model's caches into groups of one kind and, as far as possible, the same size.
 
-    All groups share one pool whose blocks have room for the largest group, so equal sizes waste nothing. Layers of the
-    less frequent kind form one group, and the others are split into groups of about that size: 15 sliding and 3 full
-    layers become five groups and one. Encoders have no cache and no groups.
+    All groups share one pool whose blocks have room for the largest group, so equal sizes waste nothing. Caches of the
+    least frequent kind form one group, and the others are split into groups of about that size: 15 sliding and 3 full
+    layers become five groups and one.
+
+    Args:
+        specs: each cache by its name, in the order of the layers.
+        hash_size: tokens per prefix hash; blocks have a multiple of it.
+        num_places: states per block; see :class:`State`.
+        keeps_prefixes: whether prefix caching is on.
+
+    Returns:
+        The groups, and the bytes of a block.
     """
-    if config.is_encoder:
-        return ()
-    window = config.sliding_window
-    sliding = [i for i, kind in enumerate(config.layer_types) if kind == "sliding_attention" and window is not None]
-    full = [i for i in range(config.num_layers) if i not in set(sliding)]
-    if window is not None and window >= max_model_len:
-        # Such a window masks nothing and frees no blocks.
-        sliding, full = [], list(range(config.num_layers))
-    size = min(len(kind) for kind in (sliding, full) if kind)
-    groups = [CacheGroup(layers, None) for layers in _deal(full, size)]
-    groups += [CacheGroup(layers, window) for layers in _deal(sliding, size)]
-    return tuple(groups)
+    by_kind: dict[CacheSpec, list[str]] = {}
+    for name, spec in specs.items():
+        by_kind.setdefault(_effective(spec, max_model_len), []).append(name)
+    if not by_kind:
+        return (), 0
+    size = min(map(len, by_kind.values()))
+    parts = [(spec, layers) for spec, names in by_kind.items() for layers in _deal(names, size)]
+    parts.sort(key=lambda part: (part[0].reach is not None, part[0].reach or 0))
+    sizes = _block_sizes(parts, hash_size, max_model_len, num_places, keeps_prefixes=keeps_prefixes)
+    groups = tuple(CacheGroup(layers, spec, size) for (spec, layers), size in zip(parts, sizes, strict=True))
+    unit = lcm(*(group.block_size * group.spec.run_bytes for group in groups if not isinstance(group.spec, State)), 16)
+    return groups, -(-max(group.block_bytes(num_places) for group in groups) // unit) * unit
 
 
-def _deal(layers: list[int], size: int) -> list[tuple[int, ...]]:
+def _effective(spec: CacheSpec, max_model_len: int) -> CacheSpec:
+    """A window that spans the longest sequence masks nothing and frees no blocks."""
+    if isinstance(spec, SlidingWindow) and spec.window >= max_model_len:
+        return Full(spec.num_kv_heads, spec.head_dim, spec.dtype)
+    return spec
+
+
+def _block_sizes(
+    parts: list[tuple[CacheSpec, tuple[str, ...]]],
+    hash_size: int,
+    max_model_len: int,
+    num_places: int,
+    *,
+    keeps_prefixes: bool,
+) -> list[int]:
+    """Tokens per block of each group, so that their blocks are of about the same number of bytes.
+
+    A recurrent state does not depend on the number of tokens; theirs is the distance between snapshots.
+    """
+    hashed = [len(layers) * spec.block_bytes(hash_size, num_places) for spec, layers in parts]
+    is_state = [isinstance(spec, State) for spec, _ in parts]
+    paged = [num_bytes for num_bytes, state in zip(hashed, is_state, strict=True) if not state]
+    if not paged:
+        room = 0
+    else:
+        # The smallest number of hashes for which a block has room for the largest state.
+        num_hashes = max(-(-num_bytes // max(paged)) for num_bytes in hashed)
+        room = num_hashes * max(paged)
+    longest = -(-max_model_len // hash_size) * hash_size
+    sizes = [
+        0 if state else min(room // num_bytes * hash_size, longest)
+        for num_bytes, state in zip(hashed, is_state, strict=True)
+    ]
+    common = max(sizes) or hash_size
+    interval = -(-_SNAPSHOT_INTERVAL // common) * common if keeps_prefixes else longest
+    return [interval if state else size for size, state in zip(sizes, is_state, strict=True)]
+
+
+def _deal(names: list[str], size: int) -> list[tuple[str, ...]]:
     """Split evenly into groups of at most ``size``."""
-    if not layers:
-        return []
-    count = -(-len(layers) // size)
-    return [tuple(layers[index::count]) for index in range(count)]
+    count = -(-len(names) // size)
+    return [tuple(names[index::count]) for index in range(count)]
 
 
-def longest_sequence(groups: tuple[CacheGroup, ...], num_blocks: int, block_size: int, max_chunk: int) -> int:
+def longest_sequence(groups: tuple[CacheGroup, ...], num_blocks: int, max_chunk: int) -> int:
     """Length in tokens of the longest sequence that fits into the cache.
 
     Args:
         num_blocks: blocks that can be allocated.
         max_chunk: maximum tokens of one request in a step; a window's blocks are freed only after the chunk.
     """
-    bounded = [-(-(group.window - 1 + max_chunk) // block_size) + 1 for group in groups if group.window is not None]
-    num_full = len(groups) - len(bounded)
-    low, high = 0, num_blocks
+    low, high = 0, 1 << 40
     while low < high:
         middle = (low + high + 1) // 2
-        needed = num_full * middle + sum(min(middle, limit) for limit in bounded)
+        needed = sum(group.max_blocks(middle, max_chunk) for group in groups)
         low, high = (middle, high) if needed <= num_blocks else (low, middle - 1)
-    return low * block_size if num_full else max(low * block_size, _unbounded(bounded, num_blocks))
-
-
-def _unbounded(bounded: list[int], num_blocks: int) -> int:
-    """With sliding windows only, sequences of any length fit if the windows do."""
-    return 1 << 40 if sum(bounded) <= num_blocks else 0
+    return low

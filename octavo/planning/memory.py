@@ -8,9 +8,11 @@ from torch import nn
 from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
+from octavo.models.base import cache_specs
 from octavo.models.registry import build_model, build_pooled
 from octavo.platforms import Platform
 from octavo.quantization.config import QuantizationConfig, Unquantized
+from octavo.records import CacheSpec
 
 # Prompt positions whose logits are computed at a time for log-probabilities, in three float32 buffers.
 _PROMPT_LOGPROB_ROWS = 128
@@ -26,11 +28,13 @@ class ModelSize:
         num_parameters: number of parameters, a tied head counted once.
         weight_bytes: their size in bytes.
         table_bytes: bytes of rotary tables per position.
+        cache_specs: what its layers keep in the cache, by name.
     """
 
     num_parameters: int
     weight_bytes: int
     table_bytes: int
+    cache_specs: dict[str, CacheSpec]
 
 
 def model_size(config: ModelConfig, dtype: torch.dtype, quantization: QuantizationConfig | None = None) -> ModelSize:
@@ -52,6 +56,7 @@ def model_size(config: ModelConfig, dtype: torch.dtype, quantization: Quantizati
         num_parameters=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.nbytes for parameter in parameters),
         table_bytes=sum(buffer.nbytes for buffer in model.buffers()),
+        cache_specs=cache_specs(model),
     )
 
 
@@ -66,10 +71,10 @@ def parameters_read_per_token(config: ModelConfig) -> int:
     return num_parameters(config) - unread
 
 
-def bytes_read_per_token(config: ModelConfig, dtype: torch.dtype, quantization: QuantizationConfig) -> int:
+def bytes_read_per_token(config: ModelConfig, dtype: torch.dtype, model: ModelSize) -> int:
     """Bytes of weights that a decode step must read; see :func:`parameters_read_per_token`."""
     unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * dtype.itemsize
-    return model_size(config, dtype, quantization).weight_bytes - unread
+    return model.weight_bytes - unread
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, pass_elements: int) -> int:
@@ -103,13 +108,13 @@ def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:
     return max_num_seqs * config.vocab_size * itemsize
 
 
-def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_groups: int, block_size: int) -> int:
+def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_groups: int, blocks: int) -> int:
     """Device state of the batch (token ids, block tables) and a step's inputs.
 
     Args:
         num_tokens: maximum tokens in a step.
+        blocks: entries of a block table.
     """
-    blocks = -(-max_model_len // block_size)
     per_row = 4 * (max_model_len + 1 + 4 + num_groups * blocks) + 9 * 8
     inputs = num_tokens * 8 * (2 + num_groups) + max_num_seqs * (4 + 4 + 8 + 8 + 4)
     return max_num_seqs * per_row + inputs
@@ -133,8 +138,3 @@ def graph_bytes(
     passing = layer_bytes(config, shapes[0].num_tokens, itemsize)
     kept = sum(shape.num_tokens for shape in shapes) * config.hidden_size * itemsize
     return len(shapes), passing + kept + len(shapes) * platform.graph_bytes
-
-
-def block_bytes(config: ModelConfig, block_size: int, num_layers: int, itemsize: int) -> int:
-    """Size of a cache block: keys and values of ``num_layers`` layers."""
-    return 2 * num_layers * block_size * config.num_kv_heads * config.head_dim * itemsize

@@ -22,8 +22,8 @@ class StepLimits:
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
-    block_size: int
     num_groups: int
+    max_blocks_per_seq: int
     num_exact_graphs: int = 0
     num_drafts: int = 0
 
@@ -31,6 +31,7 @@ class StepLimits:
 def memory_parts(
     config: ModelConfig,
     dtype: torch.dtype,
+    model: memory.ModelSize,
     quantization: QuantizationConfig,
     limits: StepLimits,
     platform: Platform,
@@ -40,9 +41,8 @@ def memory_parts(
     """Memory of a model and its largest step."""
     tokens, rows, length = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
     itemsize, pass_elements = dtype.itemsize, runtime_of(platform.device).pass_elements
-    model = memory.model_size(config, dtype, quantization)
     stored = f", linear layers in {quantization.description}" if quantization.description else ""
-    state = memory.state_bytes(rows, length, tokens, limits.num_groups, limits.block_size)
+    state = memory.state_bytes(rows, length, tokens, limits.num_groups, limits.max_blocks_per_seq)
     parts = [
         MemoryPart(
             WEIGHTS, model.weight_bytes, f"{model.num_parameters / 1e9:.2f} G parameters of {itemsize} bytes{stored}"

@@ -11,7 +11,7 @@ from octavo.models.registry import check_supported
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
 from octavo.planning.drafts import resolve_drafts
 from octavo.planning.groups import make_groups
-from octavo.planning.memory import block_bytes, bytes_read_per_token
+from octavo.planning.memory import bytes_read_per_token, model_size
 from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.share import check_room, left_for_cache
 from octavo.planning.units import size
@@ -292,34 +292,43 @@ def make_plan(
         available = DeviceMemory(available.total, available.total - held)
     planner = _Planner(settings, config, platform, available)
     dtype = planner.dtype()
-    itemsize = getattr(torch, dtype).itemsize
     block_size, max_num_seqs, drafter = planner.block_size(), planner.max_num_seqs(), planner.drafter()
     num_drafts = 0 if drafter is None else drafter.num_drafts
     budget = planner.max_num_batched_tokens(max_num_seqs, num_drafts)
     num_scheduled = planner.max_num_scheduled_tokens(max_num_seqs, num_drafts, budget)
     num_exact = planner.num_exact_graphs()
     max_len, is_set = planner.max_model_len()
-    groups = make_groups(config, max_len)
-    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups), num_exact, num_drafts)
     quantization = planner.quantization()
+    model = model_size(config, getattr(torch, dtype), quantization)
+    keeps_prefixes = settings.cache.enable_prefix_caching is not False
+    groups, block_bytes = make_groups(
+        model.cache_specs, block_size, max_len, 1 + num_drafts, keeps_prefixes=keeps_prefixes
+    )
+    table_len = max((-(-max_len // group.block_size) for group in groups), default=0)
+    limits = StepLimits(budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts)
     parts = memory_parts(
-        config, getattr(torch, dtype), quantization, limits, platform, has_graphs=not settings.model.enforce_eager
+        config,
+        getattr(torch, dtype),
+        model,
+        quantization,
+        limits,
+        platform,
+        has_graphs=not settings.model.enforce_eager,
     )
     if not groups:
         memory = (*_held_part(held), *parts)
         return _plan_without_cache(planner, dtype, block_size, max_num_seqs, budget, num_scheduled, max_len, memory)
-    bytes_per_block = block_bytes(config, block_size, max(len(group.layers) for group in groups), itemsize)
     num_blocks = settings.cache.num_gpu_blocks_override
     if num_blocks is None:
         num_bytes = planner.cache_bytes(held, parts)
-        num_blocks = cache_blocks(num_bytes // bytes_per_block, max_num_seqs, groups, max_len, block_size)
+        num_blocks = cache_blocks(num_bytes // block_bytes, max_num_seqs, groups, max_len)
     else:
         planner.decide("num_gpu_blocks_override", num_blocks, "as set")
-    cache = MemoryPart(CACHE, num_blocks * bytes_per_block, f"{num_blocks} blocks of {size(bytes_per_block)}")
+    cache = MemoryPart(CACHE, num_blocks * block_bytes, f"{num_blocks} blocks of {size(block_bytes)}")
     is_sized_by_hand = settings.cache.num_gpu_blocks_override or settings.cache.kv_cache_memory_bytes
     if is_sized_by_hand and not planner.is_host:
         check_room(planner.memory, held, (*parts, cache))
-    max_len, reason = fit_length(groups, num_blocks, block_size, num_scheduled, max_len, is_set, bytes_per_block)
+    max_len, reason = fit_length(groups, num_blocks, num_scheduled, max_len, is_set, block_bytes)
     planner.decide("max_model_len", max_len, reason)
     _note_groups(planner, groups)
     has_prefix_caching = planner.is_on(
@@ -333,12 +342,13 @@ def make_plan(
         "running requests continue while a long prompt is computed",
     )
     has_limit = bandwidth and config.pooling is None
-    limit = bandwidth / bytes_read_per_token(config, getattr(torch, dtype), quantization) if has_limit else 0.0
+    limit = bandwidth / bytes_read_per_token(config, getattr(torch, dtype), model) if has_limit else 0.0
     return Plan(
         dtype=dtype,
         max_model_len=max_len,
         block_size=block_size,
         num_blocks=num_blocks,
+        block_bytes=block_bytes,
         groups=groups,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
@@ -350,7 +360,7 @@ def make_plan(
         num_steps_ahead=planner.steps_ahead(),
         drafter=drafter,
         memory=(*_held_part(held), *parts, cache),
-        cache_tokens=cache_tokens(num_blocks, groups, block_size),
+        cache_tokens=cache_tokens(num_blocks, groups),
         decode_limit=limit,
         decisions=tuple(planner.decisions),
     )
@@ -374,6 +384,7 @@ def _plan_without_cache(
         max_model_len=max_len,
         block_size=block_size,
         num_blocks=_LEAST_BLOCKS,
+        block_bytes=0,
         groups=(),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,

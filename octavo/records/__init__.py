@@ -1,6 +1,7 @@
 """Plain records that layers and processes exchange: requests, steps, outputs, plans. No behaviour, no tensors."""
 
 from octavo.records.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from octavo.records.cache_spec import CacheSpec, Full, Latent, SlidingWindow, State, StateTensor
 from octavo.records.engine import (
     STEP_SIZES,
     EngineInfo,
@@ -52,6 +53,7 @@ __all__ = [
     "BlockKey",
     "BlockUpdate",
     "CacheGroup",
+    "CacheSpec",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",
@@ -65,8 +67,10 @@ __all__ = [
     "EngineRequest",
     "EngineStats",
     "FlatLogprobs",
+    "Full",
     "GrammarBackend",
     "KeySpan",
+    "Latent",
     "Logprob",
     "MemoryPart",
     "NewRow",
@@ -93,7 +97,10 @@ __all__ = [
     "SamplingParams",
     "ScoringOutput",
     "ScoringRequestOutput",
+    "SlidingWindow",
     "StartPhase",
+    "State",
+    "StateTensor",
     "Step",
     "StepOutputs",
     "StepResult",

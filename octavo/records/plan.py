@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from octavo.records.cache_spec import CacheSpec, SlidingWindow
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -20,18 +22,35 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers that share one block table.
-
-    A cache block has room for ``len(layers)`` layers (of the largest group); which physical tensor a layer uses is
-    its position in this tuple.
+    """Caches of one kind that share one block table. In a block, they lie one behind the other.
 
     Attributes:
-        layers: indices in the model.
-        window: number of tokens that a query attends to, itself included; None for all.
+        layers: the caches' names.
+        spec: what each of them is.
+        block_size: tokens per block.
     """
 
-    layers: tuple[int, ...]
-    window: int | None
+    layers: tuple[str, ...]
+    spec: CacheSpec
+    block_size: int
+
+    @property
+    def window(self) -> int | None:
+        """Number of tokens that a query attends to, itself included; None for all."""
+        return self.spec.window if isinstance(self.spec, SlidingWindow) else None
+
+    def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
+        """Maximum number of blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""
+        total = -(-num_tokens // self.block_size)
+        if self.spec.reach is None:
+            return total
+        # What the chunk's first query reaches, the chunk, and partial blocks on either side.
+        spanned = -(-(self.spec.reach - 1 + max_chunk) // self.block_size) + 1
+        return min(spanned, total)
+
+    def block_bytes(self, num_places: int) -> int:
+        """Bytes of all its layers in a block."""
+        return len(self.layers) * self.spec.block_bytes(self.block_size, num_places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,8 @@ class Plan:
     Attributes:
         dtype: compute type by torch's name, such as ``bfloat16``.
         max_model_len: maximum sequence length in tokens.
-        block_size: tokens per cache block.
+        block_size: tokens per prefix hash; cache blocks have a multiple of it.
+        block_bytes: size of a cache block.
         num_blocks: blocks in the pool, block 0 (never used) included.
         groups: cache groups.
         max_num_seqs, max_num_batched_tokens: maximum number of requests and tokens in a step.
@@ -88,6 +108,7 @@ class Plan:
     max_model_len: int
     block_size: int
     num_blocks: int
+    block_bytes: int
     groups: tuple[CacheGroup, ...]
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -116,7 +137,12 @@ class Plan:
     @property
     def max_blocks_per_seq(self) -> int:
         """Number of entries in a block table."""
-        return -(-self.max_model_len // self.block_size)
+        return -(-self.max_model_len // min((group.block_size for group in self.groups), default=self.block_size))
+
+    @property
+    def num_places(self) -> int:
+        """Maximum number of tokens in a decoding row: the last known one and drafts."""
+        return 1 + self.num_drafts
 
     def memory_of(self, name: str) -> int:
         """Bytes of the part with that name, 0 if there is none."""

@@ -14,7 +14,7 @@ class Admission:
         self._plan = plan
         self._cache = cache
         self._outlook = Outlook()
-        self._num_growing_groups = sum(group.window is None for group in plan.groups)
+        self._growing_sizes = [group.block_size for group in plan.groups if group.spec.reach is None]
 
     def first_chunk(self, request: Request, rows: Rows, budget: int) -> tuple[int, int] | None:
         """Adopt a request's cached prefix, if the request may run now.
@@ -53,7 +53,7 @@ class Admission:
 
         Admitting a request that does not fit in the end would cause a preemption, and compute tokens twice.
         """
-        if not len(rows) or not self._num_growing_groups:
+        if not len(rows) or not self._growing_sizes:
             return True
-        room = num_free // self._num_growing_groups * self._plan.block_size
+        room = int(num_free / sum(1 / size for size in self._growing_sizes))
         return self._outlook.fits(rows, num_found, len(request.token_ids), request.expected_len, room)

@@ -47,8 +47,9 @@ class Running:
             slots, num_new = self._go_on_one_by_one(budget, preempted)
         part = self.rows.advance(slots, num_new)
         if slots is not self.rows.order:
-            for slot in slots[part.num_new > np.maximum(part.num_drawn, 1)].tolist():
-                self._publish(slot)
+            chunks = part.num_new > np.maximum(part.num_drawn, 1)
+            for slot, count in zip(slots[chunks].tolist(), part.num_new[chunks].tolist(), strict=True):
+                self._publish(slot, count)
         return part, preempted
 
     def enter(self, request: Request, num_found: int, num_new: int) -> Part:
@@ -65,7 +66,7 @@ class Running:
         assert has_grown, "blocks were counted as free"
         part = self.rows.advance(slots, counts)
         self.changes.new_rows.append(_new_row(request))
-        self._publish(slot)
+        self._publish(slot, num_new)
         return part
 
     def leave(self, request: Request, *, is_trusted: bool = True) -> None:
@@ -79,21 +80,24 @@ class Running:
         """Tokens of the request in the cache, including those of steps in flight; 0 if it does not run."""
         return 0 if request.slot < 0 else int(self.rows.num_computed[request.slot])
 
-    def _publish(self, slot: int) -> None:
+    def _publish(self, slot: int, num_new: int = 0) -> None:
         """Enter the full blocks whose tokens are known into the prefix index.
 
         Blocks of steps in flight are included: steps run in order, so a block is filled before a later step reads it.
         Called for chunks of a prompt, which other requests may be about to share, and before blocks are freed;
         generated tokens are not published before the request ends.
+
+        Args:
+            num_new: tokens of the request in the step that is being made, if it is advanced already.
         """
         rows = self.rows
-        num_tokens = min(int(rows.num_computed[slot]), int(rows.num_known[slot]))
-        self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], num_tokens)
+        computed, known = int(rows.num_computed[slot]), int(rows.num_known[slot])
+        self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], min(computed, known), num_new)
 
     def _grow(self, slots: Slots, num_tokens: Counts) -> bool:
         """Allocate blocks for ``num_tokens`` tokens in all rows; False, without allocating, if too few are free."""
-        if self._cache.has_windows:
-            # Growing frees blocks behind the window; publish them first, so that they can still be found.
+        if self._cache.drops_blocks:
+            # Growing frees blocks; publish them first, so that they can still be found.
             for slot in slots.tolist():
                 self._publish(slot)
         caches = [request.cache for request in self.rows.requests[slots]]

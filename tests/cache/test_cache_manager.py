@@ -1,14 +1,16 @@
 """The cache manager over all kinds of groups, against a map of what each block was said to hold."""
 
 from dataclasses import dataclass, field
+from math import lcm
 
 from block_mirror import BlockMirror, MirroredBlock
+from cache_groups import STATE, cache_group, cache_groups
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache, prefix_key
-from octavo.records import BlockKey, CacheGroup, KeySpan, as_token_ids
+from octavo.records import BlockKey, CacheSpec, KeySpan, as_token_ids
 
 WINDOWS = st.integers(1, 9)
 GROUPS = st.one_of(
@@ -17,6 +19,8 @@ GROUPS = st.one_of(
     st.tuples(st.none(), WINDOWS),
     st.tuples(st.none(), WINDOWS, WINDOWS),
     st.tuples(st.none(), st.none(), WINDOWS),
+    st.tuples(st.just(STATE)),
+    st.tuples(st.none(), WINDOWS, st.just(STATE)),
 )
 Content = tuple[int, tuple[int, ...], str]
 """Cache group, all tokens up to the block's end, salt."""
@@ -37,12 +41,23 @@ class Sequence:
 class ManagerMachine(RuleBasedStateMachine):
     """Requests come, compute, publish and go in any order."""
 
-    @initialize(windows=GROUPS, block_size=st.integers(1, 4), num_blocks=st.integers(4, 40))
-    def start(self, windows: tuple[int | None, ...], block_size: int, num_blocks: int) -> None:
-        self.windows, self.size = windows, block_size
-        groups = [CacheGroup((index,), window) for index, window in enumerate(windows)]
+    @initialize(
+        kinds=GROUPS,
+        ratios=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+        hash_size=st.integers(1, 3),
+        num_blocks=st.integers(4, 40),
+    )
+    def start(
+        self, kinds: tuple[CacheSpec | int | None, ...], ratios: list[int], hash_size: int, num_blocks: int
+    ) -> None:
+        self.hash_size = hash_size
+        self.groups = [
+            cache_group(kind, index=index, block_size=hash_size * ratio)
+            for index, (kind, ratio) in enumerate(zip(kinds, ratios, strict=False))
+        ]
+        self.sizes = [group.block_size for group in self.groups]
         self.mirror = BlockMirror()
-        self.manager = CacheManager(num_blocks, block_size, groups, 8, [self.mirror])
+        self.manager = CacheManager(num_blocks, hash_size, self.groups, 8, [self.mirror])
         self.num_blocks = num_blocks
         self.alive: list[Sequence] = []
         self.contents: dict[int, Content] = {}
@@ -56,7 +71,9 @@ class ManagerMachine(RuleBasedStateMachine):
     def new(self, tokens: list[int], repeat: int, salt: str, is_findable: bool) -> None:
         tokens = [*[0] * repeat, *tokens]
         hasher = (
-            PrefixHasher(self.size, [KeySpan.of_request(salt, "cache_salt")] if salt else []) if is_findable else None
+            PrefixHasher(self.hash_size, [KeySpan.of_request(salt, "cache_salt")] if salt else [])
+            if is_findable
+            else None
         )
         sequence = Sequence(self.manager.new_request(hasher), tokens, salt, has_hasher=is_findable)
         found, blocks = self.manager.find_prefix(sequence.cache, as_token_ids(tokens))
@@ -67,39 +84,38 @@ class ManagerMachine(RuleBasedStateMachine):
         event(f"found {'something' if found else 'nothing'}")
 
     def _check_prefix(self, sequence: Sequence, found: int, blocks: list[list[int]]) -> None:
-        num_blocks = found // self.size
-        assert found % self.size == 0
         assert found < len(sequence.tokens)
-        assert [len(prefix) for prefix in blocks] == [num_blocks] * len(self.windows)
+        assert [len(prefix) * size for prefix, size in zip(blocks, self.sizes, strict=True)] == [found] * len(blocks)
         for group, prefix in enumerate(blocks):
             needed = self._first_needed(group, found)
             for index, block in enumerate(prefix):
                 assert (block == NULL_BLOCK) == (index < needed)
                 assert block == NULL_BLOCK or self.contents[block] == self._content(sequence, group, index)
         if sequence.has_hasher:
-            assert num_blocks == self._longest_prefix(sequence)
+            assert found == self._longest_prefix(sequence)
         else:
             assert found == 0
 
     def _longest_prefix(self, sequence: Sequence) -> int:
         """By trying every length against what lies in the index."""
         available = set(self.contents.values())
-        for num_blocks in range((len(sequence.tokens) - 1) // self.size, 0, -1):
+        step = lcm(*self.sizes)
+        for length in range((len(sequence.tokens) - 1) // step * step, 0, -step):
             if all(
                 self._content(sequence, group, index) in available
-                for group in range(len(self.windows))
-                for index in range(self._first_needed(group, num_blocks * self.size), num_blocks)
+                for group, size in enumerate(self.sizes)
+                for index in range(self._first_needed(group, length), length // size)
             ):
-                return num_blocks
+                return length
         return 0
 
     def _content(self, sequence: Sequence, group: int, index: int) -> Content:
-        return group, tuple(sequence.tokens[: (index + 1) * self.size]), sequence.salt
+        return group, tuple(sequence.tokens[: (index + 1) * self.sizes[group]]), sequence.salt
 
     def _first_needed(self, group: int, num_computed: int) -> int:
-        """First block that the query at position ``num_computed`` sees."""
-        window = self.windows[group]
-        return 0 if window is None else max(0, num_computed - window + 1) // self.size
+        """First block that the query at position ``num_computed`` needs."""
+        reach = self.groups[group].spec.reach
+        return 0 if reach is None else max(0, num_computed - reach + 1) // self.sizes[group]
 
     @rule(data=st.data(), count=st.integers(1, 8), publishes=st.booleans() | st.just(True))
     def compute(self, data: st.DataObject, count: int, publishes: bool) -> None:
@@ -129,15 +145,18 @@ class ManagerMachine(RuleBasedStateMachine):
         for group, table in enumerate(sequence.cache.tables):
             assert all(table[self._first_needed(group, end - count) :]), "a block that a query sees is missing"
         if publishes:
-            self._publish(sequence)
+            self._publish(sequence, count)
 
-    def _publish(self, sequence: Sequence) -> None:
-        first = sequence.cache.num_published
-        self.manager.publish(sequence.cache, as_token_ids(sequence.tokens), sequence.num_computed)
+    def _publish(self, sequence: Sequence, count: int) -> None:
+        first = list(sequence.cache.num_published)
+        computed = sequence.num_computed
+        self.manager.publish(sequence.cache, as_token_ids(sequence.tokens), computed, count)
         if not sequence.has_hasher:
             return
-        for index in range(first, sequence.num_computed // self.size):
-            for group, table in enumerate(sequence.cache.tables):
+        for group, table in enumerate(sequence.cache.tables):
+            # States are offered a step later, since rows of the same step must not read them.
+            end = computed - count if self.groups[group].spec == STATE else computed
+            for index in range(first[group], end // self.sizes[group]):
                 content = self._content(sequence, group, index)
                 if table[index] and table[index] not in self.contents and content not in self.contents.values():
                     self.contents[table[index]] = content
@@ -170,10 +189,11 @@ class ManagerMachine(RuleBasedStateMachine):
         expected = {}
         for group, tokens, salt in self.contents.values():
             spans = [KeySpan.of_request(salt, "cache_salt")] if salt else []
-            hasher = PrefixHasher(self.size, spans)
+            hasher, size = PrefixHasher(self.hash_size, spans), self.sizes[group]
             hashes = [None, *hasher.extend(as_token_ids(tokens), len(tokens))]
-            keys = hasher.extra_keys.get(len(hashes) - 2, ())
-            expected[group, hashes[-1]] = MirroredBlock(hashes[-2], tokens[-self.size :], keys)
+            first = (len(tokens) - size) // self.hash_size
+            keys = hasher.keys_between(first, len(hashes) - 1)
+            expected[group, hashes[-1]] = MirroredBlock(hashes[first], tokens[-size:], keys)
         assert self.mirror.blocks == expected
 
     @invariant()
@@ -195,7 +215,7 @@ class ManagerMachine(RuleBasedStateMachine):
             for group, table in enumerate(sequence.cache.tables):
                 for index, block in enumerate(table):
                     content = self._content(sequence, group, index)
-                    if block != NULL_BLOCK and (index + 1) * self.size <= sequence.num_computed:
+                    if block != NULL_BLOCK and (index + 1) * self.sizes[group] <= sequence.num_computed:
                         assert holders.setdefault(block, content) == content
 
 
@@ -204,7 +224,7 @@ TestManagerMachine.settings = settings(max_examples=120, stateful_step_count=30)
 
 
 def test_a_window_returns_blocks_as_it_moves_on() -> None:
-    manager = CacheManager(10, 2, [CacheGroup((0,), 3)], max_chunk=8)
+    manager = CacheManager(10, 2, cache_groups(3, block_size=2), max_chunk=8)
     cache = manager.new_request(None)
     manager.grow([cache], [0], [8])
     manager.drop_unseen(cache, 6)
@@ -214,18 +234,18 @@ def test_a_window_returns_blocks_as_it_moves_on() -> None:
 
 
 def test_a_request_fits_if_its_largest_moment_does() -> None:
-    full = CacheManager(5, 2, [CacheGroup((0,), None)], max_chunk=8)
+    full = CacheManager(5, 2, cache_groups(None, block_size=2), max_chunk=8)
     assert full.fits(8)
     assert not full.fits(9)
     # Three tokens before the chunk's first query, four in it, and a block cut on either side.
-    window = CacheManager(6, 2, [CacheGroup((0,), 4)], max_chunk=4)
+    window = CacheManager(6, 2, cache_groups(4, block_size=2), max_chunk=4)
     assert window.fits(10**6)
-    assert not CacheManager(5, 2, [CacheGroup((0,), 4)], max_chunk=4).fits(10**6)
+    assert not CacheManager(5, 2, cache_groups(4, block_size=2), max_chunk=4).fits(10**6)
 
 
 def test_blocks_are_reported_in_runs_with_parent_tokens_and_keys() -> None:
     mirror = BlockMirror()
-    manager = CacheManager(30, 2, [CacheGroup((0,), None), CacheGroup((1,), None)], 16, [mirror])
+    manager = CacheManager(30, 2, cache_groups(None, None, block_size=2), 16, [mirror])
     tokens = list(range(9))
 
     def publish(spans: list[KeySpan]) -> list[bytes]:
@@ -250,7 +270,7 @@ def test_blocks_are_reported_in_runs_with_parent_tokens_and_keys() -> None:
 
 def test_a_gap_between_entered_blocks_splits_the_report() -> None:
     mirror = BlockMirror()
-    manager = CacheManager(20, 1, [CacheGroup((0,), None)], 8, [mirror])
+    manager = CacheManager(20, 1, cache_groups(None, block_size=1), 8, [mirror])
     cache = manager.new_request(PrefixHasher(1))
     manager.grow([cache], [0], [5])
     hashes = PrefixHasher(1).extend(as_token_ids([7] * 5), 5)
@@ -263,7 +283,7 @@ def test_a_gap_between_entered_blocks_splits_the_report() -> None:
 
 def num_hashed(window: int | None, num_cached: int, num_tokens: int) -> int:
     """Blocks of one token of a prompt that a search hashes, of which so many are cached."""
-    manager = CacheManager(num_tokens + 1, 1, [CacheGroup((0,), window)], 8)
+    manager = CacheManager(num_tokens + 1, 1, cache_groups(window, block_size=1), 8)
     tokens = as_token_ids([7] * num_tokens)
     cache = manager.new_request(PrefixHasher(1))
     manager.grow([cache], [0], [num_cached])

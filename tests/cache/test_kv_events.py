@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cache_groups import cache_groups
 from event_subscriber import AllBlocksCleared, BlockRemoved, BlockStored, Subscriber, decode, replay, replay_until
 
 from octavo.cache import CacheManager, PrefixHasher
@@ -17,9 +18,9 @@ from octavo.cache.kv_events import KVEventRecorder
 from octavo.config import EngineConfig
 from octavo.config.kv_events import KVEventsConfig
 from octavo.errors import ConfigError
-from octavo.records import CacheGroup, KeySpan, PromptEmbeds
+from octavo.records import KeySpan, PromptEmbeds
 
-GROUPS = [CacheGroup((0,), None), CacheGroup((1,), 6)]
+GROUPS = cache_groups(None, 6)
 
 
 class HeldPublisher:

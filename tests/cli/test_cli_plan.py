@@ -4,19 +4,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cache_groups import cache_groups
 from safetensors.numpy import save_file
 
 from octavo.cli.collect_env import relevant_variables
 from octavo.cli.main import main
 from octavo.cli.plan import format_size, report
-from octavo.records import CacheGroup, Decision, MemoryPart, Plan
+from octavo.records import Decision, MemoryPart, Plan
 
 PLAN = Plan(
     dtype="bfloat16",
     max_model_len=1000,
     block_size=16,
     num_blocks=126,
-    groups=(CacheGroup((0, 1), None),),
+    block_bytes=4,
+    groups=cache_groups(None, block_size=16),
     max_num_seqs=4,
     max_num_batched_tokens=64,
     enable_prefix_caching=True,

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from cache_groups import cache_groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.execution.state import BatchState
 from octavo.kernels import StepKernels
-from octavo.records import BlockUpdate, CacheGroup, NewRow, Plan, SamplingParams, Step, as_token_ids
+from octavo.records import BlockUpdate, NewRow, Plan, SamplingParams, Step, as_token_ids
 
 CPU = torch.device("cpu")
 
@@ -21,7 +22,8 @@ def make_plan(num_groups: int = 2, max_num_seqs: int = 4, max_model_len: int = 1
         max_model_len=max_model_len,
         block_size=block_size,
         num_blocks=50,
-        groups=tuple(CacheGroup((index,), None) for index in range(num_groups)),
+        block_bytes=4,
+        groups=cache_groups(*[None] * num_groups, block_size=block_size),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=64,
         enable_prefix_caching=False,

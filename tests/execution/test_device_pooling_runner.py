@@ -50,7 +50,7 @@ class PoolingEngine(TinyEngine):
             sizes = DeviceSizes(self.plan, captures=False)
             backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
             kernels = TritonStepKernels()
-        forward = ForwardPass(model, config, self.plan, DEVICE, backend, kernels, sizes.max_tokens)
+        forward = ForwardPass(model, self.plan, DEVICE, backend, kernels, sizes.max_tokens)
         draws = SingleDraws(forward.state, forward.inputs, kernels)
         return ModelRunner(forward, PoolingTail(draws, Pooler(spec), DEVICE), sizes)
 

@@ -43,7 +43,7 @@ class DeviceEngine(TinyEngine):
     def make_runner(self, config: ModelConfig, model: CausalLM) -> ModelRunner:
         backend = TritonAttention(DEVICE, self.plan.max_num_seqs, MAX_LEN, deterministic=False)
         sizes = DeviceSizes(self.plan, captures=True)
-        forward = ForwardPass(model, config, self.plan, DEVICE, backend, TritonStepKernels(), sizes.max_tokens)
+        forward = ForwardPass(model, self.plan, DEVICE, backend, TritonStepKernels(), sizes.max_tokens)
         draws = make_draws(forward, self.plan, TritonStepKernels())
         tail = SamplingTail(forward, draws, self.plan, config.vocab_size, draw_on_device=DeviceSampler)
         return ModelRunner(forward, tail, sizes)
@@ -181,7 +181,7 @@ def test_a_runner_that_nobody_holds_is_gone_at_once() -> None:
     config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
     engine = DeviceEngine(config, tiny_model(config))
     engine.run([engine_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=2))])
-    cache = weakref.ref(engine.runner.forward.kv_caches[0])
+    cache = weakref.ref(engine.runner.forward.cache.blocks)
     gc.disable()
     try:
         del engine

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 from engine_requests import engine_request
-from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
+from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
 from octavo.hub.model_config import LayerType
 from octavo.kernels import ReferenceAttention
-from octavo.planning.groups import make_groups
 from octavo.records import EngineRequest, SamplingParams
 
 FULL: LayerType = "full_attention"
@@ -58,11 +57,11 @@ def test_tokens_and_logprobs_equal_those_of_each_request_alone(architecture: str
     alone = {}
     for request in make_requests():
         engine = TinyEngine(config, model, enable_prefix_caching=False)
-        engine.runner.forward.backend = ReferenceAttention()
+        engine.runner.forward.contexts.backend = ReferenceAttention()
         alone |= engine.run([request])
     num_preemptions = 0
     for name, settings in SETTINGS.items():
-        num_groups = len(make_groups(config, MAX_LEN))
+        num_groups = len(TinyEngine(config, model).plan.groups)
         engine = TinyEngine(config, model, **{**settings, "num_blocks": settings["num_blocks"] * num_groups})
         together = engine.run(make_requests())
         num_preemptions += engine.scheduler.stats.num_preemptions

@@ -13,7 +13,7 @@ from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots, finish
-from octavo.models.base import CausalLM
+from octavo.models.base import CausalLM, cache_specs
 from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
 from octavo.platforms import select_platform
@@ -75,7 +75,8 @@ class TinyEngine:
             max_model_len=MAX_LEN,
             block_size=4,
             num_blocks=400,
-            groups=make_groups(config, MAX_LEN),
+            block_bytes=0,
+            groups=(),
             max_num_seqs=8,
             max_num_batched_tokens=256,
             enable_prefix_caching=True,
@@ -83,7 +84,11 @@ class TinyEngine:
             scheduling_policy="fcfs",
             num_steps_ahead=0,
         )
-        self.plan = replace(plan, **settings)  # type: ignore[arg-type]
+        plan = replace(plan, **settings)  # type: ignore[arg-type]
+        groups, block_bytes = make_groups(
+            cache_specs(model), plan.block_size, MAX_LEN, plan.num_places, keeps_prefixes=plan.enable_prefix_caching
+        )
+        self.plan = replace(plan, groups=groups, block_bytes=block_bytes)
         self.scheduler = Scheduler(self.plan)
         self.runner = self.make_runner(config, model)
 

@@ -42,7 +42,7 @@ def make_inputs(
     has_chunks = num_decodes < len(lengths)
     shape = StepShape(len(lengths), num_tokens, max(query_lens), num_decodes > 0, has_chunks, False)
     mapping = torch.zeros(num_tokens, dtype=torch.int64)
-    return AttentionInputs(tables, slots, mapping, block_size, num_kv_heads, window, rows, shape)
+    return AttentionInputs(tables, slots, mapping, block_size, num_kv_heads, num_kv_heads, window, rows, shape)
 
 
 def make_case(

@@ -5,12 +5,14 @@ import random
 from collections.abc import Callable
 
 import pytest
+import torch
 from comparison import assert_greedy, assert_logprobs
 from tiny_checkpoints import CONFIGS, VOCAB_SIZE, Checkpoint
 
 from octavo import LLM, RequestOutput, SamplingParams
 from octavo.hub import load_model_config, resolve
 from octavo.planning.groups import longest_sequence, make_groups
+from octavo.planning.memory import model_size
 
 NUM_TOKENS = 32
 PROMPT_LENGTHS = (1, 5, 8, 23, 40, 75)
@@ -50,8 +52,9 @@ def _check(source: Checkpoint, outputs: list[RequestOutput]) -> None:
 
 def _num_blocks_of_longest(source: Checkpoint) -> int:
     """Blocks without which a sequence of the greatest length would not fit."""
-    groups = make_groups(load_model_config(resolve(str(source.folder))), LONGEST)
-    return next(count for count in itertools.count(1) if longest_sequence(groups, count, 4, 16) >= LONGEST)
+    specs = model_size(load_model_config(resolve(str(source.folder))), torch.float32).cache_specs
+    groups, _ = make_groups(specs, 4, LONGEST, 1, keeps_prefixes=True)
+    return next(count for count in itertools.count(1) if longest_sequence(groups, count, 16) >= LONGEST)
 
 
 def _num_preemptions(outputs: list[RequestOutput]) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from cache_groups import cache_groups
 from tiny_models import FAMILIES, tiny_config
 
 from octavo.execution.state import BatchState
@@ -13,7 +14,6 @@ from octavo.layers.build import Build
 from octavo.models.registry import build_model
 from octavo.planning.memory import (
     activation_bytes,
-    block_bytes,
     graph_bytes,
     model_size,
     num_parameters,
@@ -21,13 +21,14 @@ from octavo.planning.memory import (
     state_bytes,
 )
 from octavo.platforms import ImaginedGpu
-from octavo.records import CacheGroup, Plan
+from octavo.records import Plan
 
 
 def make_plan(**values: Any) -> Plan:
     defaults: dict[str, Any] = {
         "dtype": "float32",
         "num_blocks": 9,
+        "block_bytes": 4,
         "max_num_batched_tokens": 64,
         "enable_prefix_caching": True,
         "enable_chunked_prefill": True,
@@ -67,11 +68,6 @@ def test_a_decode_step_reads_everything_but_an_untied_embedding() -> None:
     assert parameters_read_per_token(untied) == parameters_read_per_token(tied) < num_parameters(untied)
 
 
-def test_a_block_holds_keys_and_values_of_its_layers() -> None:
-    # Two tensors, three layers, 16 tokens, 2 heads of 16 values of 2 bytes.
-    assert block_bytes(tiny_config(), 16, 3, 2) == 2 * 3 * 16 * 2 * 16 * 2
-
-
 def test_a_models_bytes_are_those_of_its_tensors() -> None:
     config = tiny_config(num_layers=2)
     size = model_size(config, torch.bfloat16)
@@ -83,9 +79,10 @@ def test_a_models_bytes_are_those_of_its_tensors() -> None:
 
 @pytest.mark.parametrize("num_groups", [1, 3])
 def test_the_batchs_state_is_no_larger_than_reckoned(num_groups: int) -> None:
-    plan = make_plan(max_num_seqs=7, max_model_len=50, block_size=8, groups=(CacheGroup((0,), None),) * num_groups)
+    groups = cache_groups(*[None] * num_groups, block_size=8)
+    plan = make_plan(max_num_seqs=7, max_model_len=50, block_size=8, groups=groups)
     arena = BatchState(plan, torch.device("cpu")).arena.nbytes
-    reckoned = state_bytes(7, 50, num_tokens=0, num_groups=num_groups, block_size=8)
+    reckoned = state_bytes(7, 50, num_tokens=0, num_groups=num_groups, blocks=7)
     assert arena <= reckoned <= arena + 7 * 100 + 64
 
 

@@ -5,26 +5,27 @@ by a hash of those tokens and of what lies below them (an image, say), together 
 tenant it belongs to. A step whose queries would see anything but their own request's prefix is refused by an assertion.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from cache_groups import cache_group
 
 from octavo.cache import NULL_BLOCK
 from octavo.records import (
     NAN_TOKEN,
     BlockUpdate,
-    CacheGroup,
+    CacheSpec,
     NewRow,
     NgramDrafts,
     Plan,
     RowLogprobs,
+    State,
     Step,
     StepResult,
     TokenLogprobs,
 )
 
-FULL = (CacheGroup((0,), None),)
 POISON = "not a number"
 
 Sample = Callable[[str, int, int | None], int]
@@ -39,7 +40,8 @@ def make_plan(
     max_model_len: int = 32,
     block_size: int = 4,
     num_blocks: int = 33,
-    groups: tuple[CacheGroup, ...] = FULL,
+    kinds: Sequence[CacheSpec | int | None] = (None,),
+    ratios: Sequence[int] = (),
     max_num_seqs: int = 4,
     max_num_batched_tokens: int = 16,
     enable_prefix_caching: bool = True,
@@ -49,13 +51,23 @@ def make_plan(
     num_drafts: int = 0,
     max_num_scheduled_tokens: int | None = None,
 ) -> Plan:
-    """A plan for a small engine; ``num_blocks`` includes the null block."""
+    """A plan for a small engine.
+
+    Args:
+        block_size: tokens per prefix hash.
+        num_blocks: the null block included.
+        kinds: of cache groups; a number is a window, None full attention.
+        ratios: the groups' block sizes, in hashes; 1 if left out.
+    """
+    sizes = [block_size * ratio for ratio in ratios] or [block_size] * len(kinds)
+    pairs = enumerate(zip(kinds, sizes, strict=True))
     return Plan(
         dtype="float32",
         max_model_len=max_model_len,
         block_size=block_size,
         num_blocks=num_blocks,
-        groups=groups,
+        block_bytes=4,
+        groups=tuple(cache_group(kind, index=index, block_size=size) for index, (kind, size) in pairs),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         enable_prefix_caching=enable_prefix_caching,
@@ -126,14 +138,18 @@ class SimulatedDevice:
         """Carry out a step; raises AssertionError where a real device would compute nonsense."""
         self._take_changes(step)
         self._check_shape(step)
+        # Rows of a step do not read the states that others leave behind in it.
+        slots = step.slots.tolist()
+        are_poisoned = [self._read_states(self.rows[slot]) for slot in slots]
         self._write(step)
         num_rows, num_drafts = len(step.slots), self.plan.num_drafts
         result = StepResult(np.zeros((num_rows, 1 + num_drafts), np.int32))
         if num_drafts:
             result.num_tokens, result.num_drafts = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
             result.drafts = np.zeros((num_rows, num_drafts), np.int32)
-        for index, slot in enumerate(step.slots.tolist()):
-            self._run_row(index, self.rows[slot], int(step.num_new[index]), int(step.num_drawn[index]), result)
+        for index, slot in enumerate(slots):
+            num_new, num_drawn = int(step.num_new[index]), int(step.num_drawn[index])
+            self._run_row(index, self.rows[slot], num_new, num_drawn, result, is_poisoned=are_poisoned[index])
         return result
 
     def _take_changes(self, step: Step) -> None:
@@ -141,8 +157,8 @@ class SimulatedDevice:
             # A request that was admitted and ended before its first step was submitted cannot exist.
             del self.rows[slot]
         for block in step.blocks_to_wipe:
-            for offset in range(self.plan.block_size):
-                self.memory.pop((block, offset), None)
+            for place in [place for place in self.memory if place[0] == block]:
+                del self.memory[place]
         for new in step.new_rows:
             self._add_row(new, step)
         for update in step.block_updates:
@@ -197,15 +213,24 @@ class SimulatedDevice:
         for slot, count in zip(step.slots.tolist(), step.num_new.tolist(), strict=True):
             row = self.rows[slot]
             for group, table in enumerate(row.tables):
-                for position in range(row.num_computed, row.num_computed + count):
-                    place = self._place(table, position)
+                for position in self._written(group, row.num_computed, row.num_computed + count):
+                    place = self._place(group, table, position)
                     assert place[0] != NULL_BLOCK, "a token is written to the null block"
                     assert place not in written, "two requests write to one place"
                     written.add(place)
                     self.memory[place] = (group, row.content(position))
 
-    def _run_row(self, index: int, row: Row, num_new: int, num_drawn: int, result: StepResult) -> None:
-        is_poisoned = self._read(row, num_new)
+    def _written(self, group: int, first: int, end: int) -> list[int]:
+        """The positions of a row that leave something behind: all, or those with a state that may be needed."""
+        if not self._is_state(group):
+            return list(range(first, end))
+        size, last = self.plan.groups[group].block_size, end - self.plan.num_places
+        return [position for position in range(first, end) if position >= last or (position + 1) % size == 0]
+
+    def _run_row(
+        self, index: int, row: Row, num_new: int, num_drawn: int, result: StepResult, *, is_poisoned: bool
+    ) -> None:
+        is_poisoned |= self._read(row, num_new)
         first = row.num_computed
         if is_poisoned:
             self._poison(row, first, first + num_new)
@@ -251,20 +276,35 @@ class SimulatedDevice:
         is_poisoned = False
         first, end = row.num_computed, row.num_computed + num_new
         for group, table in enumerate(row.tables):
+            if self._is_state(group):
+                continue
             window = self.plan.groups[group].window
             begin = 0 if window is None else max(0, first - window + 1)
             for position in range(begin, end):
-                entry = self.memory.get(self._place(table, position))
-                is_poisoned |= entry == POISON
-                expected = (group, row.content(position))
-                assert entry in (POISON, expected), f"position {position} of group {group} holds something else"
+                is_poisoned |= self._check_entry(row, group, table, position)
         return is_poisoned
+
+    def _read_states(self, row: Row) -> bool:
+        """Check the states that a row continues from; returns whether one is of a failure."""
+        if not row.num_computed:
+            return False
+        is_poisoned = False
+        for group, table in enumerate(row.tables):
+            if self._is_state(group):
+                is_poisoned |= self._check_entry(row, group, table, row.num_computed - 1)
+        return is_poisoned
+
+    def _check_entry(self, row: Row, group: int, table: list[int], position: int) -> bool:
+        entry = self.memory.get(self._place(group, table, position))
+        expected = (group, row.content(position))
+        assert entry in (POISON, expected), f"position {position} of group {group} holds something else"
+        return entry == POISON
 
     def _poison(self, row: Row, begin: int, end: int) -> None:
         """What queries leave behind whose values were not numbers."""
-        for table in row.tables:
-            for position in range(begin, end):
-                self.memory[self._place(table, position)] = POISON
+        for group, table in enumerate(row.tables):
+            for position in self._written(group, begin, end):
+                self.memory[self._place(group, table, position)] = POISON
 
     def _collect_prompt_logprobs(self, index: int, row: Row, first: int, result: StepResult) -> None:
         """Logprobs of prompt positions carry the position in place of a rank."""
@@ -276,5 +316,9 @@ class SimulatedDevice:
         if found:
             result.logprobs.setdefault(index, RowLogprobs()).prompt.extend(found)
 
-    def _place(self, table: list[int], position: int) -> tuple[int, int]:
-        return table[position // self.plan.block_size], position % self.plan.block_size
+    def _is_state(self, group: int) -> bool:
+        return isinstance(self.plan.groups[group].spec, State)
+
+    def _place(self, group: int, table: list[int], position: int) -> tuple[int, int]:
+        size = self.plan.groups[group].block_size
+        return table[position // size], position % (self.plan.num_places if self._is_state(group) else size)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from engine_requests import engine_request
 from scheduler_harness import END, STOP, Harness
-from simulated_device import FULL, make_plan
+from simulated_device import make_plan
 
 from octavo.errors import InvalidRequestError
-from octavo.records import NAN_TOKEN, CacheGroup, EngineRequest, KeySpan, Plan, SamplingParams, Step
+from octavo.records import NAN_TOKEN, EngineRequest, KeySpan, Plan, SamplingParams, Step
 from octavo.scheduling import Scheduler
 
 
@@ -428,13 +428,12 @@ class TestPreemption:
 
 
 def test_a_window_lets_a_sequence_run_that_is_longer_than_the_cache() -> None:
-    window = (CacheGroup((0,), 4),)
-    harness = quiet(make_plan(max_model_len=32, block_size=2, num_blocks=6, groups=window, max_num_batched_tokens=4))
+    harness = quiet(make_plan(max_model_len=32, block_size=2, num_blocks=6, kinds=(4,), max_num_batched_tokens=4))
     assert harness.add(request("a", [0] * 12, max_tokens=20))
     harness.drain()
     assert len(harness.received["a"]) == 20
     assert harness.scheduler.stats.num_preemptions == 0
-    full = quiet(make_plan(max_model_len=32, block_size=2, num_blocks=6, groups=FULL, max_num_batched_tokens=4))
+    full = quiet(make_plan(max_model_len=32, block_size=2, num_blocks=6, max_num_batched_tokens=4))
     assert not full.add(request("a", [0] * 12, max_tokens=20))
 
 

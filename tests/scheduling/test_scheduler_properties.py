@@ -5,38 +5,43 @@ import random
 from dataclasses import fields, replace
 
 import numpy as np
+from cache_groups import STATE, cache_group
 from engine_requests import engine_request
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from scheduler_harness import END, STOP, Harness
-from simulated_device import FULL, make_plan
+from simulated_device import make_plan
 
 from octavo.cache import CacheManager
-from octavo.records import CacheGroup, EngineRequest, KeySpan, NewRow, Plan, SamplingParams, Step
+from octavo.records import CacheSpec, EngineRequest, KeySpan, NewRow, Plan, SamplingParams, Step
 
 WINDOWS = st.integers(1, 12)
-GROUPS = st.one_of(
-    st.just(FULL),
-    st.builds(lambda window: (CacheGroup((0,), window),), WINDOWS),
-    st.builds(lambda window: (CacheGroup((0,), None), CacheGroup((1,), window)), WINDOWS),
-    st.builds(
-        lambda one, other: (CacheGroup((0,), None), CacheGroup((1,), one), CacheGroup((2,), other)), WINDOWS, WINDOWS
-    ),
+KINDS = st.one_of(
+    st.just((None,)),
+    st.tuples(WINDOWS),
+    st.just((STATE,)),
+    st.tuples(st.none(), WINDOWS),
+    st.tuples(st.none(), st.just(STATE)),
+    st.tuples(st.none(), WINDOWS, WINDOWS),
+    st.tuples(st.none(), WINDOWS, st.just(STATE)),
 )
+Kinds = tuple[CacheSpec | int | None, ...]
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     """Small engines whose cache is often just large enough for one or two of the longest requests."""
-    groups = draw(GROUPS)
+    kinds = draw(KINDS)
     length, block_size = draw(st.integers(2, 40)), draw(st.integers(1, 8))
-    blocks_of_one = len(groups) * -(-length // block_size)
+    ratios = draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=len(kinds), max_size=len(kinds)))
+    blocks_of_one = sum(-(-length // (block_size * ratio)) for ratio in ratios)
     return make_plan(
         max_model_len=length,
         block_size=block_size,
         num_blocks=1 + draw(st.integers(max(1, blocks_of_one // 2), 3 * blocks_of_one)),
-        groups=groups,
+        kinds=kinds,
+        ratios=ratios,
         max_num_seqs=draw(st.integers(1, 8)),
         max_num_batched_tokens=draw(st.one_of(st.integers(1, 8), st.integers(8, 64))),
         enable_prefix_caching=draw(st.booleans()),
@@ -135,7 +140,7 @@ def test_requests_that_take_blocks_together_get_what_they_would_get_one_by_one(
     plan: Plan, seed: int, batch: list[list[EngineRequest]]
 ) -> None:
     """As long as no window gives blocks back: where one does depends on who is asked first."""
-    plan = replace(plan, groups=FULL)
+    plan = replace(plan, groups=(cache_group(block_size=plan.block_size),))
     together, one_by_one = Harness(plan, seed), Harness(plan, seed)
     running = one_by_one.scheduler._running
     grow = running._grow
@@ -231,7 +236,7 @@ def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens
 
 @settings(max_examples=200)
 @given(
-    groups=GROUPS,
+    kinds=KINDS,
     seed=st.integers(0, 1 << 32),
     num_steps_ahead=st.integers(0, 2),
     budget=st.integers(4, 24),
@@ -239,7 +244,7 @@ def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens
     is_hasty=st.booleans(),
 )
 def test_many_requests_in_a_cache_for_hardly_two(
-    groups: tuple[CacheGroup, ...],
+    kinds: Kinds,
     seed: int,
     num_steps_ahead: int,
     budget: int,
@@ -251,8 +256,8 @@ def test_many_requests_in_a_cache_for_hardly_two(
     plan = make_plan(
         max_model_len=24,
         block_size=2,
-        num_blocks=1 + len(groups) * source.randint(12, 18),
-        groups=groups,
+        num_blocks=1 + len(kinds) * source.randint(12, 18),
+        kinds=kinds,
         max_num_seqs=6,
         max_num_batched_tokens=budget,
         enable_prefix_caching=enable_prefix_caching,

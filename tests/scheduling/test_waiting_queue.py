@@ -18,7 +18,7 @@ from octavo.scheduling.request import Request, Status
 def waiting(order: int, client: str = "", priority: int = 0) -> Request:
     source = engine_request(f"{client}{order}", [0], SamplingParams(), priority=priority, client=client)
     ids = np.zeros(1, np.int32)
-    return Request(make_completion(source, 9, ()), (priority, order), RequestCache(None, [], []), ids)
+    return Request(make_completion(source, 9, ()), (priority, order), RequestCache(None, [], [], []), ids)
 
 
 def drain(queue: WaitingQueue, cost: int = 1) -> str:

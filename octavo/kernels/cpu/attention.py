@@ -10,6 +10,7 @@ answers.
 
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +67,7 @@ class CpuAttentionPlan:
 
     Attributes:
         num_tokens: T.
-        store_rows: ``[T · Hkv]`` int64, row of each new key in the cache viewed as ``[blocks · Hkv · block_size, D]``.
+        store_rows: ``[T · Hkv]`` int64, row of each new key in the cache viewed as rows of a key.
         masks: cached tile masks, by the shape of the tile.
     """
 
@@ -110,9 +111,9 @@ class CpuAttention(ComposedAttention):
 
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan) -> None:
         head_dim, num_tokens = k.shape[-1], plan.num_tokens
-        rows = kv_cache.view(2, -1, head_dim)
-        rows[0].index_copy_(0, plan.store_rows, k[:num_tokens].reshape(-1, head_dim))
-        rows[1].index_copy_(0, plan.store_rows, v[:num_tokens].reshape(-1, head_dim))
+        keys, values = _rows(kv_cache, head_dim)
+        keys.index_copy_(0, plan.store_rows, k[:num_tokens].reshape(-1, head_dim))
+        values.index_copy_(0, plan.store_rows, v[:num_tokens].reshape(-1, head_dim))
 
     def attend(
         self, q: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan, spec: AttentionSpec
@@ -139,10 +140,18 @@ def _attention_backend(
 def _store_rows(inputs: AttentionInputs) -> torch.Tensor:
     size, heads = inputs.block_size, inputs.num_kv_heads
     blocks, offsets = inputs.slot_mapping // size, inputs.slot_mapping % size
-    return ((blocks[:, None] * heads + torch.arange(heads)) * size + offsets[:, None]).flatten()
+    return ((blocks[:, None] * inputs.runs_per_block + torch.arange(heads)) * size + offsets[:, None]).flatten()
 
 
-def _runs(blocks: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+def _rows(kv_cache: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values as rows of ``width`` numbers, from the first block's to the last block's."""
+    _, num_blocks, *run = kv_cache.shape
+    num_rows = ((num_blocks - 1) * kv_cache.stride(1) + prod(run)) // width
+    keys, values = (half.as_strided((num_rows, width), (width, 1)) for half in kv_cache)
+    return keys, values
+
+
+def _runs(inputs: AttentionInputs, blocks: torch.Tensor) -> torch.Tensor:
     """Which (block, head) runs hold the keys of some rows, head by head.
 
     Args:
@@ -151,7 +160,8 @@ def _runs(blocks: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
     Returns:
         Flattened ``[..., Hkv, blocks]`` int64.
     """
-    return (blocks.long()[..., None, :] * num_kv_heads + torch.arange(num_kv_heads)[:, None]).flatten()
+    heads = torch.arange(inputs.num_kv_heads)[:, None]
+    return (blocks.long()[..., None, :] * inputs.runs_per_block + heads).flatten()
 
 
 def _first_block(inputs: AttentionInputs, row: int) -> int:
@@ -196,7 +206,7 @@ def _plan_decode_group(
     if inputs.window is not None:
         visible &= positions >= lengths[:, None] - inputs.window
     mask = None if bool(visible.all()) else _additive(visible).to(dtype)[:, None, None]
-    return _DecodeGroup(token_rows, len(rows), _runs(blocks, inputs.num_kv_heads), mask)
+    return _DecodeGroup(token_rows, len(rows), _runs(inputs, blocks), mask)
 
 
 def _plan_chunk(inputs: AttentionInputs, row: int, start: int) -> _Chunk:
@@ -204,7 +214,7 @@ def _plan_chunk(inputs: AttentionInputs, row: int, start: int) -> _Chunk:
     first = _first_block(inputs, row)
     blocks = inputs.block_tables[row, first : -(-seq_len // inputs.block_size)]
     first_query = seq_len - query_len - first * inputs.block_size
-    return _Chunk(start, start + query_len, _runs(blocks, inputs.num_kv_heads), first_query)
+    return _Chunk(start, start + query_len, _runs(inputs, blocks), first_query)
 
 
 def _additive(visible: torch.Tensor) -> torch.Tensor:
@@ -213,10 +223,10 @@ def _additive(visible: torch.Tensor) -> torch.Tensor:
 
 def _gather(kv_cache: torch.Tensor, runs: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values, ``[num_rows, S, D]`` each."""
-    _, blocks, heads, size, head_dim = kv_cache.shape
-    flat = kv_cache.view(2, blocks * heads, size * head_dim)
+    size, head_dim = kv_cache.shape[3:]
+    keys, values = _rows(kv_cache, size * head_dim)
     shape = (num_rows, -1, head_dim)
-    return flat[0].index_select(0, runs).view(shape), flat[1].index_select(0, runs).view(shape)
+    return keys.index_select(0, runs).view(shape), values.index_select(0, runs).view(shape)
 
 
 def _scores(q: torch.Tensor, keys: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:

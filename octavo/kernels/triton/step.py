@@ -14,9 +14,7 @@ _TILE = 128
 class TritonStepKernels(StepKernels):
     """See :class:`StepKernels`; the host does not wait."""
 
-    def prepare_inputs(
-        self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int, block_size: int
-    ) -> None:
+    def prepare_inputs(self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int) -> None:
         num_groups, num_slots, max_blocks = state.block_tables.shape
         assert state.block_tables.is_contiguous() and state.token_ids.is_contiguous()
         assert inputs.slot_mapping.stride(-1) == 1
@@ -27,6 +25,7 @@ class TritonStepKernels(StepKernels):
             state.num_computed,
             state.token_ids,
             state.block_tables,
+            state.block_sizes,
             inputs.token_ids,
             inputs.positions,
             inputs.slot_mapping,
@@ -40,7 +39,6 @@ class TritonStepKernels(StepKernels):
             max_blocks,
             inputs.slot_mapping.stride(0),
             NUM_GROUPS=num_groups,
-            BLOCK_SIZE=block_size,
             TILE=_TILE,
             CHUNK=32,
             num_warps=4,
@@ -157,6 +155,7 @@ def _prepare_inputs_kernel(
     num_computed,
     state_token_ids,
     block_tables,
+    block_sizes,
     token_ids,
     positions,
     slot_mapping,
@@ -170,7 +169,6 @@ def _prepare_inputs_kernel(
     max_blocks,
     slot_mapping_stride,
     NUM_GROUPS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
     PDL: tl.constexpr,
@@ -206,11 +204,12 @@ def _prepare_inputs_kernel(
     token_id = tl.load(state_token_ids + slot * max_len + position, is_token & (position < max_len), other=0)
     tl.store(token_ids + index, token_id.to(tl.int64), index < num_tokens)
     tl.store(positions + index, tl.where(is_token, position, 0).to(tl.int64), index < num_tokens)
-    has_block = is_token & (position < max_blocks * BLOCK_SIZE)
     for group in tl.static_range(NUM_GROUPS):
+        block_size = tl.load(block_sizes + group)
+        has_block = is_token & (position // block_size < max_blocks)
         table = block_tables + (group * num_slots + slot) * max_blocks
-        block = tl.load(table + position // BLOCK_SIZE, has_block, other=0).to(tl.int64)
-        place = tl.where(has_block, block * BLOCK_SIZE + position % BLOCK_SIZE, -1)
+        block = tl.load(table + position // block_size, has_block, other=0).to(tl.int64)
+        place = tl.where(has_block, block * block_size + position % block_size, -1)
         tl.store(slot_mapping + group * slot_mapping_stride + index, place, index < num_tokens)
 
 

@@ -95,7 +95,7 @@ def main(case: str) -> None:
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)
     sizes = DeviceSizes(plan, captures=True)
-    forward = ForwardPass(model, config, plan, CPU, backend, TritonStepKernels(), sizes.max_tokens)
+    forward = ForwardPass(model, plan, CPU, backend, TritonStepKernels(), sizes.max_tokens)
     draws = make_draws(forward, plan, TritonStepKernels())
     tail = SamplingTail(forward, draws, plan, config.vocab_size, draw_on_device=DeviceSampler)
     with torch.inference_mode():

@@ -45,11 +45,13 @@ def make_state(
         integers(max(max_len - max(num_new, default=0), 1), num_slots),
         integers(1000, num_slots, max_len),
         integers(90, num_groups, num_slots, -(-max_len // block_size)),
+        # Groups may differ in their number of tokens per block.
+        block_size + torch.arange(num_groups, dtype=torch.int32, device=device),
         torch.zeros(num_slots, dtype=torch.int32, device=device),
     )
 
 
-def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int, block_size: int) -> dict[str, torch.Tensor]:
+def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int) -> dict[str, torch.Tensor]:
     """What :func:`prepare_inputs` must write, on the host."""
     real_rows, _, real_tokens, _ = state.header.tolist()
     slots = state.row_slots[:real_rows].long().cpu()
@@ -72,14 +74,13 @@ def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int, block_size:
         tokens = slice(end - count, end)
         out["positions"][tokens] = positions
         out["token_ids"][tokens] = state.token_ids.cpu()[slot, positions].long()
-        blocks = state.block_tables.cpu()[:, slot][:, positions // block_size].long()
-        out["slot_mapping"][:, tokens] = blocks * block_size + positions % block_size
+        for group, size in enumerate(state.block_sizes.tolist()):
+            blocks = state.block_tables.cpu()[group, slot, positions // size].long()
+            out["slot_mapping"][group, tokens] = blocks * size + positions % size
     return out
 
 
-def run(
-    kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, block_size: int
-) -> dict[str, torch.Tensor]:
+def run(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int) -> dict[str, torch.Tensor]:
     """The kernel's outputs, with three poisoned places behind each that must stay."""
     device = state.header.device
     types = {"query_starts": torch.int32, "seq_lens": torch.int32}
@@ -91,15 +92,15 @@ def run(
             shape.insert(0, len(state.block_tables))
         out[name] = torch.full(shape, POISON, dtype=types.get(name, torch.int64), device=device)
     inputs = InputTensors(**out)
-    kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=block_size)
+    kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens)
     for value in out.values():
         assert (value[..., -3:] == POISON).all()
     return {name: value[..., :-3].cpu() for name, value in out.items()}
 
 
-def check(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, block_size: int = 4) -> None:
-    expected = plain_inputs(state, num_rows, num_tokens, block_size)
-    for name, value in run(kernels, state, num_rows, num_tokens, block_size).items():
+def check(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int) -> None:
+    expected = plain_inputs(state, num_rows, num_tokens)
+    for name, value in run(kernels, state, num_rows, num_tokens).items():
         assert value.dtype == expected[name].dtype
         assert torch.equal(value, expected[name]), name
 
@@ -119,8 +120,8 @@ def test_a_step_of_chunks(
     if 0 in num_new:
         # A row without tokens has no last one to check.
         state = make_state(device, num_new)
-        result = run(kernels, state, len(num_new) + spare_rows, sum(num_new) + spare_tokens, 4)
-        expected = plain_inputs(state, len(num_new) + spare_rows, sum(num_new) + spare_tokens, 4)
+        result = run(kernels, state, len(num_new) + spare_rows, sum(num_new) + spare_tokens)
+        expected = plain_inputs(state, len(num_new) + spare_rows, sum(num_new) + spare_tokens)
         assert all(torch.equal(result[name], expected[name]) for name in expected if name != "last_tokens")
     else:
         check(kernels, make_state(device, num_new), len(num_new) + spare_rows, sum(num_new) + spare_tokens)
@@ -139,7 +140,7 @@ def test_a_step_without_rows_is_padding(kernels: StepKernels, device: torch.devi
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_groups_and_block_sizes(kernels: StepKernels, num_groups: int, block_size: int, device: torch.device) -> None:
     for num_new in ([1, 1], [1, 6]):
-        check(kernels, make_state(device, num_new, num_groups=num_groups, block_size=block_size), 4, 10, block_size)
+        check(kernels, make_state(device, num_new, num_groups=num_groups, block_size=block_size), 4, 10)
 
 
 def test_a_token_past_the_tables_goes_nowhere(kernels: StepKernels, device: torch.device) -> None:
@@ -147,7 +148,7 @@ def test_a_token_past_the_tables_goes_nowhere(kernels: StepKernels, device: torc
     state.block_tables = state.block_tables[:, :, :4].contiguous()
     state.num_computed[state.row_slots[0]] = 16
     state.num_computed[state.row_slots[1]] = 15
-    mapping = run(kernels, state, 2, 2, 4)["slot_mapping"]
+    mapping = run(kernels, state, 2, 2)["slot_mapping"]
     assert (mapping[:, 0] == -1).all()
     assert (mapping[:, 1] >= 0).all()
 
@@ -230,7 +231,7 @@ def test_places_of_draws(width: int, num_rows: int, device: torch.device) -> Non
                 for name in names
             }
         )
-        kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=4)
+        kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens)
         draws = DrawTensors(
             *(
                 torch.full((num_rows * width,), POISON, dtype=dtype, device=device)

@@ -1,0 +1,38 @@
+"""What layers that remember need beside a step's tokens: their caches, and where in them the step's rows are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from octavo.kernels import AttentionBackend
+from octavo.records import CacheSpec
+
+
+@dataclass(slots=True)
+class StepContext:
+    """A step as layers see it, passed through a model's forward.
+
+    Attributes:
+        attention: implementation of attention over keys and values.
+        caches: tensors of each cache by its name, in the layout of its kind; see :mod:`octavo.execution.kv_cache`.
+        inputs: per cache, what its group's block table means for this step, in the form that its kind's kernels take.
+    """
+
+    attention: AttentionBackend
+    caches: Mapping[str, tuple[torch.Tensor, ...]]
+    inputs: Mapping[str, Any]
+
+
+class CachedLayer(nn.Module):
+    """A layer that remembers. It declares its caches; memory and block tables come with each step.
+
+    Attributes:
+        cache_specs: its caches by name, unique within the model.
+    """
+
+    def __init__(self, cache_specs: Mapping[str, CacheSpec]) -> None:
+        super().__init__()
+        self.cache_specs = cache_specs

@@ -1,0 +1,124 @@
+"""How a layer remembers the tokens that it has seen: declared by the model, obeyed by cache, planning and kernels."""
+
+from dataclasses import dataclass
+from math import prod
+
+_ITEMSIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Keys and values of all tokens.
+
+    Attributes:
+        num_kv_heads, head_dim: key/value heads and their size.
+        dtype: type by torch's name.
+    """
+
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+
+    @property
+    def run_bytes(self) -> int:
+        """Bytes of one head's keys of one token; blocks begin at multiples of a block's run of them."""
+        return self.head_dim * _ITEMSIZES[self.dtype]
+
+    def block_bytes(self, block_size: int, num_places: int) -> int:
+        """Bytes of one layer in a block of ``block_size`` tokens."""
+        return block_size * 2 * self.num_kv_heads * self.run_bytes
+
+    @property
+    def reach(self) -> int | None:
+        """Number of last tokens whose blocks a query needs, its own included; None for all."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow(Full):
+    """Keys and values of the last tokens.
+
+    Attributes:
+        window: number of tokens that a query attends to, itself included.
+    """
+
+    window: int
+
+    @property
+    def reach(self) -> int | None:
+        """The window."""
+        return self.window
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """One vector per token, from which all heads' keys and values follow (DeepSeek-V2, arXiv:2405.04434).
+
+    Attributes:
+        size: of the vector.
+        dtype: type by torch's name.
+    """
+
+    size: int
+    dtype: str
+
+    @property
+    def run_bytes(self) -> int:
+        """Bytes of one token."""
+        return self.size * _ITEMSIZES[self.dtype]
+
+    def block_bytes(self, block_size: int, num_places: int) -> int:
+        """Bytes of one layer in a block of ``block_size`` tokens."""
+        return block_size * self.run_bytes
+
+    @property
+    def reach(self) -> int | None:
+        """All tokens."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """A tensor of a recurrent state.
+
+    Attributes:
+        shape: after one token.
+        dtype: type by torch's name.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def block_bytes(self, num_places: int) -> int:
+        """Bytes of all places of a block."""
+        num_bytes = num_places * prod(self.shape) * _ITEMSIZES[self.dtype]
+        return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A recurrent state: tensors of a fixed size that every token changes.
+
+    The state after the token at position ``q`` lies in that token's block, at place ``q % num_places``; a block has a
+    place for each token of a decoding row, drafts included. So rejected drafts need no repair, the next step reads the
+    state of its last known token, and a complete block holds the state at its end: a snapshot that other requests
+    continue from.
+
+    Attributes:
+        tensors: what the state consists of.
+    """
+
+    tensors: tuple[StateTensor, ...]
+
+    def block_bytes(self, block_size: int, num_places: int) -> int:
+        """Bytes of one layer in a block, whatever its number of tokens."""
+        return sum(tensor.block_bytes(num_places) for tensor in self.tensors)
+
+    @property
+    def reach(self) -> int | None:
+        """A token needs the block of the token before it."""
+        return 2
+
+
+CacheSpec = Full | SlidingWindow | Latent | State
