@@ -110,8 +110,7 @@ class _StatePlan:
         """Copies of the states that rows start from, in float32."""
         blocks, places = self.read_at
         initial = state[blocks[rows], places[rows]].float()
-        initial[self.is_fresh[rows]] = 0
-        return initial
+        return initial.index_fill_(0, self.is_fresh[rows].nonzero()[:, 0], 0)
 
     def write(self, state: torch.Tensor, tokens: torch.Tensor, values: torch.Tensor) -> None:
         """Keep the states after some tokens."""
