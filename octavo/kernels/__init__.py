@@ -26,8 +26,10 @@ from octavo.kernels.basic import (
 )
 from octavo.kernels.dispatch import compile_together
 from octavo.kernels.float8 import FLOAT8, float8_linear, quantize_rows
+from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.select import bind_kernels
+from octavo.kernels.state_space import StateInputs, causal_conv, gated_rms_norm, state_space_scan
 from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels, step_kernels
 
 __all__ = [
@@ -41,24 +43,31 @@ __all__ = [
     "DrawTensors",
     "HeadNorms",
     "InputTensors",
+    "LatentSpec",
     "LinearOp",
     "ReferenceAttention",
     "RopeTables",
+    "StateInputs",
     "StepKernels",
     "StepShape",
     "add_rms_norm",
     "apply_rope",
     "attention_backend",
     "bind_kernels",
+    "causal_conv",
     "compile_together",
     "float8_linear",
+    "gated_rms_norm",
     "gelu_tanh_and_mul",
+    "latent_attention",
     "linear",
     "mask_logits",
     "padded_rows",
     "quantize_rows",
     "rms_norm",
     "silu_and_mul",
+    "state_space_scan",
     "step_kernels",
+    "store_latent",
     "take_rows",
 ]

@@ -2,14 +2,19 @@
 
 import torch
 
-from octavo.kernels import basic, float8
+from octavo.kernels import basic, float8, state_space
 from octavo.kernels.attention import attention_backend
+from octavo.kernels.latent_attention import latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear
 from octavo.kernels.step import StepKernels, step_kernels
 from octavo.kernels.triton import activation, compile, gather, mask, norm, rotary  # noqa: F401
 from octavo.kernels.triton import float8 as triton_float8
+from octavo.kernels.triton import latent_attention as triton_latent
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
+from octavo.kernels.triton.state_space_conv import causal_conv
+from octavo.kernels.triton.state_space_norm import gated_rms_norm
+from octavo.kernels.triton.state_space_scan import state_space_scan
 from octavo.kernels.triton.step import TritonStepKernels
 
 basic.take_rows.register("cuda")(gather.take_rows)
@@ -22,6 +27,11 @@ basic.qk_rope_store.register("cuda")(rotary.qk_rope_store)
 float8.quantize_rows.register("cuda")(triton_float8.quantize_rows)
 float8.float8_linear.register("cuda")(triton_float8.float8_linear)
 attention_backend.register("cuda")(TritonAttention)
+store_latent.register("cuda")(triton_latent.store_latent)
+latent_attention.register("cuda")(triton_latent.latent_attention)
+state_space.causal_conv.register("cuda")(causal_conv)
+state_space.state_space_scan.register("cuda")(state_space_scan)
+state_space.gated_rms_norm.register("cuda")(gated_rms_norm)
 
 
 @linear.register("cuda")

@@ -1,0 +1,113 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) in its absorbed form, over a cache of latent vectors.
+
+With the up-projections absorbed into queries and outputs, all heads share one key per token: its compressed vector of
+``rank`` values and its rotated part of ``rope_dim``. The value is the first ``rank`` of the same vector, so a layer's
+cache is ``[blocks, block_size, rank + rope_dim]``.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+from octavo.kernels.attention import AttentionInputs, causal_mask
+from octavo.kernels.dispatch import kernel
+
+_MAX_SCORES = 1 << 24
+"""Maximum number of scores in memory at a time: 64 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Parameters of one layer of latent attention.
+
+    Attributes:
+        num_heads: query heads.
+        rank, rope_dim: size of the compressed vector and of the rotated part, in this order in the cache.
+        scale: factor of the scores.
+    """
+
+    num_heads: int
+    rank: int
+    rope_dim: int
+    scale: float
+
+
+@kernel
+def store_latent(latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    """Write a step's latent vectors into the cache.
+
+    Args:
+        latent: ``[≥ T, rank + rope_dim]``.
+        cache: ``[blocks, block_size, rank + rope_dim]``; blocks may be any distance apart.
+        slot_mapping: ``[T]`` int64, where each token goes, ``block · block_size + offset``; −1 stores nothing.
+    """
+    is_stored = slot_mapping >= 0
+    places = slot_mapping[is_stored]
+    block_size = cache.shape[1]
+    cache[places // block_size, places % block_size] = latent[: len(slot_mapping)][is_stored]
+
+
+@kernel
+def latent_attention(q: torch.Tensor, cache: torch.Tensor, inputs: AttentionInputs, spec: LatentSpec) -> torch.Tensor:
+    """Causal attention of a step's absorbed queries over the cached latent vectors; softmax in float32.
+
+    Args:
+        q: ``[≥ T, H, rank + rope_dim]``; rows past the step's tokens are padding.
+        cache: ``[blocks, block_size, rank + rope_dim]`` with the step's tokens already stored.
+
+    Returns:
+        ``[≥ T, H, rank]``; padding is finite.
+    """
+    output = q.new_zeros(*q.shape[:2], spec.rank)
+    starts = [0, *accumulate(inputs.query_lens)]
+    # Decoding rows within a factor of two in length run together, so that padding at most doubles the work.
+    decodes: dict[int, list[int]] = {}
+    for row, (query_len, seq_len) in enumerate(zip(inputs.query_lens, inputs.seq_lens, strict=True)):
+        if query_len == 1:
+            decodes.setdefault(seq_len.bit_length(), []).append(row)
+        elif query_len:
+            own = slice(starts[row], starts[row + 1])
+            output[own] = _attend_chunk(q[own], _gather(cache, inputs, [row])[0], spec)
+    for rows in decodes.values():
+        tokens = torch.tensor([starts[row] for row in rows], device=q.device)
+        lengths = torch.tensor([inputs.seq_lens[row] for row in rows], device=q.device)
+        output[tokens] = _attend_decodes(q[tokens], _gather(cache, inputs, rows), lengths, spec).to(q.dtype)
+    return output
+
+
+def _gather(cache: torch.Tensor, inputs: AttentionInputs, rows: list[int]) -> torch.Tensor:
+    """The rows' cached vectors, ``[B, S, rank + rope_dim]`` float32, S being the longest row's length.
+
+    Past its end a row repeats its last vector: what lies there in the cache may be NaN, and 0 · NaN is NaN.
+    """
+    index = torch.tensor(rows, device=cache.device)
+    last = torch.tensor([[inputs.seq_lens[row] - 1] for row in rows], device=cache.device)
+    positions = torch.arange(max(inputs.seq_lens[row] for row in rows), device=cache.device).minimum(last)
+    # A step that runs ahead may reach past the longest sequence; its results are never read.
+    in_table = (positions // inputs.block_size).clamp(max=inputs.block_tables.shape[1] - 1)
+    blocks = inputs.block_tables[inputs.slots[index].long()[:, None], in_table]
+    return cache[blocks.long(), positions % inputs.block_size].float()
+
+
+def _attend_decodes(q: torch.Tensor, keys: torch.Tensor, lengths: torch.Tensor, spec: LatentSpec) -> torch.Tensor:
+    """One query per row: ``[B, H, rank + rope_dim]`` over ``[B, S, rank + rope_dim]`` → ``[B, H, rank]`` float32."""
+    scores = torch.bmm(q.float() * spec.scale, keys.transpose(1, 2))
+    is_past_end = torch.arange(keys.shape[1], device=q.device) >= lengths[:, None]
+    weights = scores.masked_fill_(is_past_end[:, None], float("-inf")).softmax(-1)
+    return torch.bmm(weights, keys[:, :, : spec.rank])
+
+
+def _attend_chunk(q: torch.Tensor, keys: torch.Tensor, spec: LatentSpec) -> torch.Tensor:
+    """The last Q tokens of a row: ``[Q, H, rank + rope_dim]`` over ``[S, rank + rope_dim]`` → ``[Q, H, rank]``."""
+    first = len(keys) - len(q)
+    tile = max(1, _MAX_SCORES // (spec.num_heads * len(keys)))
+    parts = []
+    for start in range(0, len(q), tile):
+        queries = q[start : start + tile].float() * spec.scale
+        visible = keys[: first + start + len(queries)]
+        scores = (queries.flatten(0, 1) @ visible.T).view(*queries.shape[:2], -1)
+        mask = causal_mask(len(queries), first + start, 0, len(visible), None, q.device)
+        weights = scores.masked_fill_(~mask[:, None], float("-inf")).softmax(-1)
+        parts.append((weights.flatten(0, 1) @ visible[:, : spec.rank]).view(*queries.shape[:2], -1))
+    return torch.cat(parts)

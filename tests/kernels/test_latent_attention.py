@@ -1,0 +1,45 @@
+"""Latent attention in plain PyTorch against attention over whole sequences in float64."""
+
+import sys
+
+import pytest
+import torch
+from mixer_cases import Lengths, latent_case
+
+from octavo.kernels import LatentSpec, latent_attention, store_latent
+
+STEPS: list[Lengths] = [
+    [(1, 1)],
+    [(5, 5)],
+    [(1, 9), (1, 1), (1, 40), (1, 8), (1, 7)],
+    [(1, 30), (1, 4), (9, 9), (3, 20), (2, 2)],
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_padding", [0, 3])
+@pytest.mark.parametrize("lengths", STEPS)
+def test_a_step_attends_to_its_sequences(lengths: Lengths, num_padding: int, dtype: torch.dtype) -> None:
+    case = latent_case(lengths, num_padding=num_padding, dtype=dtype)
+    store_latent.reference(case.latent, case.cache, case.inputs.slot_mapping)
+    output = latent_attention.reference(case.q, case.cache, case.inputs, case.spec)
+    assert output.shape == (case.step.shape.num_tokens, 3, 16) and output.dtype is dtype
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    torch.testing.assert_close(output[: len(case.expected)].double(), case.expected, rtol=tolerance, atol=tolerance)
+    assert output.isfinite().all()
+
+
+def test_chunks_in_tiles_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = latent_case([(13, 29)])
+    store_latent.reference(case.latent, case.cache, case.inputs.slot_mapping)
+    whole = latent_attention.reference(case.q, case.cache, case.inputs, case.spec)
+    monkeypatch.setattr(sys.modules[LatentSpec.__module__], "_MAX_SCORES", 3 * 29 * 4)
+    torch.testing.assert_close(latent_attention.reference(case.q, case.cache, case.inputs, case.spec), whole)
+
+
+def test_padding_is_stored_nowhere() -> None:
+    case = latent_case([(3, 6), (1, 2)], num_padding=2)
+    before = case.cache.clone()
+    store_latent.reference(case.latent, case.cache, case.inputs.slot_mapping)
+    is_written = (case.cache != before).any(-1) & ~case.cache.isnan().any(-1)
+    assert int(is_written.sum()) == 4
