@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.scheduling.admission import Admission
 from octavo.scheduling.outlook import Outlook
 
 pytest_plugins = ("amount", "pytester")
@@ -21,6 +22,7 @@ hypothesis.settings.load_profile("octavo")
 def hasty_admission(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are let in while there is a block for each, as if none would grow: later some have to give way."""
     monkeypatch.setattr(Outlook, "fits", lambda *_: True)
+    monkeypatch.setattr(Admission, "_num_reserved", lambda *_: 0)
 
 
 if not torch.cuda.is_available():

@@ -177,6 +177,13 @@ class CacheSettings(msgspec.Struct, kw_only=True):
     """The paged key/value cache."""
 
     block_size: Annotated[BlockSize | None, Meta(description="Number of tokens in a cache block.")] = None
+    mamba_block_size: Annotated[
+        BlockSize | None,
+        Meta(
+            description="Number of tokens between the recurrent states that the prefix cache keeps, rounded up to "
+            "whole cache blocks; default is 512."
+        ),
+    ] = None
     gpu_memory_utilization: Annotated[
         float, Meta(gt=0, le=1, description="Share of the device's memory that this process may use in total.")
     ] = 0.92

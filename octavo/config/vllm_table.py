@@ -33,7 +33,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "the cache lies on the device alone": (
         "swap_space:float swa_bounded_replay:bool prefix_caching_hash_algo:str kv_sharing_fast_prefill:bool "
         "prefix_match_unit:int prefix_cache_retention_interval:int kv_offloading_backend:str "
-        "mamba_block_size:int mamba_cache_mode:str enable_mamba_shared_prefix_checkpoint:bool "
+        "mamba_cache_mode:str enable_mamba_shared_prefix_checkpoint:bool "
         "mamba_cache_philox_rounds:int"
     ),
     "weights are read by one process, without a copy between": (

@@ -10,8 +10,9 @@ from octavo.execution.inputs import StepInputs
 from octavo.execution.kv_cache import CachePool
 from octavo.execution.state import BatchState
 from octavo.kernels import AttentionBackend, AttentionInputs, StepShape
+from octavo.kernels.state_space import StateInputs
 from octavo.layers.context import StepContext
-from octavo.records import CacheGroup, CacheSpec, Full, Latent, Plan
+from octavo.records import CacheGroup, CacheSpec, Full, Latent, Plan, State
 
 
 @dataclass(slots=True)
@@ -76,3 +77,15 @@ def _(spec: Full, make: ContextBuilder, index: int, group: CacheGroup, shape: St
 @_group_inputs.register
 def _(spec: Latent, make: ContextBuilder, index: int, group: CacheGroup, shape: StepShape) -> Any:
     return make.attention(index, group, shape, 1, spec.run_bytes)
+
+
+@_group_inputs.register
+def _(spec: State, make: ContextBuilder, index: int, group: CacheGroup, shape: StepShape) -> Any:
+    return StateInputs(
+        block_tables=make.state.block_tables[index],
+        slots=make.state.row_slots[: shape.num_rows],
+        page_size=group.block_size,
+        num_places=make.plan.num_places,
+        rows=make.inputs.rows,
+        shape=shape,
+    )

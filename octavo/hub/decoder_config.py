@@ -34,6 +34,7 @@ class DecoderFamily:
         model_type: as config.json names the family.
         defaults: values of keys that are absent, as the family's published reference code has them.
         fixed: values that hold whatever the configuration says, since the family's code does not ask it.
+        names: keys that the family calls otherwise: the usual name → its own.
         has_window_switch: whether ``use_sliding_window`` turns sliding windows on.
         parse_own: makes the family's own record (:attr:`ModelConfig.own`) once the shared part is parsed.
     """
@@ -42,11 +43,13 @@ class DecoderFamily:
     model_type: str
     defaults: dict[str, Any]
     fixed: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     has_window_switch: bool = False
     parse_own: Callable[[ConfigValues, ModelConfig], object] | None = None
 
     def parse(self, architecture: str, raw: dict[str, Any]) -> ModelConfig:
         """See :meth:`octavo.hub.families.registry.Family.parse`."""
+        raw = raw | {name: raw[own] for name, own in self.names.items() if own in raw}
         values = ConfigValues(raw, {**_DEFAULTS, **self.defaults}, self.fixed)
         config = _parse_shared(values, architecture, self)
         return config if self.parse_own is None else replace(config, own=self.parse_own(values, config))

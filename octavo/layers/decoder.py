@@ -92,6 +92,26 @@ class PreNormLayer(nn.Module):
         return self.mlp(normed), residual
 
 
+class MixerLayer(nn.Module):
+    """``x + mixer(norm(x))``: a layer without a feed-forward part.
+
+    Args:
+        norm: makes a norm of the hidden size.
+    """
+
+    def __init__(self, mixer: nn.Module, norm: Callable[[], RMSNorm]) -> None:
+        super().__init__()
+        self.norm = norm()
+        self.mixer = mixer
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :meth:`PreNormLayer.forward`."""
+        normed, residual = _add_norm(self.norm, x, residual)
+        return self.mixer(normed, ropes, step), residual
+
+
 class SandwichNormLayer(nn.Module):
     """``x + norm(attention(norm(x)))``, then the same with the feed-forward module: Gemma's layer since version 2.
 

@@ -4,7 +4,7 @@ A module's attribute names are the checkpoint's names. Only modules whose parame
 quantised linear layers, Gemma's norms) say so, through :class:`HasSlots`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from torch import nn
@@ -37,9 +37,11 @@ class Finishable(Protocol):
 def collect_slots(model: nn.Module) -> Slots:
     """The destinations of every checkpoint tensor that the model needs; may be called again, to update weights."""
     slots: dict[str, list[WeightSlot]] = {}
+    names: Mapping[str, str] = getattr(model, "checkpoint_names", {})
     for path, module in model.named_modules():
         for name, slot in module.weight_slots(path) if isinstance(module, HasSlots) else _own_slots(path, module):
-            slots.setdefault(name, []).append(slot)
+            start = next((start for start in names if name.startswith(start)), "")
+            slots.setdefault(names.get(start, "") + name.removeprefix(start), []).append(slot)
     return {name: tuple(found) for name, found in slots.items()}
 
 

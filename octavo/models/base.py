@@ -6,6 +6,7 @@ layers; building blocks are in ``octavo/layers``. No family loops over its layer
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from octavo.layers.build import Build
 from octavo.layers.context import CachedLayer, StepContext
 from octavo.layers.embedding import Embedding, Head
 from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import LOCAL_ROPE, MAIN_ROPE, RotaryEmbedding
+from octavo.layers.rotary import MAIN_ROPE, RotaryEmbedding
 from octavo.records import CacheSpec
 
 
@@ -26,7 +27,14 @@ def cache_specs(model: nn.Module) -> dict[str, CacheSpec]:
 
 
 class CausalLM(nn.Module, ABC):
-    """A model that predicts the next token. Families derive from it."""
+    """A model that predicts the next token. Families derive from it.
+
+    Attributes:
+        checkpoint_names: beginnings of attribute names → what checkpoints have in their place; the first that fits
+            counts.
+    """
+
+    checkpoint_names: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepContext) -> torch.Tensor:
@@ -88,7 +96,7 @@ class DecoderLM(CausalLM):
         layer: builds the layer of an index, with the parameters for that place.
         norm: class of the final norm.
         embedding_scale: see :class:`Embedding`.
-        local_rope: of a second rotary table, named :data:`LOCAL_ROPE`.
+        ropes: rotary tables by name; None for the configuration's alone.
         softcap: logits become ``c · tanh(logits / c)``.
     """
 
@@ -101,11 +109,11 @@ class DecoderLM(CausalLM):
         *,
         norm: type[RMSNorm] = RMSNorm,
         embedding_scale: float | None = None,
-        local_rope: RopeConfig | None = None,
+        ropes: Mapping[str, RopeConfig] | None = None,
         softcap: float | None = None,
     ) -> None:
         super().__init__()
-        ropes = {MAIN_ROPE: config.rope} if local_rope is None else {MAIN_ROPE: config.rope, LOCAL_ROPE: local_rope}
+        ropes = {MAIN_ROPE: config.rope} if ropes is None else ropes
         self.model = LayerStack(
             Embedding(config.vocab_size, config.hidden_size, scale=embedding_scale),
             (layer(index, build.at(f"model.layers.{index}")) for index in range(config.num_layers)),

@@ -41,6 +41,6 @@ class Gemma3ForCausalLM(DecoderLM):
             max_positions,
             norm=UnitOffsetRMSNorm,
             embedding_scale=config.hidden_size**0.5,
-            local_rope=own.local_rope,
+            ropes={MAIN_ROPE: config.rope, LOCAL_ROPE: own.local_rope},
             softcap=own.final_logit_softcap,
         )

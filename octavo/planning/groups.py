@@ -5,12 +5,12 @@ from math import lcm
 
 from octavo.records import CacheGroup, CacheSpec, Full, SlidingWindow, State
 
-_SNAPSHOT_INTERVAL = 512
-"""Tokens between the states that prompts continue from, at least: a state is as large as the keys of some hundred."""
+SNAPSHOT_INTERVAL = 512
+"""Tokens between the states that prompts continue from: a state is as large as the keys of some hundred."""
 
 
 def make_groups(
-    specs: Mapping[str, CacheSpec], hash_size: int, max_model_len: int, num_places: int, *, keeps_prefixes: bool
+    specs: Mapping[str, CacheSpec], hash_size: int, max_model_len: int, num_places: int, interval: int | None
 ) -> tuple[tuple[CacheGroup, ...], int]:
     """Split a model's caches into groups of one kind and, as far as possible, the same size.
 
@@ -22,7 +22,7 @@ def make_groups(
         specs: each cache by its name, in the order of the layers.
         hash_size: tokens per prefix hash; blocks have a multiple of it.
         num_places: states per block; see :class:`State`.
-        keeps_prefixes: whether prefix caching is on.
+        interval: tokens between the states that are kept, at least; None without prefix caching.
 
     Returns:
         The groups, and the bytes of a block.
@@ -35,7 +35,7 @@ def make_groups(
     size = min(map(len, by_kind.values()))
     parts = [(spec, layers) for spec, names in by_kind.items() for layers in _deal(names, size)]
     parts.sort(key=lambda part: (part[0].reach is not None, part[0].reach or 0))
-    sizes = _block_sizes(parts, hash_size, max_model_len, num_places, keeps_prefixes=keeps_prefixes)
+    sizes = _block_sizes(parts, hash_size, max_model_len, num_places, interval)
     groups = tuple(CacheGroup(layers, spec, size) for (spec, layers), size in zip(parts, sizes, strict=True))
     unit = lcm(*(group.block_size * group.spec.run_bytes for group in groups if not isinstance(group.spec, State)), 16)
     return groups, -(-max(group.block_bytes(num_places) for group in groups) // unit) * unit
@@ -53,8 +53,7 @@ def _block_sizes(
     hash_size: int,
     max_model_len: int,
     num_places: int,
-    *,
-    keeps_prefixes: bool,
+    interval: int | None,
 ) -> list[int]:
     """Tokens per block of each group, so that their blocks are of about the same number of bytes.
 
@@ -75,8 +74,8 @@ def _block_sizes(
         for num_bytes, state in zip(hashed, is_state, strict=True)
     ]
     common = max(sizes) or hash_size
-    interval = -(-_SNAPSHOT_INTERVAL // common) * common if keeps_prefixes else longest
-    return [interval if state else size for size, state in zip(sizes, is_state, strict=True)]
+    kept = longest if interval is None else -(-interval // common) * common
+    return [kept if state else size for size, state in zip(sizes, is_state, strict=True)]
 
 
 def _deal(names: list[str], size: int) -> list[tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Makes the plan: resolves all settings once for the model and the device, each with a reason."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -10,7 +10,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.models.registry import check_supported
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
 from octavo.planning.drafts import resolve_drafts
-from octavo.planning.groups import make_groups
+from octavo.planning.groups import SNAPSHOT_INTERVAL, make_groups
 from octavo.planning.memory import bytes_read_per_token, model_size
 from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.share import check_room, left_for_cache
@@ -18,7 +18,7 @@ from octavo.planning.units import size
 from octavo.platforms import DeviceMemory, Platform, compute_type, runtime_of
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.resolve import resolve_quantization
-from octavo.records import CacheGroup, Decision, MemoryPart, NgramDrafts, Plan
+from octavo.records import CacheGroup, CacheSpec, Decision, MemoryPart, NgramDrafts, Plan, State
 
 _CPU_CACHE_BYTES = 4 << 30
 _BLOCK_SIZE = 16
@@ -175,6 +175,16 @@ class _Planner:
         self.decide(name, value, reason if wanted is None else "as set")
         return value
 
+    def state_interval(self, specs: Mapping[str, CacheSpec]) -> int | None:
+        """Tokens between the recurrent states that the prefix cache keeps; None if it is off."""
+        wanted = self.settings.cache.mamba_block_size
+        has_states = any(isinstance(spec, State) for spec in specs.values())
+        if wanted is not None or has_states:
+            reason = "as set" if wanted else "each is as large as the keys of hundreds of tokens"
+            reason = reason if has_states else "no layer has a recurrent state"
+            self.decide("mamba_block_size", wanted or SNAPSHOT_INTERVAL, reason)
+        return None if self.settings.cache.enable_prefix_caching is False else wanted or SNAPSHOT_INTERVAL
+
     def steps_ahead(self) -> int:
         """Number of steps prepared before the tokens of the last one are known."""
         wanted = self.settings.scheduler.async_scheduling
@@ -300,10 +310,8 @@ def make_plan(
     max_len, is_set = planner.max_model_len()
     quantization = planner.quantization()
     model = model_size(config, getattr(torch, dtype), quantization)
-    keeps_prefixes = settings.cache.enable_prefix_caching is not False
-    groups, block_bytes = make_groups(
-        model.cache_specs, block_size, max_len, 1 + num_drafts, keeps_prefixes=keeps_prefixes
-    )
+    interval = planner.state_interval(model.cache_specs)
+    groups, block_bytes = make_groups(model.cache_specs, block_size, max_len, 1 + num_drafts, interval)
     table_len = max((-(-max_len // group.block_size) for group in groups), default=0)
     limits = StepLimits(budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts)
     parts = memory_parts(

@@ -37,8 +37,7 @@ class Admission:
         self._cache.adopt_prefix(cache, blocks)
         wanted = self._cache.num_blocks_wanted(cache, found + num_new)
         request.expected_len = self._outlook.expected_len(request)
-        # Reserve one block per running request and group: blocks fill up, and windows move on, at different times.
-        num_free = self._cache.pool.num_free - len(rows) * len(self._plan.groups)
+        num_free = self._cache.pool.num_free - self._num_reserved(len(rows))
         if wanted > num_free or not self._can_grow(request, rows, found, num_free):
             self._cache.free(cache)
             return None
@@ -47,6 +46,10 @@ class Admission:
     def note_end(self, request: Request) -> None:
         """Update the expected answer length with a finished request."""
         self._outlook.note_end(len(request.token_ids) - request.num_prompt)
+
+    def _num_reserved(self, num_running: int) -> int:
+        """One block per running request and group: blocks fill up, and windows move on, at different times."""
+        return num_running * len(self._plan.groups)
 
     def _can_grow(self, request: Request, rows: Rows, num_found: int, num_free: int) -> bool:
         """Whether the free blocks last until running requests end, if this one runs, too.

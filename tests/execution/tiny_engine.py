@@ -86,7 +86,7 @@ class TinyEngine:
         )
         plan = replace(plan, **settings)  # type: ignore[arg-type]
         groups, block_bytes = make_groups(
-            cache_specs(model), plan.block_size, MAX_LEN, plan.num_places, keeps_prefixes=plan.enable_prefix_caching
+            cache_specs(model), plan.block_size, MAX_LEN, plan.num_places, 8 if plan.enable_prefix_caching else None
         )
         self.plan = replace(plan, groups=groups, block_bytes=block_bytes)
         self.scheduler = Scheduler(self.plan)

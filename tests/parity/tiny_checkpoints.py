@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
+    Mamba2Config,
     MistralConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -61,6 +62,11 @@ def _gemma3(pattern: str, **changes: Any) -> Gemma3TextConfig:
     return Gemma3TextConfig(**(sizes | changes))
 
 
+def _mamba2(**changes: Any) -> Mamba2Config:
+    sizes = {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "state_size": 12, "n_groups": 2, "num_hidden_layers": 3}
+    return Mamba2Config(vocab_size=VOCAB_SIZE, chunk_size=8, pad_token_id=0, **(sizes | changes))
+
+
 _LLAMA3_SCALING = _rope(
     "llama3", 500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
 )
@@ -91,6 +97,9 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "gemma3-released-pattern": lambda: _gemma3("lllllglllllgl", hidden_size=32, sliding_window=8),
     "gemma3-linear-rope": lambda: _gemma3("llgll", rope_parameters=_GEMMA3_SCALING, sliding_window=16),
     "gemma3-soft-caps": lambda: _gemma3("lglg", attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
+    "mamba2": _mamba2,
+    "mamba2-biased": lambda: _mamba2(use_bias=True, n_groups=1, conv_kernel=3, tie_word_embeddings=True),
+    "mamba2-limited": lambda: _mamba2(use_conv_bias=False, time_step_limit=(0.05, 0.4)),
     "gemma3-untied": lambda: _gemma3("lg", tie_word_embeddings=False, attention_bias=True),
 }
 

@@ -13,8 +13,8 @@ def specs_of(*specs: CacheSpec) -> dict[str, CacheSpec]:
     return {f"layer.{index}": spec for index, spec in enumerate(specs)}
 
 
-def groups_of(*specs: CacheSpec, num_places: int = 1, keeps_prefixes: bool = True) -> tuple[list[CacheGroup], int]:
-    groups, num_bytes = make_groups(specs_of(*specs), 16, 64_000, num_places, keeps_prefixes=keeps_prefixes)
+def groups_of(*specs: CacheSpec, num_places: int = 1, interval: int | None = 512) -> tuple[list[CacheGroup], int]:
+    groups, num_bytes = make_groups(specs_of(*specs), 16, 64_000, num_places, interval)
     return list(groups), num_bytes
 
 
@@ -28,13 +28,13 @@ BIG_STATE = State((StateTensor((3, 70), "float32"), StateTensor((5,), "bfloat16"
     hash_size=st.sampled_from([1, 16]),
     max_model_len=st.sampled_from([32, 64_000]),
     num_places=st.integers(1, 3),
-    keeps_prefixes=st.booleans(),
+    interval=st.none() | st.integers(1, 600),
 )
 def test_every_layer_is_in_one_group_of_its_kind_and_blocks_have_room(
-    specs: list[CacheSpec], hash_size: int, max_model_len: int, num_places: int, keeps_prefixes: bool
+    specs: list[CacheSpec], hash_size: int, max_model_len: int, num_places: int, interval: int | None
 ) -> None:
     named = specs_of(*specs)
-    groups, num_bytes = make_groups(named, hash_size, max_model_len, num_places, keeps_prefixes=keeps_prefixes)
+    groups, num_bytes = make_groups(named, hash_size, max_model_len, num_places, interval)
     assert sorted(name for group in groups for name in group.layers) == sorted(named)
     for group in groups:
         spans_all = max_model_len == 32 and group.spec == FULL
@@ -69,7 +69,7 @@ def test_blocks_of_attention_are_as_large_as_a_state() -> None:
 
 
 def test_without_prefix_caching_a_request_has_one_block_of_states() -> None:
-    (group,), _ = groups_of(STATE, keeps_prefixes=False)
+    (group,), _ = groups_of(STATE, interval=None)
     assert group.block_size >= 64_000
     (group,), _ = groups_of(STATE)
     assert group.block_size < 64_000

@@ -6,7 +6,7 @@ To add a family, write its reading rules in a file beside this one and add its a
 import difflib
 from typing import Any, Protocol
 
-from octavo.hub.families import bert, gemma3, llama, qwen
+from octavo.hub.families import bert, gemma3, llama, mamba2, qwen
 from octavo.hub.model_config import ModelConfig
 
 
@@ -32,7 +32,13 @@ class Family(Protocol):
         ...
 
 
-FAMILIES: dict[str, Family] = {**llama.FAMILIES, **qwen.FAMILIES, **gemma3.FAMILIES, **bert.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **llama.FAMILIES,
+    **qwen.FAMILIES,
+    **gemma3.FAMILIES,
+    **mamba2.FAMILIES,
+    **bert.FAMILIES,
+}
 
 
 def unsupported_architecture(architecture: str, *, has_own_code: bool = False) -> str:
