@@ -10,6 +10,19 @@ _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh
 """Activation names in configurations → names of gates in kernels."""
 
 
+def gate_of(activation: str) -> str:
+    """The gate of a configuration's activation, by its name in kernels.
+
+    Raises:
+        UnsupportedModelError: there is none.
+    """
+    if activation not in _ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"The activation {activation!r} is not supported; supported are {', '.join(_ACTIVATIONS)}."
+        )
+    return _ACTIVATIONS[activation]
+
+
 class GatedMLP(nn.Module):
     """``down(act(gate(x)) · up(x))`` (arXiv:2002.05202)."""
 
@@ -17,14 +30,10 @@ class GatedMLP(nn.Module):
         self, hidden_size: int, intermediate_size: int, activation: str, build: Build, *, bias: bool = False
     ) -> None:
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise UnsupportedModelError(
-                f"The activation {activation!r} is not supported; supported are {', '.join(_ACTIVATIONS)}."
-            )
         sizes = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
         self.gate_up_proj = build.linear("gate_up_proj", hidden_size, sizes, bias=bias)
         self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias)
-        self.activation = _ACTIVATIONS[activation]
+        self.activation = gate_of(activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` in and out."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV2Config,
     Gemma3TextConfig,
     LlamaConfig,
     Mamba2Config,
@@ -62,6 +63,13 @@ def _gemma3(pattern: str, **changes: Any) -> Gemma3TextConfig:
     return Gemma3TextConfig(**(sizes | changes))
 
 
+def _deepseek_v2(**changes: Any) -> DeepseekV2Config:
+    ranks = {"q_lora_rank": 20, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+    experts = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1}
+    sizes = _sizes(num_key_value_heads=None, first_k_dense_replace=1, **ranks, **experts)
+    return DeepseekV2Config(**(sizes | changes))
+
+
 def _mamba2(**changes: Any) -> Mamba2Config:
     sizes = {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "state_size": 12, "n_groups": 2, "num_hidden_layers": 3}
     return Mamba2Config(vocab_size=VOCAB_SIZE, chunk_size=8, pad_token_id=0, **(sizes | changes))
@@ -97,6 +105,14 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "gemma3-released-pattern": lambda: _gemma3("lllllglllllgl", hidden_size=32, sliding_window=8),
     "gemma3-linear-rope": lambda: _gemma3("llgll", rope_parameters=_GEMMA3_SCALING, sliding_window=16),
     "gemma3-soft-caps": lambda: _gemma3("lglg", attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
+    "deepseek-v2-lite": lambda: _deepseek_v2(q_lora_rank=None),
+    "deepseek-v2-grouped": lambda: _deepseek_v2(
+        topk_method="group_limited_greedy",
+        n_group=3,
+        topk_group=2,
+        routed_scaling_factor=1.7,
+        rope_parameters=_rope("yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=0.9),
+    ),
     "mamba2": _mamba2,
     "mamba2-biased": lambda: _mamba2(use_bias=True, n_groups=1, conv_kernel=3, tie_word_embeddings=True),
     "mamba2-limited": lambda: _mamba2(use_conv_bias=False, time_step_limit=(0.05, 0.4)),

@@ -6,7 +6,7 @@ To add a family, write its reading rules in a file beside this one and add its a
 import difflib
 from typing import Any, Protocol
 
-from octavo.hub.families import bert, gemma3, llama, mamba2, qwen
+from octavo.hub.families import bert, deepseek, gemma3, llama, mamba2, qwen
 from octavo.hub.model_config import ModelConfig
 
 
@@ -36,6 +36,7 @@ FAMILIES: dict[str, Family] = {
     **llama.FAMILIES,
     **qwen.FAMILIES,
     **gemma3.FAMILIES,
+    **deepseek.FAMILIES,
     **mamba2.FAMILIES,
     **bert.FAMILIES,
 }

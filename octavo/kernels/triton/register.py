@@ -2,7 +2,7 @@
 
 import torch
 
-from octavo.kernels import basic, float8, state_space
+from octavo.kernels import basic, experts, float8
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.latent_attention import latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear
@@ -26,6 +26,7 @@ basic.gelu_tanh_and_mul.register("cuda")(activation.gelu_tanh_and_mul)
 basic.qk_rope_store.register("cuda")(rotary.qk_rope_store)
 float8.quantize_rows.register("cuda")(triton_float8.quantize_rows)
 float8.float8_linear.register("cuda")(triton_float8.float8_linear)
+experts.experts_mlp.register("cuda")(experts.experts_mlp_of_all)
 attention_backend.register("cuda")(TritonAttention)
 store_latent.register("cuda")(triton_latent.store_latent)
 latent_attention.register("cuda")(triton_latent.latent_attention)
