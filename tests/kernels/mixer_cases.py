@@ -132,7 +132,7 @@ def latent_case(
         for position in range(seq_len - query_len, seq_len):
             scores = queries[row][position].double() @ wide[: position + 1].T * spec.scale
             expected.append(scores.softmax(-1) @ wide[: position + 1, :rank])
-    inputs = AttentionInputs(step.tables, step.slots, mapping.to(device), block_size, 1, None, step.rows, step.shape)
+    inputs = AttentionInputs(step.tables, step.slots, mapping.to(device), block_size, 1, 1, None, step.rows, step.shape)
     cache = pages.to(device)[:, :block_size]
     q, latent = step.of_step(queries, 0.0).to(device), step.of_step(vectors, 0.0).to(device)
     return LatentCase(step, inputs, spec, q, latent, cache, torch.stack(expected))

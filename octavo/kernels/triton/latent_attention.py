@@ -251,9 +251,8 @@ def _latent_kernel(
         total = total * decay + tl.sum(weights, 1)
         acc = tl.dot(weights.to(main.dtype), main, acc * decay[:, None], input_precision=PRECISION)
         peak = new_peak
-    if PDL:
-        if QUERIES > 1:
-            tl.extra.cuda.gdc_launch_dependents()
+    if PDL and QUERIES > 1:
+        tl.extra.cuda.gdc_launch_dependents()
 
     # A part of which a query sees nothing has no weight in the merge.
     total = tl.where(total > 0.0, total, 1.0)

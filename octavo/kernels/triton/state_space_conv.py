@@ -13,7 +13,7 @@ from octavo.kernels.state_space import StateInputs
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.prefill_tiles import find_tile
 
-_TOKENS = 32
+_TOKENS = 16
 _CHANNELS = 256
 
 
