@@ -2,7 +2,7 @@
 
 import torch
 
-from octavo.kernels import basic, experts, float8
+from octavo.kernels import basic, experts, float8, state_space
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.latent_attention import latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear
