@@ -8,6 +8,9 @@ from octavo.records import CacheGroup, CacheSpec, Full, SlidingWindow, State
 SNAPSHOT_INTERVAL = 512
 """Tokens between the states that prompts continue from: a state is as large as the keys of some hundred."""
 
+_SCAN_UNIT = 16
+"""Blocks of states end where kernels that scan many tokens at a time can stop."""
+
 
 def make_groups(
     specs: Mapping[str, CacheSpec], hash_size: int, max_model_len: int, num_places: int, interval: int | None
@@ -73,8 +76,8 @@ def _block_sizes(
         0 if state else min(room // num_bytes * hash_size, longest)
         for num_bytes, state in zip(hashed, is_state, strict=True)
     ]
-    common = max(sizes) or hash_size
-    kept = longest if interval is None else -(-interval // common) * common
+    unit = lcm(max(sizes) or hash_size, _SCAN_UNIT)
+    kept = -(-(longest if interval is None else interval) // unit) * unit
     return [kept if state else size for size, state in zip(sizes, is_state, strict=True)]
 
 

@@ -1,5 +1,6 @@
 """Scheduler and runner over a tiny model with random weights."""
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,8 +9,10 @@ import torch
 
 from octavo.execution.build import Runner, build_runner
 from octavo.execution.results import HeldStep
+from octavo.hub.families.deepseek import DeepseekV2Fields
 from octavo.hub.families.gemma3 import Gemma3Fields
 from octavo.hub.families.llama import LlamaFields
+from octavo.hub.families.mamba2 import Mamba2Fields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots, finish
@@ -27,7 +30,7 @@ MAX_LEN = 64
 
 
 def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: int | None) -> ModelConfig:
-    """A model of hidden size 32 with two key/value heads."""
+    """A model of hidden size 32 with four heads, and two key/value heads where there are such."""
     is_gemma = architecture.startswith("Gemma")
     return ModelConfig(
         architecture=architecture,
@@ -49,8 +52,31 @@ def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: i
         dtype="float32",
         bos_token_id=None,
         eos_token_ids=(),
-        own=Gemma3Fields(False, RopeConfig(1_000.0), 8, None, None) if is_gemma else LlamaFields(),
+        own=_OWN.get(architecture, LlamaFields()),
     )
+
+
+_OWN: dict[str, object] = {
+    "Gemma3ForCausalLM": Gemma3Fields(False, RopeConfig(1_000.0), 8, None, None),
+    "Mamba2ForCausalLM": Mamba2Fields(2, 8, 4, (0.0, math.inf), False, True),
+    "DeepseekV2ForCausalLM": DeepseekV2Fields(
+        q_lora_rank=12,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+        first_k_dense_replace=1,
+        n_routed_experts=4,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        n_group=1,
+        topk_group=1,
+        routed_scaling_factor=1.0,
+        score_scale=0.25,
+        attention_bias=False,
+        mlp_bias=False,
+    ),
+}
 
 
 def tiny_model(config: ModelConfig, poisoned_token: int | None = None) -> CausalLM:
@@ -60,7 +86,7 @@ def tiny_model(config: ModelConfig, poisoned_token: int | None = None) -> Causal
     for name, (slot,) in collect_slots(model).items():
         values = torch.randn(slot.view.shape, generator=random)
         slot.fill(1 + 0.1 * values if "norm" in name else values / slot.view.shape[-1] ** 0.5)
-        if "embed_tokens" in name and poisoned_token is not None:
+        if "embed" in name and poisoned_token is not None:
             slot.view[poisoned_token] = torch.nan
     finish(model)
     return model
@@ -86,7 +112,7 @@ class TinyEngine:
         )
         plan = replace(plan, **settings)  # type: ignore[arg-type]
         groups, block_bytes = make_groups(
-            cache_specs(model), plan.block_size, MAX_LEN, plan.num_places, 8 if plan.enable_prefix_caching else None
+            cache_specs(model), plan.block_size, MAX_LEN, plan.num_places, 16 if plan.enable_prefix_caching else None
         )
         self.plan = replace(plan, groups=groups, block_bytes=block_bytes)
         self.scheduler = Scheduler(self.plan)

@@ -47,7 +47,7 @@ def start() -> Iterator[Callable[..., LLM]]:
             "max_model_len": MAX_LENGTH,
             "max_logprobs": -1,
             "block_size": 4,
-            "mamba_block_size": 8,
+            "mamba_block_size": 16,
             "max_num_seqs": 8,
             "num_gpu_blocks_override": 2048,
             "num_threads": 1,

@@ -53,7 +53,7 @@ def _check(source: Checkpoint, outputs: list[RequestOutput]) -> None:
 def _num_blocks_of_longest(source: Checkpoint) -> int:
     """Blocks without which a sequence of the greatest length would not fit."""
     specs = model_size(load_model_config(resolve(str(source.folder))), torch.float32).cache_specs
-    groups, _ = make_groups(specs, 4, LONGEST, 1, 8)
+    groups, _ = make_groups(specs, 4, LONGEST, 1, 16)
     return next(count for count in itertools.count(1) if longest_sequence(groups, count, 16) >= LONGEST)
 
 
