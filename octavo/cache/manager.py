@@ -43,6 +43,7 @@ class CacheManager:
 
     Attributes:
         drops_blocks: whether any group frees blocks while requests run.
+        has_states: whether any group's blocks must not be read in the step that fills them.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class CacheManager:
         self.policies = make_policies(groups, self.pool)
         self._contiguous = next((policy for policy in self.policies if policy.needs_all_blocks), None)
         self.max_chunk = max_chunk
+        self.has_states = any(policy.is_written_last for policy in self.policies)
         self.drops_blocks = any(group.spec.reach is not None for group in groups)
 
     def new_request(self, hasher: PrefixHasher | None) -> RequestCache:

@@ -156,7 +156,8 @@ def report(model: str, device: str, plan: Plan) -> str:
     width = max(len(name) for name, _, _ in rows)
     lines += [f"  {name:<{width}}  {size:>10}  {reason}".rstrip() for name, size, reason in rows]
     if plan.groups:
-        lines += ["", "Cache", f"  {plan.cache_tokens} tokens in {plan.num_blocks - 1} blocks of {plan.block_size}"]
+        sizes = " or ".join(map(str, sorted({group.block_size for group in plan.groups})))
+        lines += ["", "Cache", f"  {plan.cache_tokens} tokens in {plan.num_blocks - 1} blocks of {sizes}"]
         num_longest = plan.cache_tokens / plan.max_model_len
         lines.append(f"  {num_longest:.1f} sequences of the greatest length, {plan.max_model_len} tokens")
     if plan.decode_limit:

@@ -1,5 +1,6 @@
 """Makes the plan: resolves all settings once for the model and the device, each with a reason."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -18,7 +19,18 @@ from octavo.planning.units import size
 from octavo.platforms import DeviceMemory, Platform, compute_type, runtime_of
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.resolve import resolve_quantization
-from octavo.records import CacheGroup, CacheSpec, Decision, MemoryPart, NgramDrafts, Plan, State
+from octavo.records import (
+    CacheGroup,
+    CacheSpec,
+    Decision,
+    Full,
+    Latent,
+    MemoryPart,
+    NgramDrafts,
+    Plan,
+    SlidingWindow,
+    State,
+)
 
 _CPU_CACHE_BYTES = 4 << 30
 _BLOCK_SIZE = 16
@@ -410,10 +422,17 @@ def _held_part(held: int) -> list[MemoryPart]:
     return [MemoryPart(HELD, held, "the driver's context, kernels, and other memory of this process")] if held else []
 
 
+_KINDS: dict[type[CacheSpec], str] = {
+    Full: "with full attention",
+    SlidingWindow: "with a sliding window, which free blocks",
+    Latent: "of latent vectors",
+    State: "of recurrent states, which free blocks",
+}
+
+
 def _note_groups(planner: _Planner, groups: tuple[CacheGroup, ...]) -> None:
-    sliding = sum(group.window is not None for group in groups)
-    if sliding:
-        reason = f"{len(groups) - sliding} with full attention, {sliding} with a sliding window, which free blocks"
-    else:
+    counts = Counter(type(group.spec) for group in groups)
+    reason = ", ".join(f"{count} {_KINDS[kind]}" for kind, count in counts.items())
+    if set(counts) == {Full}:
         reason = "all layers attend to the whole sequence"
     planner.decide("cache groups", len(groups), reason)

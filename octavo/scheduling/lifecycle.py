@@ -142,4 +142,4 @@ class Lifecycle:
         if leader_id is None or leader_id == request.request_id:
             return False
         leader = self.requests.get(leader_id)
-        return leader is not None and self.running.num_computed(leader) < leader.num_prompt
+        return leader is not None and self.running.num_shareable(leader) < leader.num_prompt

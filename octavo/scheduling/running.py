@@ -24,6 +24,7 @@ class Running:
         self.wipes_blocks = False
         self._cache = cache
         self._max_drafts = plan.num_drafts
+        self._newest: dict[int, int] = {}  # slot → tokens of chunks in the newest step, which others may not read yet
 
     def take_changes(self) -> Changes:
         """The changes since the last call."""
@@ -37,6 +38,8 @@ class Running:
             Their part of the step, whose ``slots`` is the array ``rows.order`` itself if every request decodes its
             newest token and all drafts; and the preempted requests, whose blocks and slots are free.
         """
+        if self._newest:
+            self._publish_newest()
         slots, num_new = self.rows.order, self.rows.num_wanted()
         if len(slots) * (1 + self._max_drafts) > budget or not self.rows.are_steady(num_new):
             slots, num_new = _within(budget, slots, num_new)
@@ -80,6 +83,17 @@ class Running:
         """Tokens of the request in the cache, including those of steps in flight; 0 if it does not run."""
         return 0 if request.slot < 0 else int(self.rows.num_computed[request.slot])
 
+    def num_shareable(self, request: Request) -> int:
+        """Tokens of the request whose blocks other rows of the step that is being made may read."""
+        return self.num_computed(request) - self._newest.get(request.slot, 0)
+
+    def _publish_newest(self) -> None:
+        """Publish what rows of the step before could not read."""
+        newest, self._newest = self._newest, {}
+        for slot in newest:
+            if self.rows.requests[slot] is not None:
+                self._publish(slot)
+
     def _publish(self, slot: int, num_new: int = 0) -> None:
         """Enter the full blocks whose tokens are known into the prefix index.
 
@@ -90,6 +104,8 @@ class Running:
         Args:
             num_new: tokens of the request in the step that is being made, if it is advanced already.
         """
+        if num_new and self._cache.has_states:
+            self._newest[slot] = num_new
         rows = self.rows
         computed, known = int(rows.num_computed[slot]), int(rows.num_known[slot])
         self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], min(computed, known), num_new)
