@@ -9,6 +9,7 @@ writes, and no row reads what another row of the step writes.
 Convolution and scan keep separate states of the same layout, each in the type of its tensor.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -27,11 +28,11 @@ _MAX_CHUNK = 128
 
 
 class _TokenStep(NamedTuple):
-    """One token each of some short rows: which of the batch, their tokens, and which of these write their state."""
+    """One token each of some short rows: which of them, and their tokens, on the device and on the host."""
 
     members: torch.Tensor
     tokens: torch.Tensor
-    writers: torch.Tensor
+    token_list: list[int]
 
 
 @dataclass
@@ -61,69 +62,62 @@ class StateInputs:
 
 
 class _StatePlan:
-    """Where real rows and tokens read and write states.
+    """Where real rows and tokens read and write states, on the host.
+
+    States are large, so copying them one by one costs less than gathering them by index.
 
     Attributes:
-        starts, query_lens: ``[R]`` int64, each row's first token and number of tokens.
-        lengths, first_positions: number of tokens and first position of each row, on the host.
+        starts, lengths, first_positions: first token, number of tokens and first position of each row.
+        read_at: block and place of each row's initial state; None where it is zero.
+        write_at: token → block and place of the state after it, for states that are kept.
         row_of_token: ``[T]`` int64.
-        is_fresh: ``[R]`` bool, whether the row starts from zeros.
-        read_at: blocks and places, ``[R]`` int64 each, of initial states; arbitrary where fresh.
-        write_at: blocks and places, ``[T]`` int64 each, of the state after each token.
-        is_written: ``[T]`` bool, whether this state is kept.
-        short_rows: ``[B]`` int64, rows of few tokens.
-        short_steps: their tokens, one of each row at a time.
-        long_rows: the other rows.
+        short_rows, long_rows: rows of few tokens, and the others.
+        short_steps: tokens of short rows, one of each row at a time.
     """
 
     def __init__(self, inputs: StateInputs) -> None:
-        device, tables = inputs.block_tables.device, inputs.block_tables
+        device, page_size = inputs.block_tables.device, inputs.page_size
         num_rows = int(inputs.rows.counts[0])
         edges = inputs.rows.query_starts[: num_rows + 1].long()
-        seq_lens = inputs.rows.seq_lens[:num_rows].long()
-        slots = inputs.slots[:num_rows].long()
-        self.starts, self.query_lens = edges[:-1], edges.diff()
-        firsts = seq_lens - self.query_lens
-        self.lengths, self.first_positions = self.query_lens.tolist(), firsts.tolist()
-        num_tokens = sum(self.lengths)
-        self.row_of_token = torch.repeat_interleave(self.query_lens, output_size=num_tokens)
-        self.is_fresh = firsts == 0
-        self.read_at = _locate(tables, slots, (firsts - 1).clamp(min=0), inputs)
-        positions = torch.arange(num_tokens, device=device) + (firsts - self.starts)[self.row_of_token]
-        self.write_at = _locate(tables, slots[self.row_of_token], positions, inputs)
-        is_last = positions >= (seq_lens - inputs.num_places)[self.row_of_token]
+        seq_lens = inputs.rows.seq_lens[:num_rows].tolist()
+        tables = inputs.block_tables[inputs.slots[:num_rows].long()].tolist()
+        self.starts, self.lengths = edges[:-1].tolist(), edges.diff().tolist()
+        self.first_positions = [seq_len - length for seq_len, length in zip(seq_lens, self.lengths, strict=True)]
+        self.row_of_token = torch.repeat_interleave(edges.diff(), output_size=sum(self.lengths))
         # A step that runs ahead may reach past the longest sequence; its results are never read.
-        is_in_table = positions < tables.shape[1] * inputs.page_size
-        self.is_written = (is_last | ((positions + 1) % inputs.page_size == 0)) & is_in_table
+        end = inputs.block_tables.shape[1] * page_size
+
+        def place(row: int, position: int) -> tuple[int, int]:
+            return tables[row][min(position, end - 1) // page_size], position % inputs.num_places
+
+        self.read_at = [place(row, first - 1) if first else None for row, first in enumerate(self.first_positions)]
+        self.write_at: dict[int, tuple[int, int]] = {}
+        for row, (start, first, seq_len) in enumerate(zip(self.starts, self.first_positions, seq_lens, strict=True)):
+            page_ends = range(first - first % page_size + page_size - 1, seq_len, page_size)
+            last = range(max(first, seq_len - inputs.num_places), seq_len)
+            written = (position for position in {*page_ends, *last} if position < end)
+            self.write_at |= {start + position - first: place(row, position) for position in written}
         most = max(_MAX_SHORT, inputs.num_places)
-        is_short = self.query_lens <= most
-        self.short_rows = is_short.nonzero()[:, 0]
-        self.long_rows = (~is_short).nonzero()[:, 0].tolist()
+        self.short_rows = [row for row, length in enumerate(self.lengths) if length <= most]
+        self.long_rows = [row for row, length in enumerate(self.lengths) if length > most]
         self.short_steps = []
-        lengths, starts = self.query_lens[self.short_rows], self.starts[self.short_rows]
-        for step in range(max((length for length in self.lengths if length <= most), default=0)):
-            members = (lengths > step).nonzero()[:, 0]
-            tokens = starts[members] + step
-            self.short_steps.append(_TokenStep(members, tokens, self.is_written[tokens].nonzero()[:, 0]))
+        for step in range(max((self.lengths[row] for row in self.short_rows), default=0)):
+            members = [member for member, row in enumerate(self.short_rows) if self.lengths[row] > step]
+            tokens = [self.starts[self.short_rows[member]] + step for member in members]
+            self.short_steps.append(
+                _TokenStep(torch.tensor(members, device=device), torch.tensor(tokens, device=device), tokens)
+            )
 
-    def initial(self, state: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def initial(self, state: torch.Tensor, rows: Iterable[int]) -> torch.Tensor:
         """Copies of the states that rows start from, in float32."""
-        blocks, places = self.read_at
-        initial = state[blocks[rows], places[rows]].float()
-        return initial.index_fill_(0, self.is_fresh[rows].nonzero()[:, 0], 0)
+        places = [self.read_at[row] for row in rows]
+        return torch.stack([torch.zeros_like(state[0, 0]) if at is None else state[at] for at in places]).float()
 
-    def write(self, state: torch.Tensor, tokens: torch.Tensor, values: torch.Tensor) -> None:
-        """Keep the states after some tokens."""
-        blocks, places = self.write_at
-        state[blocks[tokens], places[tokens]] = values.to(state.dtype)
-
-
-def _locate(
-    tables: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, inputs: StateInputs
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blocks and places of the states after some positions."""
-    index = (positions // inputs.page_size).clamp(max=tables.shape[1] - 1)
-    return tables[slots, index].long(), positions % inputs.num_places
+    def write(self, state: torch.Tensor, tokens: Iterable[int], values: Iterable[torch.Tensor]) -> None:
+        """Keep the states after those tokens whose states are kept."""
+        for token, value in zip(tokens, values, strict=True):
+            if token in self.write_at:
+                state[self.write_at[token]].copy_(value)
 
 
 @kernel
@@ -142,23 +136,22 @@ def causal_conv(
         ``[≥ T, C]`` of ``x``'s type; padding is finite.
     """
     plan, (_, width) = inputs.plan, weight.shape
-    num_tokens, num_rows = len(plan.row_of_token), len(plan.starts)
-    # Each row's inputs behind the K − 1 before them: token t of row r is at t + (r + 1)·(K − 1).
-    extended = x.new_zeros(num_tokens + num_rows * (width - 1), x.shape[1], dtype=torch.float32)
-    first = torch.arange(num_tokens, device=x.device) + plan.row_of_token * (width - 1)
-    extended[first + width - 1] = x[:num_tokens].float()
-    rows = torch.arange(num_rows, device=x.device)
-    before = (plan.starts + rows * (width - 1))[:, None] + torch.arange(width - 1, device=x.device)
-    extended[before] = plan.initial(state, rows).transpose(1, 2)
-    sums = torch.zeros_like(extended) if bias is None else bias.float().expand(extended.shape).clone()
-    sums = sums[: len(extended) - width + 1]
+    num_tokens, before = len(plan.row_of_token), plan.initial(state, range(len(plan.starts)))
+    # Each row's inputs behind the K − 1 before them: the window of token t of row r starts at t + r·(K − 1).
+    parts = []
+    for row, (start, length) in enumerate(zip(plan.starts, plan.lengths, strict=True)):
+        parts += [before[row].T, x[start : start + length].float()]
+    extended = torch.cat(parts)
+    sums = extended.new_zeros(len(extended) - width + 1, x.shape[1])
+    if bias is not None:
+        sums += bias
     for tap in range(width):
         sums.addcmul_(extended[tap : tap + len(sums)], weight[:, tap].float())
-    written = plan.is_written.nonzero()[:, 0]
-    kept = first[written, None] + torch.arange(1, width, device=x.device)
-    plan.write(state, written, extended[kept].transpose(1, 2))
+    windows = torch.arange(num_tokens, device=x.device) + plan.row_of_token * (width - 1)
+    firsts = windows[list(plan.write_at)].tolist()
+    plan.write(state, plan.write_at, [extended[first + 1 : first + width].T for first in firsts])
     output = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    output[:num_tokens] = F.silu(sums[first]).to(x.dtype)
+    output[:num_tokens] = F.silu(sums[windows]).to(x.dtype)
     return output
 
 
@@ -193,27 +186,25 @@ def state_space_scan(
     output = torch.zeros_like(x, memory_format=torch.contiguous_format)
     if plan.short_steps:
         h = plan.initial(state, plan.short_rows)  # [B, H, P, N]
-        for members, tokens, writers in plan.short_steps:
+        for members, tokens, token_list in plan.short_steps:
             part = h if len(members) == len(h) else h[members]
             inner = (x[tokens].float() * steps[tokens, :, None]).unflatten(1, (groups, -1))  # [B, G, H/G, P]
             part.mul_((steps[tokens] * rates).exp()[:, :, None, None])
             part.unflatten(1, (groups, -1)).addcmul_(inner[..., None], b[tokens].float()[:, :, None, None])
             y = part.unflatten(1, (groups, -1)).flatten(2, 3) @ c[tokens].float()[..., None]  # [B, G, H/G·P, 1]
             output[tokens] = torch.addcmul(y.view(x[tokens].shape), x[tokens].float(), d.float()[:, None]).to(x.dtype)
-            plan.write(state, tokens[writers], part if len(writers) == len(part) else part[writers])
+            plan.write(state, token_list, part)
             if part is not h:
                 h[members] = part
     for row in plan.long_rows:
-        start, length = int(plan.starts[row]), plan.lengths[row]
-        h = plan.initial(state, torch.tensor([row], device=x.device))[0]
+        start, length = plan.starts[row], plan.lengths[row]
+        h = plan.initial(state, [row])[0]
         for first, stop in _chunks(plan.first_positions[row], length, inputs):
             own = slice(start + first, start + stop)
             wide = x[own].float()
             y, h = _scan_chunk(wide, steps[own], rates, b[own].float(), c[own].float(), h)
             output[own] = torch.addcmul(y, wide, d.float()[:, None]).to(x.dtype)
-            last = torch.tensor([own.stop - 1], device=x.device)
-            if plan.is_written[last]:
-                plan.write(state, last, h[None])
+            plan.write(state, [own.stop - 1], [h])
     return output
 
 
