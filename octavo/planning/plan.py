@@ -9,7 +9,7 @@ from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.models.registry import check_supported
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
-from octavo.planning.drafts import resolve_drafts
+from octavo.planning.drafts import decode_length, resolve_drafts
 from octavo.planning.groups import make_groups
 from octavo.planning.memory import block_bytes, bytes_read_per_token
 from octavo.planning.parts import StepLimits, memory_parts
@@ -300,7 +300,8 @@ def make_plan(
     num_exact = planner.num_exact_graphs()
     max_len, is_set = planner.max_model_len()
     groups = make_groups(config, max_len)
-    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups), num_exact, num_drafts)
+    decode_len = decode_length(config, num_drafts)
+    limits = StepLimits(budget, max_num_seqs, max_len, block_size, len(groups), num_exact, num_drafts, decode_len)
     quantization = planner.quantization()
     parts = memory_parts(
         config, getattr(torch, dtype), quantization, limits, platform, has_graphs=not settings.model.enforce_eager
@@ -349,6 +350,7 @@ def make_plan(
         scheduling_policy=settings.scheduler.scheduling_policy,
         num_steps_ahead=planner.steps_ahead(),
         drafter=drafter,
+        decode_len=decode_len,
         memory=(*_held_part(held), *parts, cache),
         cache_tokens=cache_tokens(num_blocks, groups, block_size),
         decode_limit=limit,

@@ -203,7 +203,7 @@ class Scheduler:
         batch = self._last_batch
         # The same array object means the same rows as last time, each with its newest token and all drafts.
         if batch is None or part.slots is not batch.source:
-            self._last_batch = batch = Batch.of(part, self._rows)
+            self._last_batch = batch = Batch.of(part, self._rows, self.plan.decode_len)
         self._under_way.append(batch)
         changes = self._running.take_changes()
         masked_rows = None
@@ -221,6 +221,7 @@ class Scheduler:
             block_updates=changes.block_updates,
             blocks_to_wipe=changes.blocks_to_wipe,
             masked_rows=masked_rows,
+            decode_len=self.plan.decode_len,
         )
         self._count_step(step)
         return step

@@ -15,7 +15,14 @@ class TritonStepKernels(StepKernels):
     """See :class:`StepKernels`; the host does not wait."""
 
     def prepare_inputs(
-        self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int, block_size: int
+        self,
+        state: DeviceState,
+        inputs: InputTensors,
+        *,
+        num_rows: int,
+        num_tokens: int,
+        block_size: int,
+        decode_len: int = 1,
     ) -> None:
         num_groups, num_slots, max_blocks = state.block_tables.shape
         assert state.block_tables.is_contiguous() and state.token_ids.is_contiguous()
@@ -42,7 +49,8 @@ class TritonStepKernels(StepKernels):
             NUM_GROUPS=num_groups,
             BLOCK_SIZE=block_size,
             TILE=_TILE,
-            CHUNK=32,
+            HAS_DRAFTS=decode_len > 1,
+            CHUNK=32 if decode_len == 1 else 128,
             num_warps=4,
             **dependent_launch(state.header.device),
         )
@@ -171,6 +179,7 @@ def _prepare_inputs_kernel(
     slot_mapping_stride,
     NUM_GROUPS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    HAS_DRAFTS: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
     PDL: tl.constexpr,
@@ -182,7 +191,8 @@ def _prepare_inputs_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     # Issue these loads together, so that a decode step has three dependent loads: these, the row's length, its token.
     num_real_rows = tl.load(header)
-    num_decoding = tl.load(header + 1)
+    # With drafts, decoding rows have several tokens and are located as chunks are.
+    num_decoding = 0 if HAS_DRAFTS else tl.load(header + 1)
     num_real_tokens = tl.load(header + 2)
     row_slot = tl.load(row_slots + index, index < num_rows, other=0)
     row_new = tl.load(row_num_new + index, index < num_rows, other=0)
