@@ -55,6 +55,7 @@ def all_logprobs(outputs: list[EngineOutput]) -> list[float]:
         pytest.param({"num_steps_ahead": 1, "max_num_batched_tokens": 13}, id="chunks"),
         pytest.param({"num_blocks": 24, "num_steps_ahead": 1, "enable_prefix_caching": False}, id="preempted"),
         pytest.param({"drafter": replace(DRAFTS, num_drafts=1, min_length=2)}, id="one draft"),
+        pytest.param({"decode_len": 1, "num_steps_ahead": 1}, id="as chunks"),
     ],
 )
 @pytest.mark.usefixtures("hasty_admission")

@@ -83,7 +83,8 @@ class TinyEngine:
             scheduling_policy="fcfs",
             num_steps_ahead=0,
         )
-        self.plan = replace(plan, **settings)  # type: ignore[arg-type]
+        plan = replace(plan, **settings)  # type: ignore[arg-type]
+        self.plan = replace(plan, decode_len=plan.decode_len if "decode_len" in settings else 1 + plan.num_drafts)
         self.scheduler = Scheduler(self.plan)
         self.runner = self.make_runner(config, model)
 

@@ -114,7 +114,7 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_querie
     if dtype == torch.float32:
         return Tile(16, 8, 3)
     if num_queries > MAX_WALKER_QUERIES:
-        return Tile(64, 4 if num_queries <= 32 else 8, 3)
+        return Tile(64, 8, 3)
     return Tile(32, 2, 4) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
 
 

@@ -217,7 +217,7 @@ def _attend_chunk(
         stores_token: whether this program stores their keys and values.
 
     Returns:
-        ``queries``, ``new_score``, ``new_value``.
+        ``queries``, ``new_score``, ``new_value``; the latter two are of no use if ``LENGTH`` is not 1.
     """
     IS_FIRST: tl.constexpr = queries is None
     NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
@@ -238,6 +238,7 @@ def _attend_chunk(
         block = tl.load(table + (end + new) // BLOCK_SIZE, new < num_new).to(tl.int64)
         place = keys + block * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM
         queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), row_qkv.dtype.element_ty)
+        new_score, new_value = end, end
         if LENGTH == 1:
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
             new_value = tl.zeros((1, 1, 1, BLOCK_D), row_qkv.dtype.element_ty)

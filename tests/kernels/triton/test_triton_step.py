@@ -78,7 +78,7 @@ def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int, block_size:
 
 
 def run(
-    kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, block_size: int
+    kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, block_size: int, decode_len: int = 1
 ) -> dict[str, torch.Tensor]:
     """The kernel's outputs, with three poisoned places behind each that must stay."""
     device = state.header.device
@@ -91,15 +91,24 @@ def run(
             shape.insert(0, len(state.block_tables))
         out[name] = torch.full(shape, POISON, dtype=types.get(name, torch.int64), device=device)
     inputs = InputTensors(**out)
-    kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=block_size)
+    kernels.prepare_inputs(
+        state, inputs, num_rows=num_rows, num_tokens=num_tokens, block_size=block_size, decode_len=decode_len
+    )
     for value in out.values():
         assert (value[..., -3:] == POISON).all()
     return {name: value[..., :-3].cpu() for name, value in out.items()}
 
 
-def check(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, block_size: int = 4) -> None:
+def check(
+    kernels: StepKernels,
+    state: DeviceState,
+    num_rows: int,
+    num_tokens: int,
+    block_size: int = 4,
+    decode_len: int = 1,
+) -> None:
     expected = plain_inputs(state, num_rows, num_tokens, block_size)
-    for name, value in run(kernels, state, num_rows, num_tokens, block_size).items():
+    for name, value in run(kernels, state, num_rows, num_tokens, block_size, decode_len).items():
         assert value.dtype == expected[name].dtype
         assert torch.equal(value, expected[name]), name
 
@@ -124,6 +133,13 @@ def test_a_step_of_chunks(
         assert all(torch.equal(result[name], expected[name]) for name in expected if name != "last_tokens")
     else:
         check(kernels, make_state(device, num_new), len(num_new) + spare_rows, sum(num_new) + spare_tokens)
+
+
+@pytest.mark.parametrize("num_new", [[4], [4] * 300, [3, 1, 4, 4, 2], [2, 4, 1] * 50 + [9, 40]])
+def test_decoding_rows_with_drafts(kernels: StepKernels, num_new: list[int], device: torch.device) -> None:
+    num_decoding = sum(count <= 4 for count in num_new)
+    state = make_state(device, num_new, num_decoding=num_decoding)
+    check(kernels, state, len(num_new) + 5, sum(num_new) + 20, decode_len=4)
 
 
 def test_rows_of_one_token_need_not_be_called_decoding(kernels: StepKernels, device: torch.device) -> None:
