@@ -10,7 +10,9 @@ import pytest
 
 from octavo import LLM, RequestOutput, SamplingParams
 
-sys.path.append(str(Path(__file__).parents[1] / "parity"))
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "parity")]
+import tiny_llama
+from table_drafter import DRAFTS, TableDrafter, abort_and_check, ask, texts, use
 from tiny_checkpoints import MAX_LENGTH, VOCAB_SIZE, Checkpoint, write_checkpoint
 
 NUM_TOKENS = 40
@@ -86,3 +88,20 @@ def test_the_same_tokens_with_drafts(source: Checkpoint, start: Start) -> None:
         for (tokens, logprobs), (other_tokens, other_logprobs) in zip(found, expected, strict=True):
             assert tokens == other_tokens, name
             assert logprobs == pytest.approx(other_logprobs, abs=2e-4), name
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 64, "max_num_seqs": 5}])
+def test_requests_are_aborted_in_the_middle_of_drafts(
+    tmp_path: Path, acceptance: float, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts that the host never sees in time, in captured steps a step ahead: the blocks of all come back."""
+    folder, on_gpu = str(tiny_llama.write_model(tmp_path)), tiny_llama.SETTINGS | {"device": "cuda"}
+    plain = LLM(folder, **on_gpu)
+    expected = ask(plain)
+    plain.shutdown()
+    use(TableDrafter(texts(expected), acceptance, tiny_llama.VOCAB_SIZE, "cuda"), monkeypatch)
+    llm = LLM(folder, **(on_gpu | settings), speculative_config=DRAFTS)
+    assert texts(ask(llm)) == texts(expected)
+    abort_and_check(llm, expected)
+    llm.shutdown()
