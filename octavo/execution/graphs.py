@@ -43,26 +43,32 @@ class CapturedStep:
     logits: torch.Tensor
 
 
-def ladder(max_num_seqs: int, max_tokens: int, num_exact: int = 0) -> list[StepShape]:
+def ladder(max_num_seqs: int, max_tokens: int, num_exact: int = 0, decode_len: int = 1) -> list[StepShape]:
     """The shapes to capture, largest first, so that later captures reuse the memory of the first.
 
     Args:
         num_exact: every batch size up to this gets its own decode graph.
+        decode_len: maximum number of tokens of a decoding row.
     """
-    decodes = [StepShape(rows, rows, 1, True, False, False) for rows in decode_sizes(max_num_seqs, num_exact)]
+    decodes = [decode_shape(rows, decode_len) for rows in decode_sizes(max_num_seqs, num_exact)]
     mixed = []
     for tokens in _MIXED_TOKENS:
         # Each row costs a little in the head and in attention, so bound them: small steps have few rows; large ones may
         # be a full batch plus one prompt.
         rows = min(max_num_seqs, tokens // 2 if 64 < tokens <= max_num_seqs else tokens)
         if tokens <= max_tokens:
-            mixed.append(StepShape(rows, tokens, tokens, True, True, False))
+            mixed.append(StepShape(rows, tokens, tokens, True, True, False, decode_len))
     first = [
-        StepShape(min(_FIRST_ROWS, max_num_seqs), tokens, tokens, False, True, True)
+        StepShape(min(_FIRST_ROWS, max_num_seqs), tokens, tokens, False, True, True, decode_len)
         for tokens in _FIRST_TOKENS
         if tokens <= max_tokens
     ]
     return sorted(decodes + mixed + first, key=lambda shape: -shape.num_tokens)
+
+
+def decode_shape(num_rows: int, decode_len: int) -> StepShape:
+    """A step of ``num_rows`` decoding rows of at most ``decode_len`` tokens."""
+    return StepShape(num_rows, num_rows * decode_len, decode_len, True, False, False, decode_len)
 
 
 def decode_sizes(max_num_seqs: int, num_exact: int = 0) -> list[int]:

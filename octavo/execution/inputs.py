@@ -38,7 +38,9 @@ class StepInputs(InputTensors):
 
     def fill(self, shape: StepShape) -> None:
         """Fill the inputs from device state; entries up to the shape's bounds are padding."""
-        self._kernels.prepare_inputs(self._state, self, num_rows=shape.num_rows, num_tokens=shape.num_tokens)
+        self._kernels.prepare_inputs(
+            self._state, self, num_rows=shape.num_rows, num_tokens=shape.num_tokens, decode_len=shape.decode_len
+        )
 
 
 def shape_of(step: Step) -> StepShape:
@@ -50,4 +52,5 @@ def shape_of(step: Step) -> StepShape:
         has_decodes=step.num_decodes > 0,
         has_chunks=step.num_decodes < len(step.slots),
         is_fresh=step.is_fresh,
+        decode_len=step.decode_len,
     )

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from octavo.execution.graphs import decode_sizes, ladder
+from octavo.execution.graphs import decode_shape, decode_sizes, ladder
 from octavo.kernels import StepShape, padded_rows
 from octavo.records import Plan
 
@@ -55,7 +55,9 @@ class DeviceSizes:
     def __init__(self, plan: Plan, *, captures: bool) -> None:
         self.max_tokens = max(plan.max_num_batched_tokens, plan.max_num_seqs)
         self.captured = (
-            ladder(plan.max_num_seqs, plan.max_num_batched_tokens, plan.num_exact_graphs) if captures else []
+            ladder(plan.max_num_seqs, plan.max_num_batched_tokens, plan.num_exact_graphs, plan.decode_len)
+            if captures
+            else []
         )
         self.single = _long_chunks(plan)
         self._max_num_batched_tokens = plan.max_num_batched_tokens
@@ -69,7 +71,7 @@ class DeviceSizes:
         """
         num_rows = next(size for size in self._row_sizes if size >= shape.num_rows)
         if not shape.has_chunks:
-            return replace(shape, num_rows=num_rows, num_tokens=num_rows)
+            return decode_shape(num_rows, shape.decode_len)
         num_tokens = -(-shape.num_tokens // _TOKEN_UNIT) * _TOKEN_UNIT
         num_tokens = min(num_tokens, self._max_num_batched_tokens)
         return replace(shape, num_rows=num_rows, num_tokens=max(num_tokens, num_rows))
@@ -79,5 +81,6 @@ def _long_chunks(plan: Plan) -> list[StepShape]:
     most = plan.max_num_batched_tokens
     sizes = ((most, False), (min(most, _MEDIUM_STEP), True))
     return [
-        StepShape(min(plan.max_num_seqs, tokens), tokens, tokens, True, True, is_fresh) for tokens, is_fresh in sizes
+        StepShape(min(plan.max_num_seqs, tokens), tokens, tokens, True, True, is_fresh, plan.decode_len)
+        for tokens, is_fresh in sizes
     ]

@@ -24,7 +24,7 @@ Changes = tuple[list[NDArray[np.int64]], list[NDArray[np.int32]]]
 class BatchState(DeviceState):
     """Device state of up to ``S`` requests, indexed by slot.
 
-    The header's fourth number is the approximate mean length of rows of one token.
+    The header's fourth number is the approximate mean length of decoding rows, its fifth the number of their tokens.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
@@ -40,7 +40,7 @@ class BatchState(DeviceState):
             "row_slots": slots,
             "row_num_new": slots,
             "row_num_drawn": slots,
-            "header": 4,
+            "header": 5,
         }
         offsets = np.cumsum([0, *sizes.values()])
         self._offsets = dict(zip(sizes, offsets.tolist(), strict=False))
@@ -78,7 +78,7 @@ class BatchState(DeviceState):
         mean = int(step.num_computed[: step.num_decodes].mean()) if step.num_decodes else 0
         # The mean grows with every step; sending only changes of more than an eighth is precise enough for its readers.
         if is_new or 8 * abs(mean - self._last_mean) > max(self._last_mean, _SHORT_ROW):
-            header = [len(step.slots), step.num_decodes, step.num_tokens, mean]
+            header = [len(step.slots), step.num_decodes, step.num_tokens, mean, step.num_decode_tokens]
             self._put(changes, "header", 0, np.array(header, np.int32))
             self._last_mean = mean
         if changes[0]:

@@ -25,8 +25,9 @@ class StepShape:
     Attributes:
         num_rows, num_tokens: requests and tokens.
         max_query_len: maximum number of tokens of one request.
-        has_decodes, has_chunks: whether rows of one token, and rows of several, may occur.
-        is_fresh: whether every row of several tokens starts at position 0, with nothing in the cache.
+        has_decodes, has_chunks: whether decoding rows, of at most ``decode_len`` tokens, and longer ones may occur.
+        is_fresh: whether every longer row starts at position 0, with nothing in the cache.
+        decode_len: maximum number of tokens of a decoding row.
     """
 
     num_rows: int
@@ -35,6 +36,7 @@ class StepShape:
     has_decodes: bool
     has_chunks: bool
     is_fresh: bool
+    decode_len: int = 1
 
 
 @dataclass(slots=True)
@@ -42,7 +44,8 @@ class DeviceRows:
     """The rows of a step as kernels read them, all on the device.
 
     Attributes:
-        counts: int32: number of rows, of decoding rows (which come first), of tokens; mean length of the decoding rows.
+        counts: int32: number of rows, of decoding rows (which come first), of tokens; mean length of the decoding rows,
+            number of their tokens.
         query_starts: ``[R + 1]`` int32, each row's first token among T.
         seq_lens: ``[R]`` int32, tokens of each request after this step.
     """
@@ -114,6 +117,10 @@ class HeadNorms:
     query: torch.Tensor
     key: torch.Tensor
     eps: float
+
+
+MAX_DECODE_QUERIES = 64
+"""Maximum number of queries of a decoding row per key/value head: its tokens times the query heads of a group."""
 
 
 class AttentionBackend(ABC):

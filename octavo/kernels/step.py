@@ -16,7 +16,7 @@ class DeviceState:
     """The batch state that a step reads and advances, all int32 on the device.
 
     Attributes:
-        header: ``[≥ 3]``: number of rows, of rows of one token (which come first), of tokens.
+        header: ``[≥ 3]``: number of rows, of decoding rows (which come first), of tokens.
         row_slots, row_num_new, row_num_drawn: ``[≥ R]``, the rows of the step: slot, number of tokens to process, after
             how many of these a token is drawn.
         num_computed: ``[S]``, by slot: tokens in the cache.
@@ -94,11 +94,14 @@ class DraftTensors:
 class StepKernels:
     """The reference, which waits for the device to learn how many rows there are."""
 
-    def prepare_inputs(self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int) -> None:
+    def prepare_inputs(
+        self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int, decode_len: int = 1
+    ) -> None:
         """Write a step's inputs from device state only; what is past the real rows and tokens is padding.
 
         Args:
             num_rows, num_tokens: upper bounds R and T of the step's rows and tokens.
+            decode_len: maximum number of tokens of a decoding row.
         """
         real_rows, _, real_tokens = state.header[:3].tolist()
         slots = state.row_slots[:real_rows].long()

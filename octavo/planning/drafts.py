@@ -1,11 +1,13 @@
 """Resolves ``speculative_config``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
-from octavo.records import NgramDrafts
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels.attention import MAX_DECODE_QUERIES
+from octavo.records import CacheSpec, Latent, NgramDrafts
 
 _MAX_DRAFTS = 32
 _MAX_LOOKUP = 32
@@ -42,6 +44,15 @@ def resolve_drafts(settings: EngineConfig, *, is_pooling: bool) -> NgramDrafts |
             f"speculative_config: prompt_lookup_min ({min_length}) is above prompt_lookup_max ({max_length})."
         )
     return NgramDrafts(num_drafts, min_length, max_length)
+
+
+def decode_length(config: ModelConfig, specs: Iterable[CacheSpec], num_drafts: int) -> int:
+    """Number of tokens up to which a row counts as decoding: the last token and its drafts, unless these are too many
+    for a tile of decode attention, or attention is latent. Longer rows are computed as chunks of a prompt are."""
+    length = 1 + num_drafts
+    if any(isinstance(spec, Latent) for spec in specs):
+        return 1
+    return length if length * config.num_heads <= MAX_DECODE_QUERIES * config.num_kv_heads else 1
 
 
 def _number(given: Mapping[str, Any], name: str, most: int) -> int:

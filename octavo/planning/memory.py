@@ -126,15 +126,21 @@ def sampler_bytes(config: ModelConfig, max_num_seqs: int, pass_elements: int) ->
 
 
 def graph_bytes(
-    config: ModelConfig, max_num_seqs: int, num_tokens: int, itemsize: int, platform: Platform, num_exact: int = 0
+    config: ModelConfig,
+    max_num_seqs: int,
+    num_tokens: int,
+    itemsize: int,
+    platform: Platform,
+    num_exact: int = 0,
+    decode_len: int = 1,
 ) -> tuple[int, int]:
     """Number of captured steps and their memory; they share the intermediate tensors of the largest one.
 
     Args:
         num_tokens: maximum tokens in a step.
-        num_exact: see :func:`octavo.execution.graphs.ladder`.
+        num_exact, decode_len: see :func:`octavo.execution.graphs.ladder`.
     """
-    shapes = ladder(max_num_seqs, num_tokens, num_exact)
+    shapes = ladder(max_num_seqs, num_tokens, num_exact, decode_len)
     passing = layer_bytes(config, shapes[0].num_tokens, itemsize)
     kept = sum(shape.num_tokens for shape in shapes) * config.hidden_size * itemsize
     return len(shapes), passing + kept + len(shapes) * platform.graph_bytes

@@ -26,6 +26,7 @@ class StepLimits:
     max_blocks_per_seq: int
     num_exact_graphs: int = 0
     num_drafts: int = 0
+    decode_len: int = 1
 
 
 def memory_parts(
@@ -58,7 +59,9 @@ def memory_parts(
         MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
     ]
     if platform.captures_graphs and has_graphs and config.pooling is None:
-        count, num_bytes = memory.graph_bytes(config, rows, tokens, itemsize, platform, limits.num_exact_graphs)
+        count, num_bytes = memory.graph_bytes(
+            config, rows, tokens, itemsize, platform, limits.num_exact_graphs, limits.decode_len
+        )
         parts.append(MemoryPart("graphs", num_bytes, f"{count} captured steps"))
     return tuple(part for part in parts if part.num_bytes)
 

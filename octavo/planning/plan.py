@@ -10,7 +10,7 @@ from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.models.registry import check_supported
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
-from octavo.planning.drafts import resolve_drafts
+from octavo.planning.drafts import decode_length, resolve_drafts
 from octavo.planning.groups import SNAPSHOT_INTERVAL, make_groups
 from octavo.planning.memory import bytes_read_per_token, model_size
 from octavo.planning.parts import StepLimits, memory_parts
@@ -322,10 +322,11 @@ def make_plan(
     max_len, is_set = planner.max_model_len()
     quantization = planner.quantization()
     model = model_size(config, getattr(torch, dtype), quantization)
+    decode_len = decode_length(config, model.cache_specs.values(), num_drafts)
     interval = planner.state_interval(model.cache_specs)
     groups, block_bytes = make_groups(model.cache_specs, block_size, max_len, 1 + num_drafts, interval)
     table_len = max((-(-max_len // group.block_size) for group in groups), default=0)
-    limits = StepLimits(budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts)
+    limits = StepLimits(budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts, decode_len)
     parts = memory_parts(
         config,
         getattr(torch, dtype),
@@ -379,6 +380,7 @@ def make_plan(
         scheduling_policy=settings.scheduler.scheduling_policy,
         num_steps_ahead=planner.steps_ahead(),
         drafter=drafter,
+        decode_len=decode_len,
         memory=(*_held_part(held), *parts, cache),
         cache_tokens=cache_tokens(num_blocks, groups),
         decode_limit=limit,

@@ -167,6 +167,9 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         num_dropped_event_batches: batches of cache events that were not sent because too many were waiting.
         num_steps: steps so far.
         num_step_tokens: prompt tokens and generated tokens of those steps.
+        num_draft_tokens: drafts verified so far.
+        acceptances: entry ``i`` counts how often, so far, ``i`` of the drafts of a request's step were accepted; steps
+            of requests without drafts do not count. Empty without a drafter.
         step_sizes: steps so far by their number of tokens: up to 1, 8, 16, 32 and so on, see ``STEP_SIZES``.
         is_paused: no step is started until the engine is resumed.
         sleep_level: 0 is awake; 1: weights are in host memory, the cache is released; 2: weights are released, too.
@@ -193,6 +196,18 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     fault: str = ""
     num_awaiting_grammar: int = 0
     num_dropped_event_batches: int = 0
+    num_draft_tokens: int = 0
+    acceptances: list[int] = []
+
+    @property
+    def num_drafts(self) -> int:
+        """How often drafts of a request were verified."""
+        return sum(self.acceptances)
+
+    @property
+    def accepted_by_position(self) -> list[int]:
+        """Drafts accepted, by their place among the drafts of a step."""
+        return [sum(self.acceptances[place:]) for place in range(1, len(self.acceptances))]
 
     @property
     def only_awaits_grammars(self) -> bool:

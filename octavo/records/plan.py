@@ -98,6 +98,8 @@ class Plan:
         num_exact_graphs: batch size up to which each size has a graph of its own, without padding.
         num_steps_ahead: steps that may be in flight before the oldest one's tokens are read.
         drafter: who drafts tokens; None without speculative decoding.
+        decode_len: number of tokens up to which a row of a step counts as decoding: 1, and one more per draft if the
+            kernels of decode attention take as many.
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them.
         decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
@@ -117,6 +119,7 @@ class Plan:
     scheduling_policy: str
     num_steps_ahead: int
     drafter: NgramDrafts | None = None
+    decode_len: int = 1
     max_num_scheduled_tokens: int | None = None
     num_exact_graphs: int = 0
     memory: tuple[MemoryPart, ...] = ()

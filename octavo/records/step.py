@@ -68,8 +68,8 @@ class Step:
     draft are results. With drafts in flight, the host does not know how many tokens of a request are computed: its
     numbers are upper bounds until the results arrive.
 
-    Rows of one token come first. Steps of the same rows share the arrays ``slots``, ``num_new`` and ``num_drawn``,
-    which must not be changed.
+    Rows of at most ``decode_len`` tokens come first. Steps of the same rows share the arrays ``slots``, ``num_new`` and
+    ``num_drawn``, which must not be changed.
 
     Attributes:
         step_id: counts from 1.
@@ -84,10 +84,11 @@ class Step:
         blocks_to_wipe: blocks to zero before anything else, since they may contain NaN.
         masked_rows: ``[M]`` int64, rows with a rule that may forbid tokens. No token of the step is drawn before their
             masks arrive, one per drawn token, which need the results of all earlier steps; None in most steps.
-        num_decodes: number of rows with one token.
+        decode_len: number of tokens up to which a row counts as decoding: 1, and one more per draft.
+        num_decodes, num_decode_tokens: number of such rows, and of their tokens.
         num_tokens: ``T``.
         max_query_len: maximum number of tokens of a row.
-        is_fresh: whether every row of several tokens starts at position 0, so that none reads the cache.
+        is_fresh: whether every longer row starts at position 0, so that none reads the cache.
     """
 
     step_id: int
@@ -100,18 +101,21 @@ class Step:
     block_updates: list[BlockUpdate] = field(default_factory=list)
     blocks_to_wipe: list[int] = field(default_factory=list)
     masked_rows: NDArray[np.int64] | None = None
+    decode_len: int = 1
     num_decodes: int = field(init=False)
+    num_decode_tokens: int = field(init=False)
     num_tokens: int = field(init=False)
     max_query_len: int = field(init=False)
     is_fresh: bool = field(init=False)
 
     def __post_init__(self) -> None:
         num_rows = len(self.num_new)
-        self.num_decodes = int(np.count_nonzero(self.num_new == 1))
-        if self.num_decodes == num_rows:
+        self.num_decodes = self.num_decode_tokens = int(np.count_nonzero(self.num_new <= self.decode_len))
+        if self.num_decodes == num_rows and self.decode_len == 1:
             self.num_tokens, self.max_query_len, self.is_fresh = num_rows, 1, True
         else:
-            self.num_tokens, self.max_query_len = int(self.num_new.sum()), int(self.num_new.max())
+            self.num_decode_tokens = int(self.num_new[: self.num_decodes].sum())
+            self.num_tokens, self.max_query_len = int(self.num_new.sum()), int(self.num_new.max(initial=0))
             self.is_fresh = not self.num_computed[self.num_decodes :].any()
 
 

@@ -47,13 +47,13 @@ class Batch:
     request_ids: list[str]
 
     @classmethod
-    def of(cls, part: Part, rows: Rows) -> "Batch":
+    def of(cls, part: Part, rows: Rows, decode_len: int) -> "Batch":
         """The batch of rows that were just advanced: decoding rows first, longest first among them.
 
         Attention thus starts with the longest work. The order stays as long as the same rows decode.
         """
         source = part.slots
-        order = np.argsort(np.where(part.num_new > 1, UNLIMITED, -part.num_computed), kind="stable")
+        order = np.argsort(np.where(part.num_new > decode_len, UNLIMITED, -part.num_computed), kind="stable")
         part = part[order]
         slots = part.slots
         return cls(

@@ -37,7 +37,7 @@ from octavo.scheduling.completion import NAN_ERROR, RowResult
 from octavo.scheduling.lifecycle import Lifecycle
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, Status
-from octavo.scheduling.rows import Counts, Mask, Part
+from octavo.scheduling.rows import Counts, Mask, Part, Slots
 
 
 class Scheduler:
@@ -56,6 +56,7 @@ class Scheduler:
         max_chunk = min(plan.token_budget + (plan.num_steps_ahead + 1) * plan.num_drafts, plan.max_model_len)
         self.cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, max_chunk, listeners)
         self.stats = EngineStats(num_blocks=plan.num_blocks - 1, step_sizes=[0] * (len(STEP_SIZES) + 1))
+        self.stats.acceptances = [0] * (1 + plan.num_drafts) if plan.num_drafts else []
         self._lifecycle = Lifecycle(plan, self.cache, self.stats)
         self._running = self._lifecycle.running
         self._rows = self._running.rows
@@ -188,6 +189,7 @@ class Scheduler:
         is_here = self._rows.tenures[batch.slots] == batch.tenures
         if self.plan.num_drafts:
             here = is_here.nonzero()[0]
+            self._count_drafts(batch.slots[here], batch.num_drawn[here], num_tokens[here])
             self._rows.settle(batch.slots[here], batch.num_drawn[here], num_tokens[here])
             if result.drafts is not None and result.num_drafts is not None:
                 self._rows.drafts[batch.slots[here]] = np.asarray(result.drafts)[here]
@@ -203,7 +205,7 @@ class Scheduler:
         batch = self._last_batch
         # The same array object means the same rows as last time, each with its newest token and all drafts.
         if batch is None or part.slots is not batch.source:
-            self._last_batch = batch = Batch.of(part, self._rows)
+            self._last_batch = batch = Batch.of(part, self._rows, self.plan.decode_len)
         self._under_way.append(batch)
         changes = self._running.take_changes()
         masked_rows = None
@@ -221,6 +223,7 @@ class Scheduler:
             block_updates=changes.block_updates,
             blocks_to_wipe=changes.blocks_to_wipe,
             masked_rows=masked_rows,
+            decode_len=self.plan.decode_len,
         )
         self._count_step(step)
         return step
@@ -230,6 +233,14 @@ class Scheduler:
         num_tokens = step.num_tokens + int(np.count_nonzero(step.num_drawn[step.num_decodes :]))
         self.stats.num_step_tokens += num_tokens
         self.stats.step_sizes[bisect_left(STEP_SIZES, num_tokens)] += 1
+
+    def _count_drafts(self, slots: Slots, num_drawn: Counts, num_tokens: Counts) -> None:
+        """Count drafts that a step has verified, before the next ones of its rows are known."""
+        num_drafts = np.minimum(self._rows.num_drafts[slots], num_drawn - 1)
+        had_drafts = num_drafts > 0
+        self.stats.num_draft_tokens += int(num_drafts[had_drafts].sum())
+        counts = np.bincount(num_tokens[had_drafts] - 1, minlength=len(self.stats.acceptances))
+        self.stats.acceptances = (counts + self.stats.acceptances).tolist()
 
     def _take_tokens(
         self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts, is_taken: Mask, result: StepResult

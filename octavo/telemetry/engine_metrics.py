@@ -50,6 +50,15 @@ class EngineMetrics:
             "prompt_tokens_cached_by_source", "Prompt tokens served from a cache, by cache.", SOURCES[1:]
         )
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
+        self._num_drafts = self._counter("spec_decode_num_drafts", "Steps of a request that verified drafts.")
+        self._num_draft_tokens = self._counter("spec_decode_num_draft_tokens", "Drafts verified.")
+        self._num_accepted_tokens = self._counter("spec_decode_num_accepted_tokens", "Drafts accepted.")
+        self._accepted_by_position = Counter(
+            f"{prefix}spec_decode_num_accepted_tokens_per_pos",
+            "Drafts accepted, by their place among the drafts of a step.",
+            (*LABELS, "position"),
+            registry=registry,
+        )
         self._step_sizes = StepSizes(f"{prefix}iteration_tokens_total", self._label_values)
         registry.register(self._step_sizes)
         self.record(EngineStats())
@@ -85,7 +94,18 @@ class EngineMetrics:
             self._cached_tokens_by_source["local_cache_hit"].inc(num_cached)
             self._prompt_tokens_by_source["local_cache_hit"].inc(num_cached)
             self._prompt_tokens_by_source["local_compute"].inc(max(0, num_prompt - num_cached))
+        if stats.acceptances:
+            self._record_drafts(stats, last)
         self._step_sizes.record(stats, last)
+
+    def _record_drafts(self, stats: EngineStats, last: EngineStats) -> None:
+        self._num_drafts.inc(max(0, stats.num_drafts - last.num_drafts))
+        self._num_draft_tokens.inc(max(0, stats.num_draft_tokens - last.num_draft_tokens))
+        accepted = stats.accepted_by_position
+        before = last.accepted_by_position or [0] * len(accepted)
+        for position, (count, earlier) in enumerate(zip(accepted, before, strict=True)):
+            self._num_accepted_tokens.inc(max(0, count - earlier))
+            self._accepted_by_position.labels(*self._label_values, str(position)).inc(max(0, count - earlier))
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(f"{self._prefix}{name}", documentation, LABELS, registry=self._registry).labels(

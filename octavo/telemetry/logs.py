@@ -157,6 +157,9 @@ class StatsLine:
         num_generated = stats.generation_tokens - self._last.generation_tokens
         num_queries = stats.prefix_queries - self._last.prefix_queries
         num_hits = stats.prefix_hits - self._last.prefix_hits
+        num_drafts = stats.num_drafts - self._last.num_drafts
+        num_draft_tokens = stats.num_draft_tokens - self._last.num_draft_tokens
+        num_accepted = sum(stats.accepted_by_position) - sum(self._last.accepted_by_position)
         self._last, self._last_time = stats, now
         if not (num_prompt or num_generated or stats.num_running or stats.num_waiting):
             return None
@@ -168,6 +171,9 @@ class StatsLine:
         ]
         if num_queries:
             parts.append(f"{num_hits / num_queries:.1%} of prompt tokens from the prefix cache")
+        if num_drafts:
+            parts.append(f"{num_accepted / num_draft_tokens:.1%} of drafts accepted")
+            parts.append(f"mean acceptance length {1 + num_accepted / num_drafts:.2f}")
         return ", ".join(parts)
 
 

@@ -27,7 +27,7 @@ class Counter(Metric):
 
 @dataclass(slots=True)
 class Vector(Metric):
-    """An ordered list of counters; exists for ``isinstance`` checks in code written for vLLM."""
+    """Counters by position."""
 
     values: list[int]
 
@@ -66,11 +66,24 @@ def _read(family: Family, name: str) -> Iterator[Metric]:
         for sample in family.samples:
             yield Gauge(name, dict(sample.labels), sample.value)
     elif family.type == "counter":
-        for sample in family.samples:
-            if sample.name.endswith("_total"):
-                yield Counter(name, dict(sample.labels), int(sample.value))
+        counters = [
+            Counter(name, dict(sample.labels), int(sample.value))
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        ]
+        yield from _vectors(name, counters) if counters and "position" in counters[0].labels else counters
     elif family.type == "histogram":
         yield from _histograms(family, name)
+
+
+def _vectors(name: str, counters: list[Counter]) -> Iterator[Vector]:
+    """One vector for all counters that differ in their position only."""
+    counters.sort(key=lambda counter: int(counter.labels["position"]))
+    found: dict[tuple[str, ...], Vector] = {}
+    for counter in counters:
+        del counter.labels["position"]
+        found.setdefault(tuple(counter.labels.values()), Vector(name, counter.labels, [])).values.append(counter.value)
+    yield from found.values()
 
 
 def _histograms(family: Family, name: str) -> Iterator[Histogram]:

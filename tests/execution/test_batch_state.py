@@ -161,11 +161,11 @@ class TestWhatIsSent:
     def test_the_mean_length_of_rows_that_decode_is_sent_when_it_has_grown(self) -> None:
         state = self.start()
         state.apply(make_step([(0, 1000, 1), (1, 2000, 1), (2, 0, 50)]))
-        assert state.header.tolist() == [3, 2, 52, 1500]
+        assert state.header.tolist() == [3, 2, 52, 1500, 2]
         state.apply(make_step([(0, 1001, 1), (1, 2001, 1)]))
         assert not self.is_written(state, make_step([(0, 1100, 1), (1, 2100, 1)]))
         assert self.is_written(state, make_step([(0, 1300, 1), (1, 2300, 1)]))
-        assert state.header.tolist() == [2, 2, 2, 1800]
+        assert state.header.tolist() == [2, 2, 2, 1800, 2]
 
     def test_a_new_block_is_sent(self) -> None:
         state = self.start()

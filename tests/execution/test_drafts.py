@@ -55,6 +55,7 @@ def all_logprobs(outputs: list[EngineOutput]) -> list[float]:
         pytest.param({"num_steps_ahead": 1, "max_num_batched_tokens": 13}, id="chunks"),
         pytest.param({"num_blocks": 24, "num_steps_ahead": 1, "enable_prefix_caching": False}, id="preempted"),
         pytest.param({"drafter": replace(DRAFTS, num_drafts=1, min_length=2)}, id="one draft"),
+        pytest.param({"decode_len": 1, "num_steps_ahead": 1}, id="as chunks"),
     ],
 )
 @pytest.mark.usefixtures("hasty_admission")
@@ -79,7 +80,13 @@ def test_drafts_save_steps() -> None:
     requests = make_requests(max_tokens=40)[:1]
     plain, drafting = TinyEngine(config, model), TinyEngine(config, model, drafter=DRAFTS)
     assert tokens(drafting.run(requests)["0"]) == tokens(plain.run(requests)["0"])
-    assert drafting.scheduler.stats.num_steps < plain.scheduler.stats.num_steps
+    stats = drafting.scheduler.stats
+    assert stats.num_steps < plain.scheduler.stats.num_steps
+    # Each step draws a token, and one more for each draft that it accepts.
+    assert stats.num_steps + sum(stats.accepted_by_position) == stats.generation_tokens == 40
+    assert sum(stats.accepted_by_position) <= stats.num_draft_tokens <= 3 * stats.num_drafts
+    assert stats.num_drafts < stats.num_steps
+    assert not plain.scheduler.stats.acceptances
 
 
 @pytest.mark.long

@@ -114,7 +114,8 @@ class TinyEngine:
         groups, block_bytes = make_groups(
             cache_specs(model), plan.block_size, MAX_LEN, plan.num_places, 16 if plan.enable_prefix_caching else None
         )
-        self.plan = replace(plan, groups=groups, block_bytes=block_bytes)
+        decode_len = plan.decode_len if "decode_len" in settings else plan.num_places
+        self.plan = replace(plan, groups=groups, block_bytes=block_bytes, decode_len=decode_len)
         self.scheduler = Scheduler(self.plan)
         self.runner = self.make_runner(config, model)
 

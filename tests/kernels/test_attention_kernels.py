@@ -30,17 +30,18 @@ def make_inputs(
     block_size: int,
     num_kv_heads: int,
     window: int | None,
+    decode_len: int = 1,
 ) -> AttentionInputs:
     """Inputs of requests of (query length, length after the step); all tokens are mapped to the first place."""
     query_lens = [query_len for query_len, _ in lengths]
-    num_tokens, num_decodes = sum(query_lens), query_lens.count(1)
+    num_tokens, num_decodes = sum(query_lens), sum(count <= decode_len for count in query_lens)
     rows = DeviceRows(
         torch.tensor([len(lengths), num_decodes, num_tokens, 0], dtype=torch.int32),
         torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32),
         torch.tensor([seq_len for _, seq_len in lengths], dtype=torch.int32),
     )
     has_chunks = num_decodes < len(lengths)
-    shape = StepShape(len(lengths), num_tokens, max(query_lens), num_decodes > 0, has_chunks, False)
+    shape = StepShape(len(lengths), num_tokens, max(query_lens), num_decodes > 0, has_chunks, False, decode_len)
     mapping = torch.zeros(num_tokens, dtype=torch.int64)
     return AttentionInputs(tables, slots, mapping, block_size, num_kv_heads, num_kv_heads, window, rows, shape)
 
@@ -57,6 +58,7 @@ def make_case(
     spare_blocks: int = 2,
     softcap: float | None = None,
     dtype: torch.dtype = torch.float32,
+    decode_len: int = 1,
 ) -> Case:
     """Requests of (query length, length after the step), their blocks strewn over a cache full of garbage.
 
@@ -73,7 +75,8 @@ def make_case(
         own, order = order[:count], order[count:]
         tables[row, first:count] = torch.tensor(own[first:], dtype=torch.int64)
     num_tokens = sum(query_len for query_len, _ in lengths)
-    inputs = make_inputs(tables.int(), torch.arange(len(tables)), lengths, block_size, num_kv_heads, window)
+    slots = torch.arange(len(tables))
+    inputs = make_inputs(tables.int(), slots, lengths, block_size, num_kv_heads, window, decode_len)
     # Queries are a slice of a wider projection, as in the model.
     num_heads = num_kv_heads * ratio
     merged = torch.randn(num_tokens, num_heads + num_kv_heads, head_dim, generator=random).to(dtype)
@@ -104,6 +107,8 @@ def lengths(draw: st.DrawFn) -> list[tuple[int, int]]:
     head_dim=st.sampled_from([4, 8, 20]),
     spare_blocks=st.integers(0, 3),
     dtype=st.sampled_from([torch.float32, torch.float32, torch.bfloat16]),
+    decode_len=st.integers(1, 4),
+    softcap=st.none() | st.just(2.0),
 )
 def test_fast_attention_equals_the_reference(
     seed: int,
@@ -115,6 +120,8 @@ def test_fast_attention_equals_the_reference(
     head_dim: int,
     spare_blocks: int,
     dtype: torch.dtype,
+    decode_len: int,
+    softcap: float | None,
 ) -> None:
     case = make_case(
         seed,
@@ -126,6 +133,8 @@ def test_fast_attention_equals_the_reference(
         head_dim=head_dim,
         spare_blocks=spare_blocks,
         dtype=dtype,
+        decode_len=decode_len,
+        softcap=softcap,
     )
     expected = attend(ReferenceAttention(), case)
     result = attend(CpuAttention(), case)

@@ -1,14 +1,16 @@
 """What ``speculative_config`` may say."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tiny_models import tiny_config
 
 from octavo.config import EngineConfig
 from octavo.config.settings import ModelSettings, SchedulerSettings
 from octavo.errors import ConfigError
-from octavo.planning.drafts import resolve_drafts
-from octavo.records import NgramDrafts
+from octavo.planning.drafts import decode_length, resolve_drafts
+from octavo.records import Latent, NgramDrafts
 
 
 def settings_of(given: dict[str, Any] | None) -> EngineConfig:
@@ -51,6 +53,19 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
 def test_what_is_rejected(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         resolve_drafts(settings_of(given), is_pooling=False)
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "num_drafts", "expected"),
+    [(16, 8, 0, 1), (16, 8, 3, 4), (32, 8, 15, 16), (32, 8, 16, 1), (24, 1, 2, 1), (64, 1, 0, 1)],
+)
+def test_rows_with_drafts_decode_if_a_tile_holds_their_queries(
+    num_heads: int, num_kv_heads: int, num_drafts: int, expected: int
+) -> None:
+    config = replace(tiny_config(), num_heads=num_heads)
+    config = replace(config, num_kv_heads=num_kv_heads)
+    assert decode_length(config, [], num_drafts) == expected
+    assert decode_length(config, [Latent(8, "float32")], num_drafts) == 1
 
 
 def test_what_does_not_go_together() -> None:

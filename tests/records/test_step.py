@@ -7,15 +7,19 @@ from hypothesis import strategies as st
 from octavo.records import EngineOutput, Step, StepOutputs
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(2, 9)), max_size=4), st.integers(0, 4))
-def test_the_shape_of_a_step(chunks: list[tuple[int, int]], num_decodes: int) -> None:
-    rows = [(7, 1)] * num_decodes + chunks
+@given(st.data(), st.integers(1, 4))
+def test_the_shape_of_a_step(data: st.DataObject, decode_len: int) -> None:
+    decodes = data.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, decode_len)), max_size=4))
+    chunks = data.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(decode_len + 1, 9)), max_size=4))
+    rows = decodes + chunks
     if not rows:
         return
     computed, num_new = (np.array(column, np.int32) for column in zip(*rows, strict=True))
-    step = Step(1, np.arange(len(rows), dtype=np.int32), computed, num_new, (num_new > 0).astype(np.int32))
+    slots, num_drawn = np.arange(len(rows), dtype=np.int32), (num_new > 0).astype(np.int32)
+    step = Step(1, slots, computed, num_new, num_drawn, decode_len=decode_len)
     assert step.num_tokens == num_new.sum()
-    assert step.num_decodes == num_decodes
+    assert step.num_decodes == len(decodes)
+    assert step.num_decode_tokens == sum(count for _, count in decodes)
     assert step.max_query_len == num_new.max()
     assert step.is_fresh == all(first == 0 for first, _ in chunks)
 

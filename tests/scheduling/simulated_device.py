@@ -75,6 +75,7 @@ def make_plan(
         scheduling_policy=scheduling_policy,
         num_steps_ahead=num_steps_ahead,
         drafter=NgramDrafts(num_drafts, 1, 1) if num_drafts else None,
+        decode_len=1 + num_drafts,
         max_num_scheduled_tokens=max_num_scheduled_tokens,
     )
 
@@ -189,10 +190,13 @@ class SimulatedDevice:
         assert len(set(slots)) == len(slots)
         assert min(num_new) >= 1
         assert sum(num_new) == step.num_tokens <= self.plan.max_num_batched_tokens
-        assert sorted(num_new, key=lambda count: count > 1) == num_new, "rows of one token come first"
-        assert step.num_decodes == num_new.count(1)
+        decode_len = self.plan.decode_len
+        is_chunk = [count > decode_len for count in num_new]
+        assert sorted(is_chunk) == is_chunk, "rows of at most decode_len tokens come first"
+        assert step.num_decodes == is_chunk.count(False)
+        assert step.num_decode_tokens == sum(count for count in num_new if count <= decode_len)
         assert step.max_query_len == max(num_new)
-        chunks = [first for first, count in zip(step.num_computed.tolist(), num_new, strict=True) if count > 1]
+        chunks = [first for first, count in zip(step.num_computed.tolist(), num_new, strict=True) if count > decode_len]
         assert step.is_fresh == (not any(chunks))
         for slot, computed, count, num_drawn in zip(
             slots, step.num_computed.tolist(), num_new, step.num_drawn.tolist(), strict=True

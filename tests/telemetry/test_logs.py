@@ -125,6 +125,16 @@ def test_stats_line_shows_rates_since_the_last_one() -> None:
     assert "2 running" in line
 
 
+def test_stats_line_shows_the_drafts_since_the_last_one() -> None:
+    stats_line = StatsLine(now=0.0)
+    first = EngineStats(num_running=1, num_steps=5, num_draft_tokens=30, acceptances=[10, 0, 0, 0])
+    line = stats_line.line(first, now=10.0)
+    assert line is not None and "0.0% of drafts accepted, mean acceptance length 1.00" in line
+    second = EngineStats(num_running=1, num_steps=9, num_draft_tokens=42, acceptances=[11, 1, 0, 2])
+    line = stats_line.line(second, now=20.0)
+    assert line is not None and "58.3% of drafts accepted, mean acceptance length 2.75" in line
+
+
 def test_stats_line_is_silent_when_idle() -> None:
     stats_line = StatsLine(now=0.0)
     busy = EngineStats(generation_tokens=50, num_steps=5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.records import EngineInfo
+from octavo.records import EngineInfo, EngineStats
 from octavo.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ VLLM_METRICS = json.loads((Path(__file__).parent / "vllm_metrics.json").read_tex
 MISSING = (
     *("hf3fs_", "hisparse_", "mooncake_", "nixl_", "umbp_", "simple_kv_offload_", "kv_offload_"),
     *("external_prefix_cache_", "num_requests_kv_fetch_by_stage", "mm_cache_", "lora_requests_info", "watermark_"),
-    *("spec_decode_", "diffusion_", "websocket_", "tool_call_parser_", "estimated_", "kv_block_"),
+    *("diffusion_", "websocket_", "tool_call_parser_", "estimated_", "kv_block_"),
 )
 
 
@@ -25,6 +25,7 @@ def exposed() -> dict[str, set[str]]:
     """Names as Prometheus stores them, and of families → labels."""
     metrics = Metrics("m")
     metrics.set_cache_info(EngineInfo(2048, 100, 77, 16, 8, True))
+    metrics.record_stats(EngineStats(acceptances=[0, 0]))
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:

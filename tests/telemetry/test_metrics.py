@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.records import STEP_SIZES, EngineInfo, EngineStats, RequestStateStats
 from octavo.telemetry.metrics import Metrics, one_two_five_up_to
+from octavo.telemetry.reader import Vector, read_metrics
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
@@ -109,6 +110,21 @@ def test_steps_are_counted_by_their_size_through_a_restart() -> None:
     for bound, count in (("1.0", 1), ("8.0", 2), ("16.0", 4), ("16384.0", 4), ("+Inf", 5)):
         assert f'iteration_tokens_total_bucket{{engine="0",le="{bound}",model_name="m"}} {count}.0' in text
     assert samples(metrics)["octavo:iteration_tokens_total_sum"] == 20025
+
+
+def test_drafts_are_counted_by_position_through_a_restart() -> None:
+    metrics = Metrics("m")
+    metrics.record_stats(EngineStats(num_steps=5, num_draft_tokens=9, acceptances=[1, 2, 3]))
+    metrics.record_stats(EngineStats(num_steps=7, num_draft_tokens=12, acceptances=[1, 3, 4]))
+    metrics.record_stats(EngineStats(num_steps=1, num_draft_tokens=2, acceptances=[0, 0, 1]))
+    found = samples(metrics)
+    assert found["octavo:spec_decode_num_drafts_total"] == 9
+    assert found["octavo:spec_decode_num_draft_tokens_total"] == 14
+    assert found["octavo:spec_decode_num_accepted_tokens_total"] == 3 + 2 * 5
+    (vector,) = (metric for metric in read_metrics(metrics.registry) if isinstance(metric, Vector))
+    assert vector.name == "vllm:spec_decode_num_accepted_tokens_per_pos"
+    assert vector.values == [8, 5]
+    assert vector.labels == {"model_name": "m", "engine": "0"}
 
 
 def test_cached_tokens_are_told_from_computed_ones() -> None:

@@ -1,6 +1,7 @@
 """Paged attention on a GPU: chooses the kernels of a layer from the step's shape.
 
-Decoding rows take one launch (:mod:`decode_attention`: norms, rotation, cache store and attention). Chunks take two:
+Decoding rows (one token, and drafts) take one launch, :mod:`decode_attention`: norms, rotation, cache store and
+attention. Chunks take two:
 :mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends.
 """
 
@@ -8,7 +9,14 @@ from typing import Any
 
 import torch
 
-from octavo.kernels.attention import AttentionBackend, AttentionInputs, AttentionSpec, HeadNorms, RopeTables
+from octavo.kernels.attention import (
+    AttentionBackend,
+    AttentionInputs,
+    AttentionSpec,
+    HeadNorms,
+    RopeTables,
+    StepShape,
+)
 from octavo.kernels.triton.decode_attention import (
     MANY_PROGRAMS,
     MAX_CHUNKS,
@@ -74,16 +82,18 @@ class TritonAttention(AttentionBackend):
     ) -> dict[str, Any]:
         """Keyword arguments of :func:`decode_attention` other than the rows' own tensors."""
         rows, shape = plan.rows, plan.shape
-        workspace = self._workspace(spec)
+        workspace = self._workspace(spec, shape.decode_len)
         return {
             "kv_cache": kv_cache,
             "block_tables": plan.block_tables,
             "slots": plan.slots,
             "seq_lens": rows.seq_lens,
+            "query_starts": None if shape.decode_len == 1 else rows.query_starts,
             "counts": rows.counts,
             "out": out,
             "workspace": workspace,
             "num_rows": shape.num_rows,
+            "length": shape.decode_len,
             "scale": spec.scale,
             "window": plan.window,
             "softcap": spec.softcap,
@@ -91,7 +101,7 @@ class TritonAttention(AttentionBackend):
             "cut": self._cut(shape.num_rows, spec, workspace),
             # With chunks in the step, a row's prefix may include blocks that the preceding launch is still storing.
             "reads_early": not shape.has_chunks,
-            "tile": self._tile(shape.num_rows, spec, kv_cache.dtype),
+            "tile": self._tile(shape, spec, kv_cache.dtype),
         }
 
     def _prefill(
@@ -129,17 +139,18 @@ class TritonAttention(AttentionBackend):
         places = len(workspace.logsums)
         return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, places)
 
-    def _tile(self, num_rows: int, spec: AttentionSpec, dtype: torch.dtype) -> Tile:
-        num_programs = MANY_PROGRAMS + 1 if self._deterministic else num_rows * spec.num_kv_heads
-        return choose_tile(spec.head_dim, dtype, num_programs)
+    def _tile(self, shape: StepShape, spec: AttentionSpec, dtype: torch.dtype) -> Tile:
+        num_programs = MANY_PROGRAMS + 1 if self._deterministic else shape.num_rows * spec.num_kv_heads
+        return choose_tile(spec.head_dim, dtype, num_programs, shape.decode_len * spec.num_heads // spec.num_kv_heads)
 
-    def _workspace(self, spec: AttentionSpec) -> DecodeWorkspace:
+    def _workspace(self, spec: AttentionSpec, length: int) -> DecodeWorkspace:
         """The workspace for enough chunks to fill the device, and for at least one per row."""
-        key = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        num_heads = spec.num_heads * length
+        key = (num_heads, spec.num_kv_heads, spec.head_dim)
         if key not in self._workspaces:
             wanted = max(MAX_CHUNKS, 4 * self._num_sms // spec.num_kv_heads)
             splits = _DETERMINISTIC_CUT.max_chunks if self._deterministic else -(-wanted // self._max_rows)
             self._workspaces[key] = DecodeWorkspace.allocate(
-                self._max_rows, spec.num_heads, spec.head_dim, splits, self._device
+                self._max_rows, num_heads, spec.head_dim, splits, self._device
             )
         return self._workspaces[key]

@@ -1,4 +1,4 @@
-"""Decode attention: one new token per row over its paged keys and values.
+"""Decode attention: one new token per row, or a few, over its paged keys and values.
 
 A row is split into chunks by its length, which is read on the device (Flash-Decoding). The last program of a row and
 head to finish merges the chunks in order, so the result does not depend on which program that is. A row's bits depend
@@ -42,6 +42,9 @@ MANY_PROGRAMS = 320
 MERGED_AT_ONCE = 8
 """Chunks that a merge loads at a time."""
 
+MAX_WALKER_QUERIES = 16
+"""Queries of a program up to which each warp has its own accumulators ("walkers"): these must fit into registers."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeWorkspace:
@@ -63,7 +66,11 @@ class DecodeWorkspace:
     def allocate(
         cls, max_rows: int, num_heads: int, head_dim: int, splits: int, device: torch.device
     ) -> "DecodeWorkspace":
-        """A workspace for ``max_rows · splits`` chunks: fewer rows may have more chunks each."""
+        """A workspace for ``max_rows · splits`` chunks: fewer rows may have more chunks each.
+
+        Args:
+            num_heads: query heads, times the maximum number of tokens of a row.
+        """
         places = max_rows * splits
         return cls(
             splits,
@@ -97,14 +104,17 @@ class Cut(NamedTuple):
     num_long: int = 0
 
 
-def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int) -> Tile:
+def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1) -> Tile:
     """The tile for a head size and cache type: large for few programs, small if many share a multiprocessor.
 
     Args:
         num_programs: rows times key/value heads; pass a constant if a row's bits must not depend on the others.
+        num_queries: queries of a program.
     """
     if dtype == torch.float32:
         return Tile(16, 8, 3)
+    if num_queries > MAX_WALKER_QUERIES:
+        return Tile(64, 8, 3)
     return Tile(32, 2, 4) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
 
 
@@ -152,8 +162,10 @@ def decode_attention(
     counts: torch.Tensor,
     out: torch.Tensor,
     workspace: DecodeWorkspace,
+    query_starts: torch.Tensor | None = None,
     *,
     num_rows: int,
+    length: int = 1,
     scale: float,
     window: int | None,
     softcap: float | None,
@@ -162,23 +174,25 @@ def decode_attention(
     reads_early: bool = True,
     tile: Tile | None = None,
 ) -> None:
-    """Norm and rotate a row's query and key heads, store its key and value at its last position, and attend.
+    """Norm and rotate a row's query and key heads, store its keys and values at its last positions, and attend.
 
-    Equal to :func:`octavo.kernels.basic.qk_rope_store` followed by attention of one query per row over the tokens in
-    the cache, its own included.
+    Equal to :func:`octavo.kernels.basic.qk_rope_store` followed by causal attention of each row's new tokens over the
+    tokens in the cache, their own included.
 
     Args:
-        qkv: ``[≥ R, (H + 2·Hkv)·D]``, rows contiguous: each row's queries, keys and values. It is only read.
-        cos, sin: ``[≥ R, 1, Rot]``; see :func:`octavo.kernels.basic.apply_rope`.
+        qkv: ``[≥ T, (H + 2·Hkv)·D]``, rows contiguous: each token's queries, keys and values. It is only read.
+        cos, sin: ``[≥ T, 1, Rot]``; see :func:`octavo.kernels.basic.apply_rope`.
         q_norm, k_norm: ``[D]``, weights of the norms of each query and each key head; None for no norm.
         kv_cache: ``[2, blocks, Hkv, block_size, D]``, a block of a head contiguous.
         block_tables: ``[S, M]`` int32, by slot; entries outside a row's length and window are not used.
         slots: ``[R]`` integers, each row's slot.
-        seq_lens: ``[R]`` int32, tokens of each row, the new one included.
+        seq_lens: ``[R]`` int32, tokens of each row, the new ones included.
         counts: int32 on the device: the first ``counts[1]`` rows decode, others are skipped. ``counts[3]`` is their
             mean length, read if ``cut.num_long`` is set; the longest rows should come first then.
-        out: ``[≥ R, H, D]``, the last two dimensions contiguous.
+        out: ``[≥ T, H, D]``, the last two dimensions contiguous.
+        query_starts: ``[R + 1]`` int32, each row's first token; not read if ``length`` is 1.
         num_rows: ``R`` of the launch.
+        length: maximum number of new tokens of a row.
         window: number of tokens that a query attends to, itself included; None for all.
         softcap: scores become ``c · tanh(scores / c)``; None for no cap.
         sinks: ``[H]``, attention sinks: an extra logit per head in the softmax, without a value.
@@ -189,12 +203,12 @@ def decode_attention(
     _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
     num_heads = out.shape[1]
     assert (cut.num_long or num_rows) * cut.max_chunks <= len(workspace.logsums)
-    assert num_rows <= len(workspace.arrivals)
+    assert num_rows <= len(workspace.arrivals) and workspace.logsums.shape[1] >= num_heads * length
     assert kv_cache.stride()[-2:] == (head_dim, 1)
-    tile = tile or choose_tile(head_dim, kv_cache.dtype, num_rows * num_kv_heads)
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
-    # Each warp accumulates separately ("walkers") if the accumulators fit into registers.
-    has_walkers = kv_cache.dtype != torch.float32 and group <= 16
+    num_queries = group * length
+    tile = tile or choose_tile(head_dim, kv_cache.dtype, num_rows * num_kv_heads, num_queries)
+    has_walkers = kv_cache.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
     else:
@@ -217,6 +231,7 @@ def decode_attention(
         table_stride=block_tables.stride(0),
         slots=slots,
         seq_lens=seq_lens,
+        query_starts=query_starts,
         counts=counts,
         out=out,
         out_stride=out.stride(0),
@@ -237,12 +252,13 @@ def decode_attention(
         HEAD_DIM=head_dim,
         GROUP=group,
         BLOCK_SIZE=block_size,
-        BLOCK_C=MERGED_AT_ONCE,
+        BLOCK_C=MERGED_AT_ONCE if num_queries <= MAX_WALKER_QUERIES else 2,
         BLOCK_D=block_d,
         TOKENS=tile.num_tokens,
         WALKERS=min(tile.num_warps, tile.num_tokens // 16) if has_walkers else 1,
         HAS_WINDOW=window is not None,
         HAS_SOFTCAP=softcap is not None,
+        LENGTH=length,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         **dependent_launch(qkv.device),

@@ -36,6 +36,7 @@ def paged_decode_kernel(
     table_stride: tl.tensor,
     slots: tl.tensor,
     seq_lens: tl.tensor,
+    query_starts: tl.tensor,
     counts: tl.tensor,
     out: tl.tensor,
     out_stride: tl.tensor,
@@ -62,6 +63,7 @@ def paged_decode_kernel(
     WALKERS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    LENGTH: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Attend to chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
@@ -78,9 +80,10 @@ def paged_decode_kernel(
         num_long: if not 0, only the first ``num_long`` rows are split, into chunks of about the rows' mean length or
             more.
         reads_early: if 0, wait for earlier kernels before reading the cache.
+        LENGTH: maximum number of tokens of a row; if it is 1, ``query_starts`` is not read.
         WALKERS: slices of a tile with separate softmax state: one per warp, or 1.
     """
-    BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP), 16)
+    BLOCK_G: tl.constexpr = max(triton.next_power_of_2(GROUP * LENGTH), 16)
     head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     num_places, num_programs = max_chunks, tl.num_programs(1)
     if num_long > 0:
@@ -104,8 +107,14 @@ def paged_decode_kernel(
         return
     table = block_tables + slot * table_stride
     keys = kv_cache + head * head_stride
-    end = seq_len - 1
-    first = tl.maximum(seq_len - window, 0) if HAS_WINDOW else 0
+    token = row
+    num_new = 1
+    if LENGTH > 1:
+        token = tl.load(query_starts + row).to(tl.int64)
+        num_new = tl.load(query_starts + row + 1) - token.to(tl.int32)
+    # Tokens before the row's own, and the first of them that the row's first token sees.
+    end = seq_len - num_new
+    first = tl.maximum(end + 1 - window, 0) if HAS_WINDOW else 0
     first_tile = first // TOKENS
     num_tiles = tl.maximum(tl.cdiv(end, TOKENS) - first_tile, 1)
     chunk_tiles = min_tiles
@@ -116,8 +125,8 @@ def paged_decode_kernel(
     num_chunks = tl.cdiv(num_tiles, chunk_tiles)
     if split >= num_chunks:
         return
-    out += row * out_stride + head * GROUP * HEAD_DIM
-    place = row * num_places * NUM_HEADS + head * GROUP
+    out += token * out_stride + head * GROUP * HEAD_DIM
+    place = (row * num_places * NUM_HEADS + head * GROUP) * LENGTH
     logsums += place * COPIES
     partials += place * HEAD_DIM
     arrivals += row * NUM_HEADS + head
@@ -128,20 +137,23 @@ def paged_decode_kernel(
             tl.extra.cuda.gdc_wait()
     stores_token = (num_chunks - 1 - split) % num_programs == 0
     queries, new_score, new_value = _attend_chunk(
-        split, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, None, stores_token,
-        qkv + row * qkv_stride, cos + row * cos_stride, sin + row * sin_stride, q_norm, k_norm, eps,
-        keys, table, part_stride, block_stride, out, logsums, partials, arrivals, scale, softcap, sinks,
+        split, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, None,
+        num_new, stores_token, qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
+        sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
+        keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
+        softcap, sinks,
         ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
-        HAS_WINDOW, HAS_SOFTCAP, PDL,
+        HAS_WINDOW, HAS_SOFTCAP, LENGTH, PDL,
     )  # fmt: skip
     if LOOPS:
         for chunk in range(split + num_programs, num_chunks, num_programs):
             _attend_chunk(
                 chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, new_score, new_value,
-                stores_token, qkv, cos, sin, q_norm, k_norm, eps,
-                keys, table, part_stride, block_stride, out, logsums, partials, arrivals, scale, softcap, sinks,
+                num_new, stores_token, qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
+                keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
+                softcap, sinks,
                 ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
-                HAS_WINDOW, HAS_SOFTCAP, PDL,
+                HAS_WINDOW, HAS_SOFTCAP, LENGTH, PDL,
             )  # fmt: skip
 
 
@@ -158,10 +170,14 @@ def _attend_chunk(
     queries: tl.tensor,
     new_score: tl.tensor,
     new_value: tl.tensor,
+    num_new: tl.tensor,
     stores_token: tl.tensor,
     row_qkv: tl.tensor,
+    qkv_stride: tl.tensor,
     row_cos: tl.tensor,
+    cos_stride: tl.tensor,
     row_sin: tl.tensor,
+    sin_stride: tl.tensor,
     q_norm: tl.tensor,
     k_norm: tl.tensor,
     eps: tl.tensor,
@@ -170,10 +186,12 @@ def _attend_chunk(
     part_stride: tl.tensor,
     block_stride: tl.tensor,
     out: tl.tensor,
+    out_stride: tl.tensor,
     logsums: tl.tensor,
     partials: tl.tensor,
     arrivals: tl.tensor,
     scale: tl.tensor,
+    window: tl.tensor,
     softcap: tl.tensor,
     sinks: tl.tensor,
     ROTARY_DIM: tl.constexpr,
@@ -188,18 +206,21 @@ def _attend_chunk(
     WALKERS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    LENGTH: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Attend to one chunk of one row and key/value head, to which pointers are offset; the last to finish merges.
 
     Args:
         queries, new_score, new_value: results of ``take_token``; None for a program's first chunk, which calls it.
-        stores_token: whether this program stores the new token's key and value.
+        num_new: number of the row's tokens, at most ``LENGTH``.
+        stores_token: whether this program stores their keys and values.
 
     Returns:
-        ``queries``, ``new_score``, ``new_value``.
+        ``queries``, ``new_score``, ``new_value``; the latter two are of no use if ``LENGTH`` is not 1.
     """
     IS_FIRST: tl.constexpr = queries is None
+    NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
     start_tile = first_tile + chunk * chunk_tiles
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
     is_owner = chunk == num_chunks - 1
@@ -213,15 +234,20 @@ def _attend_chunk(
     positions = start_tile * TOKENS + steps
     blocks = tl.load(table + positions // BLOCK_SIZE, (positions + STEP > first) & (positions < end), other=0)
     if IS_FIRST:
-        block = tl.load(table + end // BLOCK_SIZE).to(tl.int64)
-        place = keys + block * block_stride + end % BLOCK_SIZE * HEAD_DIM
+        new = tl.arange(0, NUM_QUERIES)[None, None, :, None] // GROUP if LENGTH > 1 else 0
+        block = tl.load(table + (end + new) // BLOCK_SIZE, new < num_new).to(tl.int64)
+        place = keys + block * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM
         queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), row_qkv.dtype.element_ty)
-        new_score = tl.zeros((1, 1, triton.next_power_of_2(GROUP)), tl.float32)
-        new_value = tl.zeros((1, 1, 1, BLOCK_D), row_qkv.dtype.element_ty)
+        new_score, new_value = end, end
+        if LENGTH == 1:
+            new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
+            new_value = tl.zeros((1, 1, 1, BLOCK_D), row_qkv.dtype.element_ty)
 
     peak = tl.full((WALKERS, BLOCK_G), _LOWEST, tl.float32)
     total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
     acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), tl.float32)
+    # Of each query, the place of its token among the row's.
+    query_token = (tl.arange(0, BLOCK_G) % NUM_QUERIES // GROUP)[None, :, None]
     for tile in range(start_tile, end_tile):
         k, v, is_seen, blocks = _load_tile(
             keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
@@ -230,49 +256,79 @@ def _attend_chunk(
         if IS_FIRST:  # noqa: SIM102
             # Inside the loop, since the pipeline hoists the first tiles' loads above it, and so above the wait.
             if tile == start_tile:
-                queries, new_score, new_value = take_token(
-                    row_qkv, head, row_cos, row_sin, q_norm, k_norm, eps, place, part_stride, stores_token,
-                    scale, softcap, ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS, HAS_SOFTCAP, PDL,
+                taken = take_token(
+                    row_qkv, qkv_stride, head, row_cos, cos_stride, row_sin, sin_stride, q_norm, k_norm, eps, place,
+                    part_stride, num_new, stores_token, scale, softcap, ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G,
+                    BLOCK_D, WALKERS, HAS_SOFTCAP, LENGTH, PDL,
                 )  # fmt: skip
+                if LENGTH == 1:
+                    queries, new_score, new_value = taken
+                else:
+                    queries = taken
+        is_seen = is_seen[:, None, :]
+        if HAS_WINDOW and LENGTH > 1:
+            is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] > end + query_token - window)
         peak, total, acc = _attend_tile(queries, k, v, is_seen, peak, total, acc, scale, softcap, HAS_SOFTCAP)
 
-    HEADS: tl.constexpr = 8 if GROUP <= 8 else BLOCK_G
+    if LENGTH > 1:  # noqa: SIM102
+        if is_owner:
+            peak, total, acc = _attend_new(
+                queries, keys, table, end, tokens, num_new, query_token, peak, total, acc, part_stride, block_stride,
+                scale, window, softcap, HEAD_DIM, BLOCK_SIZE, BLOCK_D, TOKENS, HAS_WINDOW, HAS_SOFTCAP, LENGTH,
+            )  # fmt: skip
+
+    HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
     if HEADS < BLOCK_G:
         peak, total, acc = _first_half(peak[:, :, None]), _first_half(total[:, :, None]), _first_half(acc)
         peak, total = tl.reshape(peak, (WALKERS, HEADS)), tl.reshape(total, (WALKERS, HEADS))
     chunk_peak = tl.max(peak, 0)[None, :]
-    # The new token is not read from the cache: the last chunk adds it from registers, as part of the first walker.
-    last_score = tl.broadcast_to(new_score, (1, HEADS // new_score.shape[2], new_score.shape[2]))
-    last_score = tl.where(is_owner, tl.reshape(last_score, (1, HEADS)), float("-inf"))
-    chunk_peak = tl.maximum(chunk_peak, last_score)
+    if LENGTH == 1:
+        # A single new token is not read from the cache: the last chunk adds it from registers, in the first walker.
+        last_score = tl.broadcast_to(new_score, (1, HEADS // new_score.shape[2], new_score.shape[2]))
+        last_score = tl.where(is_owner, tl.reshape(last_score, (1, HEADS)), float("-inf"))
+        chunk_peak = tl.maximum(chunk_peak, last_score)
     decay = tl.exp2(peak - chunk_peak)
     total *= decay
     acc *= decay[:, :, None]
-    is_first = (tl.arange(0, WALKERS) == 0)[:, None]
-    weight = tl.where(is_first, tl.exp2(last_score - chunk_peak), 0.0)
-    total += weight
-    acc += weight[:, :, None] * tl.reshape(new_value.to(tl.float32), (1, 1, BLOCK_D))
+    if LENGTH == 1:
+        is_first = (tl.arange(0, WALKERS) == 0)[:, None]
+        weight = tl.where(is_first, tl.exp2(last_score - chunk_peak), 0.0)
+        total += weight
+        acc += weight[:, :, None] * tl.reshape(new_value.to(tl.float32), (1, 1, BLOCK_D))
     total = tl.sum(total, 0)[None, :]
 
-    heads = tl.arange(0, HEADS)
+    rows = tl.arange(0, HEADS)
     logsum = tl.reshape(chunk_peak + tl.log2(total), (HEADS,))[:, None] + tl.zeros((HEADS, COPIES), tl.float32)
     if sinks is not None:
-        logits = tl.load(sinks + heads, heads < GROUP, other=0.0).to(tl.float32)
+        logits = tl.load(sinks + rows % GROUP, rows < GROUP * LENGTH, other=0.0).to(tl.float32)
         total += tl.where(num_chunks == 1, tl.exp2(logits[None, :] * LOG2E - chunk_peak), 0.0)
+    if HAS_WINDOW and LENGTH > 1:
+        # A later token may see nothing of a chunk that the first one sees.
+        total = tl.where(total > 0, total, 1.0)
     values = _add_up(acc * (1.0 / total)[:, :, None])
-    mask = (heads < GROUP)[:, None] & (dims < HEAD_DIM)
+    rows = rows[:, None]
+    mask = (rows < GROUP * num_new) & (dims < HEAD_DIM)
     if num_chunks == 1:
-        tl.store(out + heads[:, None] * HEAD_DIM + dims, values.to(out.dtype.element_ty), mask)
+        tl.store(out + _places(rows, out_stride, HEAD_DIM, GROUP, LENGTH) + dims, values.to(out.dtype.element_ty), mask)
     else:
-        places = chunk * NUM_HEADS + heads[:, None]
-        tl.store(logsums + places * COPIES + tl.arange(0, COPIES)[None, :], logsum, heads[:, None] < GROUP)
+        places = chunk * (NUM_HEADS * LENGTH) + rows
+        tl.store(logsums + places * COPIES + tl.arange(0, COPIES)[None, :], logsum, rows < GROUP * num_new)
         tl.store(partials + places * HEAD_DIM + dims[None, :], values, mask)
         # All threads' stores come before the arrival.
         tl.debug_barrier()
         if tl.atomic_add(arrivals, 1, sem="acq_rel") == num_chunks - 1:
             tl.store(arrivals, 0)
-            _merge_chunks(num_chunks, logsums, partials, out, sinks, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D)
+            _merge_chunks(
+                num_chunks, logsums, partials, out, out_stride, sinks, num_new,
+                NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D, LENGTH,
+            )  # fmt: skip
     return queries, new_score, new_value
+
+
+@triton.jit
+def _places(rows: tl.tensor, out_stride: tl.tensor, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr, LENGTH: tl.constexpr):
+    """Offsets of queries in a row's output."""
+    return rows * HEAD_DIM if LENGTH == 1 else rows // GROUP * out_stride + rows % GROUP * HEAD_DIM
 
 
 @triton.jit
@@ -309,6 +365,49 @@ def _load_tile(
 
 
 @triton.jit
+def _attend_new(
+    queries: tl.tensor,
+    keys: tl.tensor,
+    table: tl.tensor,
+    end: tl.tensor,
+    tokens: tl.tensor,
+    num_new: tl.tensor,
+    query_token: tl.tensor,
+    peak: tl.tensor,
+    total: tl.tensor,
+    acc: tl.tensor,
+    part_stride: tl.tensor,
+    block_stride: tl.tensor,
+    scale: tl.tensor,
+    window: tl.tensor,
+    softcap: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    TOKENS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    LENGTH: tl.constexpr,
+):
+    """Attend to the row's own tokens, each query up to its own; this program has stored them."""
+    # All threads' stores come before their loads.
+    tl.debug_barrier()
+    dims = tl.arange(0, BLOCK_D)[None, None, :]
+    for first in tl.static_range(0, LENGTH, TOKENS):
+        new = first + tokens
+        is_new = new < num_new
+        blocks = tl.load(table + (end + new) // BLOCK_SIZE, is_new, other=0).to(tl.int64)
+        pointers = (keys + blocks * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM)[:, :, None] + dims
+        mask = is_new[:, :, None] & (dims < HEAD_DIM)
+        k, v = tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0)
+        is_seen = is_new[:, None, :] & (new[:, None, :] <= query_token)
+        if HAS_WINDOW:
+            is_seen = is_seen & (new[:, None, :] > query_token - window)
+        peak, total, acc = _attend_tile(queries, k, v, is_seen, peak, total, acc, scale, softcap, HAS_SOFTCAP)
+    return peak, total, acc
+
+
+@triton.jit
 def _attend_tile(
     queries: tl.tensor,
     k: tl.tensor,
@@ -321,9 +420,13 @@ def _attend_tile(
     softcap: tl.tensor,
     HAS_SOFTCAP: tl.constexpr,
 ):
-    """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile."""
+    """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile.
+
+    Args:
+        is_seen: ``[WALKERS, BLOCK_G or 1, tokens]``.
+    """
     scores = scale_scores(_multiply(queries, tl.permute(k, (0, 2, 1)), None), scale, softcap, HAS_SOFTCAP)
-    scores = tl.where(is_seen[:, None, :], scores, float("-inf"))
+    scores = tl.where(is_seen, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 2))
     decay = tl.exp2(peak - new_peak)
     weights = tl.exp2(scores - new_peak[:, :, None])
@@ -371,35 +474,42 @@ def _merge_chunks(
     logsums: tl.tensor,
     partials: tl.tensor,
     out: tl.tensor,
+    out_stride: tl.tensor,
     sinks: tl.tensor,
+    num_new: tl.tensor,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    LENGTH: tl.constexpr,
 ):
     """Merge the partial results of all chunks, in order, and write the output; loads ``BLOCK_C`` chunks at a time."""
-    HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
-    heads, dims = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK_D)[None, :]
+    HEADS: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
+    rows, dims = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     # Each thread loads the log-sums for its own values, so that no data is exchanged between threads.
-    shared = heads * COPIES + dims % COPIES
-    is_value = (heads < GROUP) & (dims < HEAD_DIM)
+    shared = rows * COPIES + dims % COPIES
+    is_value = (rows < GROUP * num_new) & (dims < HEAD_DIM)
     peak = tl.full((HEADS, BLOCK_D), _LOWEST, tl.float32)
     total = tl.zeros((HEADS, BLOCK_D), tl.float32)
     acc = tl.zeros((HEADS, BLOCK_D), tl.float32)
     for start in range(0, num_chunks, BLOCK_C):
         for i in tl.static_range(BLOCK_C):
-            place = (start + i) * NUM_HEADS
+            place = (start + i) * (NUM_HEADS * LENGTH)
             mask = is_value & (start + i < num_chunks)
             # Bypass L1, which may hold stale lines of an earlier launch.
             logsum = tl.load(logsums + place * COPIES + shared, mask, other=_LOWEST, cache_modifier=".cg")
-            values = tl.load(partials + (place + heads) * HEAD_DIM + dims, mask, other=0.0, cache_modifier=".cg")
+            values = tl.load(partials + (place + rows) * HEAD_DIM + dims, mask, other=0.0, cache_modifier=".cg")
             new_peak = tl.maximum(peak, logsum)
             decay, weight = tl.exp2(peak - new_peak), tl.exp2(logsum - new_peak)
             peak = new_peak
             total = total * decay + weight
             acc = acc * decay + values * weight
     if sinks is not None:
-        logits = tl.load(sinks + heads + dims * 0, is_value, other=0.0).to(tl.float32)
+        logits = tl.load(sinks + rows % GROUP + dims * 0, is_value, other=0.0).to(tl.float32)
         total += tl.exp2(logits * LOG2E - peak)
-    tl.store(out + heads * HEAD_DIM + dims, (acc / total).to(out.dtype.element_ty), is_value)
+    tl.store(
+        out + _places(rows, out_stride, HEAD_DIM, GROUP, LENGTH) + dims,
+        (acc / total).to(out.dtype.element_ty),
+        is_value,
+    )

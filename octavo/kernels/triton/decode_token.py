@@ -1,4 +1,4 @@
-"""Device functions of decode attention for the new token: norm, rotation, cache store, and scaled scores."""
+"""Device functions of decode attention for the new tokens: norm, rotation, cache store, and scaled scores."""
 
 import triton
 import triton.language as tl
@@ -24,14 +24,18 @@ def scale_scores(scores: tl.tensor, scale: tl.tensor, softcap: tl.tensor, HAS_SO
 @triton.jit
 def take_token(
     qkv: tl.tensor,
+    qkv_stride: tl.tensor,
     head: tl.tensor,
     cos: tl.tensor,
+    cos_stride: tl.tensor,
     sin: tl.tensor,
+    sin_stride: tl.tensor,
     q_norm: tl.tensor,
     k_norm: tl.tensor,
     eps: tl.tensor,
     place: tl.tensor,
     part_stride: tl.tensor,
+    num_new: tl.tensor,
     stores_token: tl.tensor,
     scale: tl.tensor,
     softcap: tl.tensor,
@@ -43,24 +47,33 @@ def take_token(
     BLOCK_D: tl.constexpr,
     WALKERS: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    LENGTH: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Wait for the QKV GEMM, norm and rotate the queries of one group and its key, and store key and value.
+    """Wait for the QKV GEMM, norm and rotate the queries of one group and its keys, and store keys and values.
 
     Args:
-        qkv: the row's heads: queries, keys, values.
+        qkv: heads of the row's first token: queries, keys, values; those of further tokens are ``qkv_stride`` apart.
         head: index of the key/value head.
-        cos, sin: the row's rotation.
-        place: the key's address in the cache; the value's is ``part_stride`` further.
+        cos, sin: rotation of the row's first token; likewise.
+        place: the address of each query's own key in the cache; the value's is ``part_stride`` further.
+        num_new: number of the row's tokens, at most ``LENGTH``; not read if that is 1.
         stores_token: whether this program stores them; exactly one per row and head does.
 
     Returns:
-        Queries ``[WALKERS, BLOCK_G, BLOCK_D]``, their scores with the key ``[1, BLOCK_G]`` (scaled, base 2), and the
-        value ``[1, 1, BLOCK_D]``.
+        Queries ``[WALKERS, BLOCK_G, BLOCK_D]``, by token, then by head. If ``LENGTH`` is 1, also their scores with the
+        key ``[1, BLOCK_G]`` (scaled, base 2), and the value ``[1, 1, BLOCK_D]``.
     """
-    HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
+    HEADS: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
     heads, dims = tl.arange(0, HEADS)[None, None, :, None], tl.arange(0, BLOCK_D)[None, None, None, :]
     in_head, in_rotary = dims < HEAD_DIM, dims < ROTARY_DIM
+    if LENGTH > 1:
+        # Each query prepares its own token's key, too; those of a group's first heads are stored.
+        token = heads // GROUP
+        heads %= GROUP
+        in_head, in_rotary = in_head & (token < num_new), in_rotary & (token < num_new)
+        qkv, cos, sin = qkv + token * qkv_stride, cos + token * cos_stride, sin + token * sin_stride
+        stores_token = stores_token & (heads == 0)
     # Shared values are loaded once per head, in the heads' layout: a change of layout would cost a barrier.
     shared = tl.zeros((1, 1, HEADS, BLOCK_D), tl.int32) + dims
     q_weight = None
@@ -89,8 +102,11 @@ def take_token(
     )
     tl.store(place + shared, key, in_head & (heads == 0) & stores_token)
     tl.store(place + part_stride + dims, value, in_head & stores_token)
-    scores = tl.sum(queries.to(tl.float32) * key.to(tl.float32), axis=3)
-    return _repeat(queries, WALKERS, BLOCK_G), scale_scores(scores, scale, softcap, HAS_SOFTCAP), value
+    if LENGTH == 1:
+        scores = scale_scores(tl.sum(queries.to(tl.float32) * key.to(tl.float32), axis=3), scale, softcap, HAS_SOFTCAP)
+        return _repeat(queries, WALKERS, BLOCK_G), scores, value
+    else:  # noqa: RET505, a return for each kind of program
+        return _repeat(queries, WALKERS, BLOCK_G)
 
 
 @triton.jit

@@ -65,7 +65,7 @@ def produce(
     half: gl.constexpr = q_desc.block_shape[0]
     if PDL:
         gdc_wait()
-    num_decode, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, 2 * half)
+    num_decode, skipped, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, 2 * half)
     num_items = num_tiles * GROUP * NUM_KV_HEADS
     num_done = 0
     step = 0
@@ -74,7 +74,7 @@ def produce(
         # Take the next item now, to hide the latency of the atomic.
         next_index = gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
         row, start, length, first_query, kv_head, head = find_tile(
-            index, starts_ptr, num_decode, num_rows, num_tiles, GROUP, 2 * half
+            index, starts_ptr, num_decode, skipped, num_rows, num_tiles, GROUP, 2 * half
         )
         if first_query < length:
             seq_len = gl.load(lens_ptr + row) if PAGED else length

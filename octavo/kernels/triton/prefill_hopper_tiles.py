@@ -10,12 +10,13 @@ def count_tiles(starts_ptr, counts_ptr, TILE: gl.constexpr):
     """As ``prefill_tiles.count_tiles``."""
     num_rows = gl.load(counts_ptr)
     num_decode = gl.load(counts_ptr + 1)
-    num_tokens = gl.load(starts_ptr + num_rows) - num_decode
-    return num_decode, num_rows, num_tokens // TILE + num_rows - num_decode
+    skipped = gl.load(starts_ptr + num_decode)
+    num_tokens = gl.load(starts_ptr + num_rows) - skipped
+    return num_decode, skipped, num_rows, num_tokens // TILE + num_rows - num_decode
 
 
 @gluon.jit
-def find_tile(index, starts_ptr, num_decode, num_rows, num_tiles, GROUP: gl.constexpr, TILE: gl.constexpr):
+def find_tile(index, starts_ptr, num_decode, skipped, num_rows, num_tiles, GROUP: gl.constexpr, TILE: gl.constexpr):
     """``prefill_tiles.find_tile`` for one warp: row, its first token and length, the tile's first token, both heads."""
     chunk: gl.constexpr = 128
     layout: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
@@ -26,11 +27,11 @@ def find_tile(index, starts_ptr, num_decode, num_rows, num_tiles, GROUP: gl.cons
     for first in range(num_decode, num_rows, chunk):
         rows = first + gl.arange(0, chunk, layout=layout)
         starts = gl.load(starts_ptr + rows, mask=rows < num_rows, other=2147483647)
-        first_tiles = (starts - num_decode) // TILE + (rows - num_decode)
+        first_tiles = (starts - skipped) // TILE + (rows - num_decode)
         row += gl.sum(((rows < num_rows) & (first_tiles <= tile)).to(gl.int32), axis=0)
     start = gl.load(starts_ptr + row)
     length = gl.load(starts_ptr + row + 1) - start
-    first_tile = (start - num_decode) // TILE + (row - num_decode)
+    first_tile = (start - skipped) // TILE + (row - num_decode)
     return row, start, length, (tile - first_tile) * TILE, kv_head, kv_head * GROUP + index % GROUP
 
 

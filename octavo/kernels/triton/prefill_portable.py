@@ -149,14 +149,14 @@ def _prefill_kernel(
     group_programs: tl.constexpr = GROUP if PACK == 1 else 1
     if PDL:
         tl.extra.cuda.gdc_wait()
-    num_decode, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, tile_size)
+    num_decode, skipped, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, tile_size)
     index = tl.program_id(0)
     if index >= num_tiles * group_programs * NUM_KV_HEADS:
         return
     kv_head = index // (num_tiles * group_programs)
     index -= kv_head * (num_tiles * group_programs)
     tile = num_tiles - 1 - index // group_programs
-    row, start, length, first_query = find_tile(tile, starts_ptr, num_decode, num_rows, tile_size)
+    row, start, length, first_query = find_tile(tile, starts_ptr, num_decode, skipped, num_rows, tile_size)
     if first_query >= length:
         return
 

@@ -1,7 +1,7 @@
 """Maps a program's index to its part of the prefill: a row, a tile of its queries, a head.
 
-Row ``r`` (not counting decode rows; ``s`` tokens precede it) owns the tiles from ``s // TILE + r`` up to the next
-row's first. This may be one more than it needs (it does nothing), but the row of a tile is found with one comparison
+Row ``r`` (``s`` tokens precede it, decode rows not counted) owns the tiles from ``s // TILE + r`` up to the next row's
+first. This may be one more than it needs (it does nothing), but the row of a tile is found with one comparison
 per row instead of a search over prefix sums. Neighbouring programs share keys: the index runs first over the heads of a
 group, then over tiles from the last (the most keys, so the most work) to the first, then over key/value heads.
 """
@@ -12,23 +12,24 @@ import triton.language as tl
 
 @triton.jit
 def count_tiles(starts_ptr, counts_ptr, TILE: tl.constexpr):
-    """Number of decode rows (they come first), of all rows of the step, and of tiles of the rows that do not decode."""
+    """Number of decode rows (they come first) and of their tokens, of all rows, and of tiles of the other rows."""
     num_rows = tl.load(counts_ptr)
     num_decode = tl.load(counts_ptr + 1)
-    num_tokens = tl.load(starts_ptr + num_rows) - num_decode
-    return num_decode, num_rows, num_tokens // TILE + num_rows - num_decode
+    skipped = tl.load(starts_ptr + num_decode)
+    num_tokens = tl.load(starts_ptr + num_rows) - skipped
+    return num_decode, skipped, num_rows, num_tokens // TILE + num_rows - num_decode
 
 
 @triton.jit
-def find_tile(tile, starts_ptr, num_decode, num_rows, TILE: tl.constexpr, CHUNK: tl.constexpr = 128):
+def find_tile(tile, starts_ptr, num_decode, skipped, num_rows, TILE: tl.constexpr, CHUNK: tl.constexpr = 128):
     """The row of a tile, its first token and its length in this step, and the tile's first token within it."""
     row = num_decode - 1
     for first in range(num_decode, num_rows, CHUNK):
         rows = first + tl.arange(0, CHUNK)
         starts = tl.load(starts_ptr + rows, mask=rows < num_rows, other=2147483647)
-        first_tiles = (starts - num_decode) // TILE + (rows - num_decode)
+        first_tiles = (starts - skipped) // TILE + (rows - num_decode)
         row += tl.sum(((rows < num_rows) & (first_tiles <= tile)).to(tl.int32))
     start = tl.load(starts_ptr + row)
     length = tl.load(starts_ptr + row + 1) - start
-    first_tile = (start - num_decode) // TILE + (row - num_decode)
+    first_tile = (start - skipped) // TILE + (row - num_decode)
     return row, start, length, (tile - first_tile) * TILE

@@ -41,7 +41,7 @@ def qk_rope_store(
     """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
 
     Args:
-        counts: int32 on the device: the first ``counts[1]`` tokens are skipped. None skips none.
+        counts: int32 on the device: the first ``counts[4]`` tokens are skipped. None skips none.
         tile: defaults to :func:`choose_tile`'s.
     """
     num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
@@ -156,7 +156,7 @@ def _qk_rope_store_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     if counts is not None:  # noqa: SIM102
-        if token < tl.load(counts + 1):
+        if token < tl.load(counts + 4):
             return
     place = tl.load(slot_mapping + token).to(tl.int64)
     qkv += token * all_heads * HEAD_DIM + head * HEAD_DIM

@@ -14,7 +14,9 @@ _TILE = 128
 class TritonStepKernels(StepKernels):
     """See :class:`StepKernels`; the host does not wait."""
 
-    def prepare_inputs(self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int) -> None:
+    def prepare_inputs(
+        self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int, decode_len: int = 1
+    ) -> None:
         num_groups, num_slots, max_blocks = state.block_tables.shape
         assert state.block_tables.is_contiguous() and state.token_ids.is_contiguous()
         assert inputs.slot_mapping.stride(-1) == 1
@@ -40,7 +42,8 @@ class TritonStepKernels(StepKernels):
             inputs.slot_mapping.stride(0),
             NUM_GROUPS=num_groups,
             TILE=_TILE,
-            CHUNK=32,
+            HAS_DRAFTS=decode_len > 1,
+            CHUNK=32 if decode_len == 1 else 128,
             num_warps=4,
             **dependent_launch(state.header.device),
         )
@@ -169,6 +172,7 @@ def _prepare_inputs_kernel(
     max_blocks,
     slot_mapping_stride,
     NUM_GROUPS: tl.constexpr,
+    HAS_DRAFTS: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
     PDL: tl.constexpr,
@@ -180,7 +184,8 @@ def _prepare_inputs_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     # Issue these loads together, so that a decode step has three dependent loads: these, the row's length, its token.
     num_real_rows = tl.load(header)
-    num_decoding = tl.load(header + 1)
+    # With drafts, decoding rows have several tokens and are located as chunks are.
+    num_decoding = 0 if HAS_DRAFTS else tl.load(header + 1)
     num_real_tokens = tl.load(header + 2)
     row_slot = tl.load(row_slots + index, index < num_rows, other=0)
     row_new = tl.load(row_num_new + index, index < num_rows, other=0)

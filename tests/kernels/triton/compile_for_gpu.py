@@ -38,6 +38,7 @@ from octavo.models.registry import build_model
 from octavo.quantization import scheme
 from octavo.quantization.config import SchemeOptions, Unquantized
 from octavo.quantization.float8_config import round_to_float8
+from octavo.records import NgramDrafts
 from octavo.sampling.device_sampler import DeviceSampler
 
 CPU = torch.device("cpu")
@@ -46,6 +47,8 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-float32-small-heads": ("LlamaForCausalLM", torch.float32, 8, False),
     "qwen3-bfloat16": ("Qwen3ForCausalLM", torch.bfloat16, 64, False),
     "gemma3-float16-deterministic": ("Gemma3ForCausalLM", torch.float16, 64, True),
+    "llama-bfloat16-drafts": ("LlamaForCausalLM", torch.bfloat16, 128, False),
+    "gemma3-float16-deterministic-drafts": ("Gemma3ForCausalLM", torch.float16, 64, True),
     "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
@@ -93,6 +96,8 @@ def main(case: str) -> None:
     finish(model)
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
+    if case.endswith("drafts"):
+        plan = replace(plan, drafter=NgramDrafts(3, 1, 2), decode_len=4)
     backend = TritonAttention(CPU, plan.max_num_seqs, MAX_LEN, deterministic=deterministic)
     sizes = DeviceSizes(plan, captures=True)
     forward = ForwardPass(model, plan, CPU, backend, TritonStepKernels(), sizes.max_tokens)

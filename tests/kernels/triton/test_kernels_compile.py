@@ -15,6 +15,8 @@ CASES = {
     "llama-float32-small-heads": False,
     "qwen3-bfloat16": True,
     "gemma3-float16-deterministic": True,
+    "llama-bfloat16-drafts": True,
+    "gemma3-float16-deterministic-drafts": True,
     "llama-bfloat16": True,
     "llama-bfloat16-float8": True,
     "llama-bfloat16-small-heads": False,

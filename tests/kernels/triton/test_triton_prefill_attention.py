@@ -154,6 +154,15 @@ def test_fresh_prompts(device: torch.device, lengths: list[tuple[int, int]], fre
     check(make_case(device, lengths), fresh=fresh)
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_decoding_rows_of_several_tokens_are_skipped(fresh: bool, device: torch.device) -> None:
+    past = 0 if fresh else 23
+    check(
+        make_case(device, [(3, 40), (1, 9), (2, 2), (17, 17 + past), (5, 5 + past), (40, 40)], num_decode=3),
+        fresh=fresh,
+    )
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64])
 def test_chunks_after_what_is_cached(device: torch.device, block_size: int) -> None:

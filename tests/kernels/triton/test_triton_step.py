@@ -80,7 +80,9 @@ def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int) -> dict[str
     return out
 
 
-def run(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int) -> dict[str, torch.Tensor]:
+def run(
+    kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, decode_len: int = 1
+) -> dict[str, torch.Tensor]:
     """The kernel's outputs, with three poisoned places behind each that must stay."""
     device = state.header.device
     types = {"query_starts": torch.int32, "seq_lens": torch.int32}
@@ -92,15 +94,15 @@ def run(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int
             shape.insert(0, len(state.block_tables))
         out[name] = torch.full(shape, POISON, dtype=types.get(name, torch.int64), device=device)
     inputs = InputTensors(**out)
-    kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens)
+    kernels.prepare_inputs(state, inputs, num_rows=num_rows, num_tokens=num_tokens, decode_len=decode_len)
     for value in out.values():
         assert (value[..., -3:] == POISON).all()
     return {name: value[..., :-3].cpu() for name, value in out.items()}
 
 
-def check(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int) -> None:
+def check(kernels: StepKernels, state: DeviceState, num_rows: int, num_tokens: int, decode_len: int = 1) -> None:
     expected = plain_inputs(state, num_rows, num_tokens)
-    for name, value in run(kernels, state, num_rows, num_tokens).items():
+    for name, value in run(kernels, state, num_rows, num_tokens, decode_len).items():
         assert value.dtype == expected[name].dtype
         assert torch.equal(value, expected[name]), name
 
@@ -127,6 +129,13 @@ def test_a_step_of_chunks(
         check(kernels, make_state(device, num_new), len(num_new) + spare_rows, sum(num_new) + spare_tokens)
 
 
+@pytest.mark.parametrize("num_new", [[4], [4] * 300, [3, 1, 4, 4, 2], [2, 4, 1] * 50 + [9, 40]])
+def test_decoding_rows_with_drafts(kernels: StepKernels, num_new: list[int], device: torch.device) -> None:
+    num_decoding = sum(count <= 4 for count in num_new)
+    state = make_state(device, num_new, num_decoding=num_decoding)
+    check(kernels, state, len(num_new) + 5, sum(num_new) + 20, decode_len=4)
+
+
 def test_rows_of_one_token_need_not_be_called_decoding(kernels: StepKernels, device: torch.device) -> None:
     check(kernels, make_state(device, [1, 1, 1], num_decoding=1), 3, 3)
     check(kernels, make_state(device, [4, 1, 3], num_decoding=0), 8, 8)
@@ -144,7 +153,7 @@ def test_groups_and_block_sizes(kernels: StepKernels, num_groups: int, block_siz
 
 
 def test_a_token_past_the_tables_goes_nowhere(kernels: StepKernels, device: torch.device) -> None:
-    state = make_state(device, [1, 1], max_len=17, block_size=4)
+    state = make_state(device, [1, 1], max_len=17, block_size=4, num_groups=1)
     state.block_tables = state.block_tables[:, :, :4].contiguous()
     state.num_computed[state.row_slots[0]] = 16
     state.num_computed[state.row_slots[1]] = 15
