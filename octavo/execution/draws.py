@@ -20,7 +20,7 @@ class NewTokens:
     """A step's new tokens, which may be read once their copies have arrived.
 
     Attributes:
-        token_ids: ``[R, W]`` int32.
+        token_ids: ``[R, W]`` int32, or ``[R]`` without ``num_tokens``.
         num_tokens: ``[R]`` int32, how many of a row's tokens count; None for one in each row that draws.
         drafts, num_drafts: ``[R, K]`` and ``[R]`` int32, the drafts that wait now; None without a drafter.
     """
@@ -99,7 +99,7 @@ class SingleDraws:
 
     def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
         """See :meth:`Draws.to_host`."""
-        return NewTokens(copies.add_buffer(self._new_tokens[:num_rows, None]))
+        return NewTokens(copies.add_buffer(self._new_tokens[:num_rows]))
 
 
 class DraftedDraws:
