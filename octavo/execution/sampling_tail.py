@@ -15,6 +15,7 @@ from octavo.execution.tail import Computed
 from octavo.kernels import StepShape, mask_logits, take_rows
 from octavo.platforms.transfer import HostCopies, to_device
 from octavo.records import NewRow, Plan, SamplingParams, Step, as_token_ids
+from octavo.sampling.logprobs import LogprobTensors
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.sampler import MakeDraw, Sampler, Samples
 
@@ -101,7 +102,7 @@ class SamplingTail:
         copies = HostCopies(self._device)
         num_rows = len(step.slots)
         rows = step.num_drawn.nonzero()[0]
-        samples: Samples | None = None
+        sampled_logprobs: list[tuple[list[int], LogprobTensors]] = []
         if self._sampler.is_plain(step.slots[rows]):
             self._sampler.flush()
             if computed.redraw is not None:
@@ -110,15 +111,16 @@ class SamplingTail:
                 self.draw(logits)
         else:
             if len(rows):
-                samples = self._draw_planned(step, rows, logits).to_host(copies)
+                drawn_rows = rows if self._draws.width == 1 else np.repeat(rows, step.num_drawn[rows])
+                for indices, values in self._draw_planned(step, rows, logits).logprobs:
+                    sampled_logprobs.append((drawn_rows[indices].tolist(), values.to_host(copies)))
             self._draws.append(num_rows)
             self._sampler.count(*self._draws.kept(num_rows))
         new_tokens = self._draws.to_host(num_rows, copies)
         found = self._prompt_logprobs.collect(step, computed.hidden)
         prompt_logprobs = [(row, logprobs.to_host(copies)) for row, logprobs in found]
         copies.seal()
-        drawn_rows = rows if self._draws.width == 1 else np.repeat(rows, step.num_drawn[rows])
-        return SampledStep(new_tokens, copies, drawn_rows, samples, prompt_logprobs)
+        return SampledStep(new_tokens, copies, sampled_logprobs, prompt_logprobs)
 
     def _draw_planned(self, step: Step, rows: NDArray[np.int64], logits: torch.Tensor) -> Samples:
         """Draw for requests whose parameters the host must plan for; other places are not written."""

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.platforms import runtime_of
-from octavo.platforms.transfer import HostCopies
-from octavo.records import NAN_TOKEN, NewRow, TokenLogprobs
+from octavo.records import NAN_TOKEN, NewRow
 from octavo.sampling import blocks, filters
 from octavo.sampling.logprobs import LogprobTensors, listed_logprobs, token_logprobs
 from octavo.sampling.parameters import SlotParameters
@@ -32,28 +31,11 @@ class Samples:
     Attributes:
         token_ids: ``[N]`` int64 on the device; :data:`NAN_TOKEN` where the logits were not numbers or nothing was left
             to choose from.
-        logprobs: log-probabilities for the rows that asked: (rows, values).
+        logprobs: log-probabilities for the rows that asked: (rows, values); those of a :data:`NAN_TOKEN` mean nothing.
     """
 
     token_ids: Tensor
     logprobs: list[tuple[list[int], LogprobTensors]]
-
-    def to_host(self, copies: HostCopies) -> "Samples":
-        """Copies that may be read once ``copies`` have arrived."""
-        logprobs = [(rows, found.to_host(copies)) for rows, found in self.logprobs]
-        return Samples(copies.add(self.token_ids), logprobs)
-
-    def read_logprobs(self) -> dict[int, TokenLogprobs]:
-        """Log-probabilities by row, of the rows that asked and drew a token."""
-        if not self.logprobs:
-            return {}
-        tokens = self.token_ids.tolist()
-        return {
-            row: values
-            for rows, found in self.logprobs
-            for row, values in zip(rows, found.read(), strict=True)
-            if tokens[row] != NAN_TOKEN
-        }
 
 
 class DrawOnDevice(Protocol):

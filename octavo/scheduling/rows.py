@@ -76,8 +76,7 @@ class Rows:
         expected_len: ``[S]``, expected number of tokens at which the request ends.
         blocks_last: ``[S]``, next block boundary: up to this many computed tokens the block table does not change.
         last_token: ``[S]``, when the last token arrived, in seconds since the epoch.
-        needs_check: ``[S]``, whether the host must look at each new token: it is the first, has log-probabilities, or
-            advances a rule.
+        needs_check: ``[S]``, whether the host must look at each new token: it is the first, or advances a rule.
         is_bound: ``[S]``, whether a rule of the request may forbid tokens.
         num_bound: number of such requests.
     """

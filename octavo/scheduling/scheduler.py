@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import compress
+from itertools import compress, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,10 +249,12 @@ class Scheduler:
         is_special = self._rows.append(slots, token_ids, num_tokens, now)
         special = is_special.nonzero()[0]
         if not len(special):
-            return self._plain_outputs(request_ids, token_ids, num_tokens)
+            return self._plain_outputs(request_ids, token_ids, num_tokens, rows, result)
         is_plain = ~is_special
         plain_ids = list(compress(request_ids, is_plain.tolist()))
-        outputs = self._plain_outputs(plain_ids, token_ids[is_plain], _some(num_tokens, is_plain))
+        outputs = self._plain_outputs(
+            plain_ids, token_ids[is_plain], _some(num_tokens, is_plain), rows[is_plain], result
+        )
         lengths = self._rows.num_known[slots[special]].tolist()
         new_tokens = _token_lists(token_ids[special], _some(num_tokens, special))
         for row, new, length in zip(rows[special].tolist(), new_tokens, lengths, strict=True):
@@ -260,16 +262,27 @@ class Scheduler:
         return outputs
 
     def _plain_outputs(
-        self, request_ids: list[str], token_ids: NDArray[np.int32], num_tokens: Counts | None
+        self,
+        request_ids: list[str],
+        token_ids: NDArray[np.int32],
+        num_tokens: Counts | None,
+        rows: NDArray[np.intp],
+        result: StepResult,
     ) -> StepOutputs:
-        """Outputs of rows that got nothing but tokens."""
+        """Outputs of rows that got nothing but tokens and their log-probabilities."""
+        outputs = StepOutputs(request_ids)
         if num_tokens is None:
-            self.stats.generation_tokens += len(request_ids)
-            return StepOutputs(request_ids, token_ids.tolist())
-        are_there = np.arange(token_ids.shape[1]) < num_tokens[:, None]
-        flat = token_ids[are_there].tolist()
-        self.stats.generation_tokens += len(flat)
-        return StepOutputs(request_ids, flat, num_tokens=num_tokens.tolist())
+            outputs.token_ids = token_ids.tolist()
+        else:
+            are_there = np.arange(token_ids.shape[1]) < num_tokens[:, None]
+            outputs.token_ids, outputs.num_tokens = token_ids[are_there].tolist(), num_tokens.tolist()
+        self.stats.generation_tokens += len(outputs.token_ids)
+        if result.logprobs:
+            counts = outputs.num_tokens or repeat(1)
+            for index, (row, count) in enumerate(zip(rows.tolist(), counts, strict=False)):
+                if (found := result.logprobs.get(row)) is not None and found.sampled:
+                    outputs.logprobs[index] = found.sampled[:count]
+        return outputs
 
     def _take_late_tokens(
         self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts | None, has_left: Mask, result: StepResult
@@ -292,7 +305,7 @@ class Scheduler:
     def _take_result(
         self, request: Request, token_ids: list[int], num_tokens: int, result: StepResult, row: int, now: float
     ) -> EngineOutput:
-        """The output for a row whose tokens may be the first or the last, have log-probabilities, or advance rules."""
+        """The output for a row whose tokens may be the first or the last, or advance rules."""
         found = RowResult(token_ids, num_tokens, result.logprobs.get(row), result.pooled.get(row))
         output = request.completion.take(found, now)
         self._count_output(request, output)

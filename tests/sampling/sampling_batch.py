@@ -4,11 +4,16 @@ from collections.abc import Sequence
 
 import torch
 
-from octavo.records import NewRow, SamplingParams, as_token_ids
+from octavo.records import NewRow, SamplingParams, TokenLogprobs, as_token_ids
 from octavo.sampling import LogitsProcessor, Sampler, Samples
 from octavo.sampling.device_sampler import DeviceSampler
 
 CPU = torch.device("cpu")
+
+
+def read_logprobs(samples: Samples) -> dict[int, TokenLogprobs]:
+    """Log-probabilities by row, of the rows that asked."""
+    return {row: values for rows, found in samples.logprobs for row, values in zip(rows, found.read(), strict=True)}
 
 
 class Batch:
