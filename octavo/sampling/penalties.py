@@ -41,22 +41,20 @@ class TokenCounts:
         device, vocab_size = self.table.device, self.table.shape[1]
         counted = [_counts(row.token_ids, row.prompt_len, vocab_size) for row in self._unsent.values()]
         places = [slot * vocab_size + tokens for slot, (tokens, _) in zip(self._unsent, counted, strict=True)]
-        record = np.stack((np.concatenate(places), np.concatenate([values for _, values in counted], dtype=np.int64)))
+        record = np.stack((np.concatenate(places), np.concatenate([values for _, values in counted])))
         self.table.index_fill_(0, to_device(np.array(list(self._unsent), np.int64), device), 0)
         sent = to_device(record, device)
         self.table.view(-1)[sent[0]] = sent[1].to(torch.int16)
         self._unsent.clear()
 
 
-def _counts(token_ids: TokenIds, prompt_len: int, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+def _counts(token_ids: TokenIds, prompt_len: int, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The distinct tokens of a request and their counts as in the table."""
-    is_known = (token_ids >= 0) & (token_ids < vocab_size)
-    generated, counts = np.unique(token_ids[prompt_len:][is_known[prompt_len:]], return_counts=True)
-    prompt = np.unique(token_ids[:prompt_len][is_known[:prompt_len]])
-    tokens = np.union1d(prompt, generated)
-    values = np.where(np.isin(tokens, prompt), IN_PROMPT, 0)
-    values[np.searchsorted(tokens, generated)] += np.minimum(counts, MAX_COUNT)
-    return tokens.astype(np.int64), values.astype(np.int16)
+    tokens, index = np.unique(token_ids, return_inverse=True)
+    values = np.minimum(np.bincount(index[prompt_len:], minlength=len(tokens)), MAX_COUNT)
+    values[index[:prompt_len]] |= IN_PROMPT
+    is_known = (tokens >= 0) & (tokens < vocab_size)
+    return tokens[is_known].astype(np.int64), values[is_known]
 
 
 @kernel

@@ -338,7 +338,7 @@ class Scheduler:
     def _take_prompt_logprobs(self, batch: Batch, result: StepResult) -> None:
         for row, logprobs in result.logprobs.items():
             request = batch.requests[row]
-            if request.status is not Status.FINISHED:
+            if logprobs.prompt and request.status is not Status.FINISHED:
                 request.completion.note_prompt_logprobs(logprobs.prompt)
 
     def _finish(self, request: Request, *, is_trusted: bool = True) -> None:
