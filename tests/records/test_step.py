@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.records import EngineOutput, Step, StepOutputs
+from octavo.records import EngineOutput, Step, StepOutputs, TokenLogprobs
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(2, 9)), max_size=4), st.integers(0, 4))
@@ -22,6 +22,7 @@ def test_the_shape_of_a_step(chunks: list[tuple[int, int]], num_decodes: int) ->
 
 def test_outputs_one_by_one() -> None:
     last = EngineOutput("c", [3], finish_reason="stop")
-    outputs = StepOutputs(["a", "b"], [1, 2], [last])
-    assert list(outputs) == [EngineOutput("a", [1]), EngineOutput("b", [2]), last]
+    logprobs = [TokenLogprobs([2], [-0.5], 1)]
+    outputs = StepOutputs(["a", "b"], [1, 2], [last], logprobs={1: logprobs})
+    assert list(outputs) == [EngineOutput("a", [1]), EngineOutput("b", [2], logprobs=logprobs), last]
     assert outputs and StepOutputs(others=[last]) and not StepOutputs()
