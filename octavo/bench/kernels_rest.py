@@ -68,10 +68,11 @@ def _sample_on_gpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tens
     for row in rows:
         parameters.write(row)
     parameters.flush()
-    sampler = DeviceSampler(parameters, setting.indices([0] * len(rows), torch.int64))
+    sampler = DeviceSampler(parameters, len(rows), setting.config.vocab_size)
+    tokens = setting.indices([0] * len(rows), torch.int64)
     slots = setting.indices([row.slot for row in rows])
     counts, lengths = setting.indices([len(rows)] * 4), setting.indices([5] * len(rows))
-    return lambda copy: sampler.sample(logits[copy], slots, counts, lengths)
+    return lambda copy: sampler.sample(logits[copy], slots, counts, lengths, tokens)
 
 
 def _sample_on_cpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tensor]) -> Run:
@@ -82,7 +83,7 @@ def _sample_on_cpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tens
     slots = setting.indices(slot_list, torch.int64)
     lengths = torch.full_like(slots, 5)
     token_ids = torch.zeros(len(rows), 8, dtype=torch.int32)
-    return lambda copy: sampler.sample(logits[copy], slots, lengths, token_ids, slot_list, 5)
+    return lambda copy: sampler.sample(logits[copy], slots, lengths, token_ids, slot_list)
 
 
 def _torch_sampling(logits: list[torch.Tensor], params: SamplingParams) -> dict[str, Run]:

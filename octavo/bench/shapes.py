@@ -31,24 +31,25 @@ def _qwen3(hidden_size: int, num_layers: int, num_heads: int, intermediate_size:
     }
 
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, is_tied=True),
-    "qwen3-8b": _qwen3(4096, 36, 32, 12_288, is_tied=False),
-    "llama3.1-8b": {
+def _llama3(
+    hidden_size: int, num_layers: int, head_dim: int, intermediate_size: int, rope_factor: float, is_tied: bool
+) -> dict[str, Any]:
+    return {
         **_COMMON,
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
+        "hidden_size": hidden_size,
+        "num_hidden_layers": num_layers,
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
-        "intermediate_size": 14_336,
+        "head_dim": head_dim,
+        "intermediate_size": intermediate_size,
         "vocab_size": 128_256,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": is_tied,
         "rope_theta": 500_000.0,
         "rope_scaling": {
             "rope_type": "llama3",
-            "factor": 8.0,
+            "factor": rope_factor,
             "low_freq_factor": 1.0,
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
@@ -57,7 +58,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-5,
         "bos_token_id": 128_000,
         "eos_token_id": 128_001,
-    },
+    }
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, is_tied=True),
+    "qwen3-8b": _qwen3(4096, 36, 32, 12_288, is_tied=False),
+    "llama3.2-1b": _llama3(2048, 16, 64, 8192, 32.0, is_tied=True),
+    "llama3.1-8b": _llama3(4096, 32, 128, 14_336, 8.0, is_tied=False),
     "tiny": {
         **_qwen3(64, 2, 16, 128, is_tied=True),
         "head_dim": 8,

@@ -200,8 +200,10 @@ class EngineServer:
     def _by_owner(self, outputs: StepOutputs) -> list[StepOutputs]:
         """The outputs of each frontend's requests."""
         parts = [StepOutputs() for _ in self._frontends]
-        for request_id, token_ids in outputs.rows():
+        for request_id, token_ids, logprobs in outputs.rows():
             part = parts[self._owners[request_id]]
+            if logprobs is not None:
+                part.logprobs[len(part.request_ids)] = logprobs
             part.request_ids.append(request_id)
             part.token_ids += token_ids
             if outputs.num_tokens:

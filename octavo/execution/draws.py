@@ -20,7 +20,7 @@ class NewTokens:
     """A step's new tokens, which may be read once their copies have arrived.
 
     Attributes:
-        token_ids: ``[R, W]`` int32.
+        token_ids: ``[R, W]`` int32, or ``[R]`` without ``num_tokens``.
         num_tokens: ``[R]`` int32, how many of a row's tokens count; None for one in each row that draws.
         drafts, num_drafts: ``[R, K]`` and ``[R]`` int32, the drafts that wait now; None without a drafter.
     """
@@ -57,8 +57,14 @@ class Draws(Protocol):
     def counts(self) -> torch.Tensor:
         """The number of places of real rows first, int32."""
 
+    def drafts_before(self, num_rows: int) -> torch.Tensor | None:
+        """The drafts before each place, ``[num_rows · W, K]``, −1 for none; None without a drafter."""
+
     def append(self, num_rows: int) -> None:
         """Append the drawn tokens to device state, and draft."""
+
+    def kept(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What :meth:`append` has added: slots ``[R]``, tokens ``[R, W]``, and how many of them per row, ``[R]``."""
 
     def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
         """Queue copies of the new tokens."""
@@ -97,9 +103,18 @@ class SingleDraws:
         """See :meth:`Draws.append`."""
         self._kernels.append_tokens(self._state, self.drawn, self._new_tokens, num_rows=num_rows)
 
+    def drafts_before(self, num_rows: int) -> torch.Tensor | None:
+        """See :meth:`Draws.drafts_before`."""
+        return None
+
+    def kept(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See :meth:`Draws.kept`."""
+        state = self._state
+        return state.row_slots[:num_rows], self._new_tokens[:num_rows, None], state.row_num_drawn[:num_rows]
+
     def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
         """See :meth:`Draws.to_host`."""
-        return NewTokens(copies.add_buffer(self._new_tokens[:num_rows, None]))
+        return NewTokens(copies.add_buffer(self._new_tokens[:num_rows]))
 
 
 class DraftedDraws:
@@ -117,6 +132,8 @@ class DraftedDraws:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.drawn = zeros(num_places, dtype=torch.int64)
+        place = torch.arange(self.width, device=device)
+        self._is_before = place[:-1] < place[:, None]
         self._draws = DrawTensors(zeros(num_places, dtype=torch.int64), zeros(num_places), zeros(num_places), zeros(1))
         self._drafts = DraftTensors(
             zeros(max_rows, self.width), zeros(max_rows), zeros(max_rows, plan.num_drafts), zeros(max_rows)
@@ -146,6 +163,16 @@ class DraftedDraws:
         """See :meth:`Draws.append`."""
         self._kernels.append_accepted(self._state, self.drawn, self._drafts, num_rows=num_rows)
         self._drafter.propose(self._state, self._drafts, num_rows)
+
+    def drafts_before(self, num_rows: int) -> torch.Tensor | None:
+        """See :meth:`Draws.drafts_before`."""
+        # A draft is the token of the place behind it.
+        tokens = self._inputs.token_ids[self._draws.tokens[: num_rows * self.width]].view(num_rows, 1, self.width)
+        return torch.where(self._is_before, tokens[:, :, 1:], -1).view(num_rows * self.width, -1)
+
+    def kept(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See :meth:`Draws.kept`."""
+        return self._state.row_slots[:num_rows], self._drafts.new_tokens[:num_rows], self._drafts.num_tokens[:num_rows]
 
     def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
         """See :meth:`Draws.to_host`."""

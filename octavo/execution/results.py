@@ -11,7 +11,6 @@ from octavo.execution.draws import NewTokens
 from octavo.platforms.transfer import HostCopies
 from octavo.records import RowLogprobs, StepResult
 from octavo.sampling.logprobs import LogprobTensors
-from octavo.sampling.sampler import Samples
 
 
 class PendingStep(Protocol):
@@ -39,24 +38,22 @@ class SampledStep:
 
     Attributes:
         new_tokens: the step's tokens, once ``copies`` have arrived.
-        rows: ``[N]`` int64, the row of each token in ``samples``.
-        samples: what was drawn with the host's planning, for its log-probabilities; None if nothing was.
+        sampled_logprobs: (rows, log-probabilities of a token of each); a row occurs once per place, in order.
         prompt_logprobs: (row, log-probabilities of prompt positions).
     """
 
     new_tokens: NewTokens
     copies: HostCopies
-    rows: NDArray[np.int64]
-    samples: Samples | None = None
+    sampled_logprobs: list[tuple[list[int], LogprobTensors]] = field(default_factory=list)
     prompt_logprobs: list[tuple[int, LogprobTensors]] = field(default_factory=list)
 
     def result(self) -> StepResult:
         """Wait for the tokens and read them."""
         self.copies.wait()
         logprobs: dict[int, RowLogprobs] = {}
-        if self.samples is not None:
-            for index, found in self.samples.read_logprobs().items():
-                logprobs.setdefault(int(self.rows[index]), RowLogprobs()).sampled.append(found)
+        for rows, found in self.sampled_logprobs:
+            for row, of_token in zip(rows, found.read(), strict=True):
+                logprobs.setdefault(row, RowLogprobs()).sampled.append(of_token)
         for row, found_in_prompt in self.prompt_logprobs:
             logprobs.setdefault(row, RowLogprobs()).prompt.extend(found_in_prompt.read())
         new = self.new_tokens

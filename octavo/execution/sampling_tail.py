@@ -1,6 +1,6 @@
 """The tail of models that write: from hidden states to the next tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -15,9 +15,9 @@ from octavo.execution.tail import Computed
 from octavo.kernels import StepShape, mask_logits, take_rows
 from octavo.platforms.transfer import HostCopies, to_device
 from octavo.records import NewRow, Plan, SamplingParams, Step, as_token_ids
-from octavo.sampling.parameters import SlotParameters
+from octavo.sampling.logprobs import LogprobTensors
 from octavo.sampling.processors import LogitsProcessor
-from octavo.sampling.sampler import DrawOnDevice, Sampler, Samples
+from octavo.sampling.sampler import MakeDraw, Sampler, Samples
 
 TokenMasks = NDArray[np.int32]
 """``[M, ceil(V / 32)]``, one bit per token, lowest bit first: whether the token is allowed."""
@@ -28,7 +28,7 @@ class SamplingTail:
 
     Args:
         draws: where tokens are drawn.
-        draw_on_device: draws for batches that need no planning by the host; None if there is no such kernel.
+        draw_on_device: see :class:`Sampler`; None if there is no such kernel.
     """
 
     def __init__(
@@ -38,15 +38,20 @@ class SamplingTail:
         plan: Plan,
         vocab_size: int,
         processors: Sequence[LogitsProcessor] = (),
-        draw_on_device: Callable[[SlotParameters, torch.Tensor], DrawOnDevice] | None = None,
+        draw_on_device: MakeDraw | None = None,
     ) -> None:
         self._forward, self._device, self._draws = forward, forward.device, draws
-        self._sampler = Sampler(plan.max_num_seqs, vocab_size, forward.device, processors=list(processors))
+        self._sampler = Sampler(
+            plan.max_num_seqs,
+            vocab_size,
+            forward.device,
+            processors=list(processors),
+            draw_on_device=draw_on_device,
+            max_rows=len(draws.drawn),
+        )
         self._prompt_logprobs = PromptLogprobs(forward)
-        self._on_device: DrawOnDevice | None = None
         self._logits_buffer: torch.Tensor | None = None
         if draw_on_device is not None:
-            self._on_device = draw_on_device(self._sampler.parameters, draws.drawn)
             # One buffer for all steps: otherwise each captured graph would keep its own.
             shape = (len(draws.drawn), vocab_size)
             self._logits_buffer = torch.zeros(shape, dtype=forward.dtype, device=forward.device)
@@ -69,9 +74,9 @@ class SamplingTail:
 
     def draw(self, logits: torch.Tensor) -> None:
         """See :meth:`Tail.draw`; sampling parameters are read on the device."""
-        assert self._on_device is not None, "only devices with such a kernel come here"
-        draws = self._draws
-        self._on_device.sample(logits, draws.slots, draws.counts, draws.lengths)
+        draws, on_device = self._draws, self._sampler.on_device
+        assert on_device is not None, "only devices with such a kernel come here"
+        on_device.sample(logits, draws.slots, draws.counts, draws.lengths, draws.drawn)
         draws.append(len(logits) // draws.width)
 
     def finish(self, step: Step, computed: Computed) -> SampledStep | HeldStep:
@@ -85,6 +90,7 @@ class SamplingTail:
         if self._logits_buffer is not None:
             width = -(-self._logits_buffer.shape[1] // 32)
             self._mask(self._logits_buffer[:1], np.zeros(1, np.int64), np.full((1, width), -1, np.int32))
+            self._sampler.warm_up(self._logits_buffer[:1], self._draws.width - 1)
         return NewRow(0, as_token_ids([0, 0]), 2, SamplingParams(temperature=1.0, max_tokens=1), 0, [], [])
 
     def _finish(self, step: Step, computed: Computed, masks: TokenMasks | None) -> SampledStep:
@@ -96,8 +102,8 @@ class SamplingTail:
         copies = HostCopies(self._device)
         num_rows = len(step.slots)
         rows = step.num_drawn.nonzero()[0]
-        samples: Samples | None = None
-        if self._on_device is not None and self._sampler.is_plain(step.slots[rows]):
+        sampled_logprobs: list[tuple[list[int], LogprobTensors]] = []
+        if self._sampler.is_plain(step.slots[rows]):
             self._sampler.flush()
             if computed.redraw is not None:
                 computed.redraw()
@@ -105,14 +111,16 @@ class SamplingTail:
                 self.draw(logits)
         else:
             if len(rows):
-                samples = self._draw_planned(step, rows, logits).to_host(copies)
+                drawn_rows = rows if self._draws.width == 1 else np.repeat(rows, step.num_drawn[rows])
+                for indices, values in self._draw_planned(step, rows, logits).logprobs:
+                    sampled_logprobs.append((drawn_rows[indices].tolist(), values.to_host(copies)))
             self._draws.append(num_rows)
+            self._sampler.count(*self._draws.kept(num_rows))
         new_tokens = self._draws.to_host(num_rows, copies)
         found = self._prompt_logprobs.collect(step, computed.hidden)
         prompt_logprobs = [(row, logprobs.to_host(copies)) for row, logprobs in found]
         copies.seal()
-        drawn_rows = rows if self._draws.width == 1 else np.repeat(rows, step.num_drawn[rows])
-        return SampledStep(new_tokens, copies, drawn_rows, samples, prompt_logprobs)
+        return SampledStep(new_tokens, copies, sampled_logprobs, prompt_logprobs)
 
     def _draw_planned(self, step: Step, rows: NDArray[np.int64], logits: torch.Tensor) -> Samples:
         """Draw for requests whose parameters the host must plan for; other places are not written."""
@@ -123,10 +131,11 @@ class SamplingTail:
         index = None if len(places) == num_places else to_device(places, self._device)
         if index is not None:
             slots, lengths, logits = slots[index], lengths[index], logits[index]
-        longest = int((step.num_computed + step.num_new).max())
+        drafts = draws.drafts_before(len(step.slots))
+        if index is not None and drafts is not None:
+            drafts = drafts[index]
         slot_list = np.repeat(step.slots[rows], step.num_drawn[rows]).tolist()
-        known = self._forward.state.token_ids
-        samples = self._sampler.sample(logits, slots.long(), lengths.long(), known, slot_list, longest)
+        samples = self._sampler.sample(logits, slots, lengths, self._forward.state.token_ids, slot_list, drafts)
         if index is None:
             drawn.copy_(samples.token_ids)
         else:

@@ -15,6 +15,7 @@ from octavo.records import (
     EngineRequest,
     RequestOutputKind,
     SampleLogprobs,
+    TokenLogprobs,
     as_token_ids,
 )
 from octavo.tokenization.tokenizer import Tokenizer
@@ -95,15 +96,19 @@ class Completion:
         """Whether there is anything that :meth:`delta` has not shown."""
         return len(self.token_ids) > self._num_sent_tokens or (self.is_finished and not self._sent_finish)
 
-    def take_tokens(self, token_ids: Sequence[int]) -> None:
-        """Add tokens of which there is nothing else to say."""
+    def take_tokens(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None = None, *, is_stopped: bool = False
+    ) -> None:
+        """Add tokens; a stop string among them may end the completion."""
+        num_taken = len(token_ids)
         if self.text_is_late:
             self.token_ids += token_ids
-        elif self._matcher is None and self._detokenizer is not None:
-            self.token_ids += token_ids
-            self._text += self._detokenizer.push(token_ids)
-        else:
-            self._take_tokens(token_ids, is_stopped=False)
+        elif num_taken:
+            num_taken = self._take_tokens(token_ids, is_stopped=is_stopped)
+        if self._logprobs is not None and logprobs is not None:
+            for row in logprobs[:num_taken]:
+                self._logprobs.append(format_logprobs(row, self._tokenizer))
+                self._cumulative_logprob += row.logprobs[0]
 
     def relay(self, take_text: TextTaker, token_id: int) -> bool:
         """Add a token and offer its text to ``take_text``; returns whether there is news left to show."""
@@ -116,16 +121,7 @@ class Completion:
 
     def take(self, output: EngineOutput) -> None:
         """Add what a step brought."""
-        new_token_ids = output.new_token_ids
-        num_taken = len(new_token_ids)
-        if self.text_is_late:
-            self.token_ids += new_token_ids
-        elif num_taken:
-            num_taken = self._take_tokens(new_token_ids, is_stopped=output.finish_reason == "stop")
-        if self._logprobs is not None and output.logprobs is not None:
-            for row in output.logprobs[:num_taken]:
-                self._logprobs.append(format_logprobs(row, self._tokenizer))
-                self._cumulative_logprob += row.logprobs[0]
+        self.take_tokens(output.new_token_ids, output.logprobs, is_stopped=output.finish_reason == "stop")
         if self.is_finished:
             return
         if output.finish_reason is not None:

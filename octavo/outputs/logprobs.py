@@ -1,6 +1,7 @@
 """Log-probabilities as users see them."""
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import overload
 
 from octavo.records import FlatLogprobs, Logprob, SampleLogprobs, SamplingParams, TokenLogprobs
@@ -20,11 +21,9 @@ def format_logprobs(row: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[int
     """
     token_ids, logprobs = row.token_ids, row.logprobs
     text = tokenizer.token_text if tokenizer is not None else _no_text
-    formatted = {token_ids[0]: Logprob(logprobs[0], row.rank, text(token_ids[0]))}
-    for rank in range(1, len(token_ids)):
-        token_id = token_ids[rank]
-        if token_id not in formatted:
-            formatted[token_id] = Logprob(logprobs[rank], None if row.is_listed else rank, text(token_id))
+    ranks = repeat(None) if row.is_listed else range(len(token_ids))
+    formatted = dict(zip(token_ids, map(Logprob, logprobs, ranks, map(text, token_ids)), strict=True))
+    formatted[token_ids[0]] = Logprob(logprobs[0], row.rank, text(token_ids[0]))
     return formatted
 
 

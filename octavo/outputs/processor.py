@@ -106,9 +106,9 @@ class OutputProcessor:
         """
         processed = ProcessedOutputs()
         changed: dict[str, _Request] = {}
-        if outputs.num_tokens:
-            for request_id, token_ids in outputs.rows():
-                self._take_tokens(request_id, token_ids, processed, changed)
+        if outputs.num_tokens or outputs.logprobs:
+            for request_id, token_ids, logprobs in outputs.rows():
+                self._take_tokens(request_id, token_ids, logprobs, processed, changed)
         else:
             self._take_one_each(outputs, processed, changed)
         for output in outputs.others:
@@ -137,7 +137,7 @@ class OutputProcessor:
             try:
                 take = find_quick(request_id)
                 if take is None:
-                    self._take_tokens(request_id, (token_id,), processed, changed)
+                    self._take_tokens(request_id, (token_id,), None, processed, changed)
                 elif take(token_id):
                     self._show(request_id, processed, changed)
             except Exception:
@@ -147,15 +147,16 @@ class OutputProcessor:
         self,
         request_id: str,
         token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprobs] | None,
         processed: ProcessedOutputs,
         changed: dict[str, "_Request"],
     ) -> None:
-        """Add tokens of which there is nothing else to say; those of a request that is gone are passed over."""
+        """Add tokens that do not end their request; those of a request that is gone are passed over."""
         known = self._completions.get(request_id)
         if known is None:
             return
         try:
-            known[1].take_tokens(token_ids)
+            known[1].take_tokens(token_ids, logprobs)
             self._show(request_id, processed, changed)
         except Exception:
             self._break_off(known[0], processed, changed)

@@ -125,6 +125,11 @@ def sampler_bytes(config: ModelConfig, max_num_seqs: int, pass_elements: int) ->
     return min(max_num_seqs * config.vocab_size, pass_elements) * _SAMPLER_KEPT_BYTES
 
 
+def count_bytes(config: ModelConfig, max_num_seqs: int) -> int:
+    """The table of how often each token occurs, for penalties: 16 bits per request and token of the vocabulary."""
+    return max_num_seqs * config.vocab_size * 2
+
+
 def graph_bytes(
     config: ModelConfig,
     max_num_seqs: int,

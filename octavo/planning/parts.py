@@ -54,7 +54,7 @@ def memory_parts(
             memory.activation_bytes(config, tokens, itemsize, pass_elements),
             f"intermediate tensors of a layer in a step of {tokens} tokens",
         ),
-        *_drawing_parts(config, rows * (1 + limits.num_drafts), itemsize, pass_elements),
+        *_drawing_parts(config, rows, rows * (1 + limits.num_drafts), itemsize, pass_elements),
         MemoryPart("batch state", state, f"token ids and block tables of {rows} requests of {length} tokens"),
         MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
     ]
@@ -66,12 +66,13 @@ def memory_parts(
     return tuple(part for part in parts if part.num_bytes)
 
 
-def _drawing_parts(config: ModelConfig, rows: int, itemsize: int, pass_elements: int) -> list[MemoryPart]:
+def _drawing_parts(config: ModelConfig, rows: int, draws: int, itemsize: int, pass_elements: int) -> list[MemoryPart]:
     """Memory for sampling; encoders need none."""
     if config.is_encoder:
         return []
-    logits = memory.logits_bytes(config, rows, itemsize)
+    logits = memory.logits_bytes(config, draws, itemsize)
     return [
-        MemoryPart("logits", logits, f"{rows} draws by a vocabulary of {config.vocab_size}"),
-        MemoryPart("sampler", memory.sampler_bytes(config, rows, pass_elements), "buffers to sort logits"),
+        MemoryPart("logits", logits, f"{draws} draws by a vocabulary of {config.vocab_size}"),
+        MemoryPart("sampler", memory.sampler_bytes(config, draws, pass_elements), "buffers to sort logits"),
+        MemoryPart("token counts", memory.count_bytes(config, rows), "tokens of each request, for penalties"),
     ]

@@ -114,20 +114,22 @@ class StepOutputs(msgspec.Struct, array_like=True):
     """A step's outputs for all requests.
 
     Nearly every row of nearly every step yields only tokens. These are parallel lists, so that no object is made per
-    token; everything else is an :class:`EngineOutput`.
+    token; everything else but log-probabilities is an :class:`EngineOutput`.
 
     Attributes:
         request_ids: requests that got tokens. Steps of the same rows share this list: it must not be changed, and its
             identity may be compared instead of its contents.
         token_ids: their tokens, one request's after the other's.
-        others: first tokens, ends, log-probabilities, errors.
+        others: first tokens, ends, errors.
         num_tokens: the number of tokens per request; empty if each got one.
+        logprobs: index in ``request_ids`` → log-probabilities of its tokens, for those that asked.
     """
 
     request_ids: list[str] = []
     token_ids: list[int] = []
     others: list[EngineOutput] = []
     num_tokens: list[int] = []
+    logprobs: dict[int, list[TokenLogprobs]] = {}
 
     def __bool__(self) -> bool:
         """Whether there are any outputs."""
@@ -135,16 +137,16 @@ class StepOutputs(msgspec.Struct, array_like=True):
 
     def __iter__(self) -> Iterator[EngineOutput]:
         """All outputs as :class:`EngineOutput` objects, one by one."""
-        for request_id, token_ids in self.rows():
-            yield EngineOutput(request_id, token_ids)
+        for request_id, token_ids, logprobs in self.rows():
+            yield EngineOutput(request_id, token_ids, logprobs=logprobs)
         yield from self.others
 
-    def rows(self) -> Iterator[tuple[str, list[int]]]:
-        """The requests that got only tokens, each with these."""
+    def rows(self) -> Iterator[tuple[str, list[int], list[TokenLogprobs] | None]]:
+        """The requests that got only tokens, each with these and their log-probabilities."""
         end = 0
         for index, request_id in enumerate(self.request_ids):
             start, end = end, end + (self.num_tokens[index] if self.num_tokens else 1)
-            yield request_id, self.token_ids[start:end]
+            yield request_id, self.token_ids[start:end], self.logprobs.get(index)
 
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, overload
 
+import msgspec
 
-@dataclass(slots=True)
-class Logprob:
+
+class Logprob(msgspec.Struct, gc=False):
     """Log-probability of one token.
 
     Attributes:

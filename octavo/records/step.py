@@ -141,8 +141,8 @@ class StepResult:
     """Results of one step.
 
     Attributes:
-        token_ids: ``[R, W]`` or ``[R]`` integers: each row's new tokens; valid for rows that draw, and
-            :data:`NAN_TOKEN` if the logits were NaN.
+        token_ids: ``[R, W]`` integers, or ``[R]`` without ``num_tokens``: each row's new tokens; valid for rows
+            that draw, and :data:`NAN_TOKEN` if the logits were NaN.
         num_tokens: ``[R]`` integers, the number of new tokens per row; None for one in each row that draws.
         drafts: ``[R, K]`` integers, the drafts that wait behind each row's tokens; None without a drafter.
         num_drafts: ``[R]`` integers, how many these are.

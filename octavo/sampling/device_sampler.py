@@ -5,12 +5,12 @@ import functools
 import torch
 from torch import Tensor
 
+from octavo.kernels.triton import sampling_penalties
 from octavo.kernels.triton.sampling import SamplingWorkspace, sample
 from octavo.kernels.triton.sampling_logprobs import LogprobsWorkspace, logprobs
-from octavo.kernels.triton.sampling_penalties import penalise
+from octavo.sampling import penalties
 from octavo.sampling.logprobs import LogprobTensors, token_logprobs
 from octavo.sampling.parameters import SlotParameters
-from octavo.sampling.penalties import apply_penalties
 
 _MOST_LISTED = 128
 """Likeliest tokens that are looked for one after another; more are sorted instead."""
@@ -18,24 +18,15 @@ _ROWS_AT_ONCE = 256
 
 
 class DeviceSampler:
-    """Draws for requests whose parameters say all there is to know; see :meth:`Sampler.is_plain`.
+    """A :class:`~octavo.sampling.sampler.DrawOnDevice`."""
 
-    Args:
-        parameters: by slot.
-        tokens: ``[max rows]`` int64, where drawn tokens go; ``NAN_TOKEN`` as in :class:`Samples`.
-    """
-
-    def __init__(self, parameters: SlotParameters, tokens: Tensor) -> None:
+    def __init__(self, parameters: SlotParameters, max_rows: int, vocab_size: int) -> None:
         self._parameters = parameters
-        self._tokens = tokens
-        self._workspace: SamplingWorkspace | None = None
+        self._workspace = SamplingWorkspace(max_rows, vocab_size, parameters.temperature.device)
 
-    def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor) -> None:
+    def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor, tokens: Tensor) -> None:
         """See :meth:`octavo.sampling.sampler.DrawOnDevice.sample`."""
         p = self._parameters
-        if self._workspace is None:
-            self._workspace = SamplingWorkspace(len(self._tokens), logits.shape[1], logits.device)
-            self._try_planned(logits[:1])
         sample(
             logits,
             slots,
@@ -47,20 +38,14 @@ class DeviceSampler:
             p.top_k,
             p.stream_key,
             p.prompt_len,
-            self._tokens,
+            tokens,
             self._workspace,
             num_rows=len(logits),
         )
 
-    def _try_planned(self, logits: Tensor) -> None:
-        """Run what only planned requests need, on one row and to no effect, so that none waits for a compiler."""
-        p = self._parameters
-        zero = torch.zeros(1, dtype=torch.int64, device=logits.device)
-        known = torch.zeros(1, 1, dtype=torch.int32, device=logits.device)
-        wide = logits.float()
-        spare = torch.empty_like(wide)
-        token_logprobs(logits, zero, 1)
-        apply_penalties(wide, zero, zero, zero, known, p.prompt_len, p.repetition, p.frequency, p.presence, spare)
+
+penalties.penalise.register("cuda")(sampling_penalties.penalise)
+penalties.count_tokens.register("cuda")(sampling_penalties.count_tokens)
 
 
 @token_logprobs.register("cuda")
@@ -82,23 +67,3 @@ def _token_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> LogprobT
 def _workspace(vocab_size: int, device: torch.device) -> LogprobsWorkspace:
     """Kept, as every step and every part of a prompt needs it; work on a device follows one order."""
     return LogprobsWorkspace(_ROWS_AT_ONCE, vocab_size, device)
-
-
-@apply_penalties.register("cuda")
-def _apply_penalties(
-    logits: Tensor,
-    rows: Tensor,
-    slots: Tensor,
-    lengths: Tensor,
-    token_ids: Tensor,
-    prompt_len: Tensor,
-    repetition: Tensor,
-    frequency: Tensor,
-    presence: Tensor,
-    spare: Tensor,
-) -> None:
-    rest = (rows, slots, lengths, token_ids, prompt_len, repetition, frequency, presence)
-    if logits.dtype != torch.float32 or logits.stride(1) != 1:
-        apply_penalties.reference(logits, *rest, spare)
-    else:
-        penalise(logits, *rest, occurrences=spare.view(torch.int32))

@@ -1,69 +1,116 @@
-"""Presence, frequency and repetition penalties, computed afresh each step from the tokens themselves.
+"""Repetition, frequency and presence penalties, from counts of tokens that are kept by slot.
 
-Nothing is counted along the way, so preemption and replay cannot lose or double a count.
+A request's counts follow its tokens, so that a step costs the same however long the request is, and nothing has to read
+its tokens again.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.kernels.dispatch import kernel
+from octavo.platforms.transfer import to_device
+from octavo.records import NewRow, TokenIds
+
+IN_PROMPT = -(1 << 15)
+"""The sign bit of a count: whether the token occurs in the prompt."""
+MAX_COUNT = (1 << 15) - 1
+"""The other bits: how often it was generated; more are counted as this many."""
+
+
+class TokenCounts:
+    """How often each token occurs in the requests with penalties.
+
+    Attributes:
+        table: ``[S, V]`` int16, by slot, see :data:`IN_PROMPT` and :data:`MAX_COUNT`; arbitrary without penalties.
+    """
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+        self.table = torch.zeros(max_num_seqs, vocab_size, dtype=torch.int16, device=device)
+        self._unsent: dict[int, NewRow] = {}
+
+    def write(self, row: NewRow) -> None:
+        """Count a request's tokens, whatever was in its slot; :meth:`flush` sends the counts."""
+        self._unsent[row.slot] = row
+
+    def flush(self) -> None:
+        """Send what was written."""
+        if not self._unsent:
+            return
+        device, vocab_size = self.table.device, self.table.shape[1]
+        counted = [_counts(row.token_ids, row.prompt_len, vocab_size) for row in self._unsent.values()]
+        places = [slot * vocab_size + tokens for slot, (tokens, _) in zip(self._unsent, counted, strict=True)]
+        record = np.stack((np.concatenate(places), np.concatenate([values for _, values in counted])))
+        self.table.index_fill_(0, to_device(np.array(list(self._unsent), np.int64), device), 0)
+        sent = to_device(record, device)
+        self.table.view(-1)[sent[0]] = sent[1].to(torch.int16)
+        self._unsent.clear()
+
+
+def _counts(token_ids: TokenIds, prompt_len: int, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct tokens of a request and their counts as in the table."""
+    tokens, index = np.unique(token_ids, return_inverse=True)
+    values = np.minimum(np.bincount(index[prompt_len:], minlength=len(tokens)), MAX_COUNT)
+    values[index[:prompt_len]] |= IN_PROMPT
+    is_known = (tokens >= 0) & (tokens < vocab_size)
+    return tokens[is_known].astype(np.int64), values[is_known]
 
 
 @kernel
-def apply_penalties(
+def penalise(
     logits: Tensor,
-    rows: Tensor,
+    out: Tensor,
     slots: Tensor,
-    lengths: Tensor,
-    token_ids: Tensor,
-    prompt_len: Tensor,
+    table: Tensor,
     repetition: Tensor,
     frequency: Tensor,
     presence: Tensor,
-    spare: Tensor,
+    drafts: Tensor | None = None,
 ) -> None:
-    """Penalise tokens that occurred already, in place: repetition first, then frequency and presence.
+    """Penalise tokens that occurred already: repetition first, then frequency and presence.
+
+    Logits that are NaN stay so, and rows whose penalties are neutral are copied.
 
     Args:
-        logits: ``[N, V]`` float32, contiguous.
-        rows: ``[P]`` int64, the distinct rows of ``logits`` to penalise.
-        slots, lengths: ``[P]`` int64, the slot and the number of known tokens of each.
-        token_ids: ``[S, L]`` int32, known tokens by slot; entries from a request's length on are garbage.
-        prompt_len: ``[S]`` int64, by slot; frequency and presence count only tokens after the prompt.
+        logits: ``[N, V]`` of any float type.
+        out: ``[N, V]`` float32, contiguous; may be ``logits``.
+        slots: ``[N]`` integers.
+        table: ``[S, V]``, see :class:`TokenCounts`; frequency and presence count only tokens after the prompt.
         repetition, frequency, presence: ``[S]`` float64, by slot, neutral at 1, 0, 0.
-        spare: ``[≥P, V]`` float32, contiguous, overwritten.
+        drafts: ``[N, K]`` integers, further tokens before each row's place, −1 for none.
     """
-    vocab_size = logits.shape[1]
-    known = token_ids.index_select(0, slots).long()
-    tokens, seen, generated = _occurrences(known, lengths, prompt_len.index_select(0, slots), vocab_size)
-    counts = spare[: len(rows)].zero_()
-    count = counts.scatter_add_(1, tokens, generated).gather(1, tokens)  # [P, L]
-
-    def of_rows(penalty: Tensor) -> Tensor:
-        return penalty.index_select(0, slots).to(logits.dtype).unsqueeze(1)
-
-    flat = logits.view(-1)
-    places = tokens + rows.unsqueeze(1) * vocab_size
-    old = flat[places]
-    factor = of_rows(repetition)
+    if out is not logits:
+        out.copy_(logits)
+    counts = table.index_select(0, slots).to(torch.int32)
+    for column in () if drafts is None else drafts.unbind(1):
+        rows = ((column >= 0) & (column < table.shape[1])).nonzero().squeeze(1)
+        places = rows, column[rows].long()
+        counts[places] += (counts[places] & MAX_COUNT) < MAX_COUNT
+    rows, tokens = counts.nonzero(as_tuple=True)
+    slots = slots.index_select(0, rows)
+    count = (counts[rows, tokens] & MAX_COUNT).to(out.dtype)
+    old = out[rows, tokens]
+    factor = repetition[slots].to(out.dtype)
+    new = torch.where(old > 0, old / factor, old * factor)
     # A division by a tiny penalty must not make an infinity, which would count as the model's fault.
-    new = torch.where(old > 0, old / factor, old * factor).clamp_(max=torch.finfo(logits.dtype).max)
-    new -= of_rows(frequency) * count
-    new -= of_rows(presence) * (count > 0)
-    flat[places] = torch.where(seen, new, old)
+    new = torch.where((new == torch.inf) & (old < torch.inf), torch.finfo(out.dtype).max, new)
+    new -= frequency[slots].to(out.dtype) * count
+    new -= presence[slots].to(out.dtype) * (count > 0)
+    out[rows, tokens] = new
 
 
-def _occurrences(
-    token_ids: Tensor, lengths: Tensor, prompt_lens: Tensor, vocab_size: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Valid token ids, whether each occurs among the known tokens, and 1.0 where it was generated; all ``[P, L]``.
+@kernel
+def count_tokens(table: Tensor, slots: Tensor, token_ids: Tensor, num_tokens: Tensor) -> None:
+    """Count a step's new tokens.
 
-    Garbage becomes token 0, seen only if token 0 is: then all entries of one token get the same new logit, and it
-    does not matter which of them is written last.
+    Args:
+        table: ``[S, V]``, see :class:`TokenCounts`.
+        slots: ``[R]`` integers, distinct.
+        token_ids: ``[R, W]`` integers; those outside the vocabulary, such as the mark of a failure, are left out.
+        num_tokens: ``[R]``, how many of each row count.
     """
-    position = torch.arange(token_ids.shape[1], device=token_ids.device)
-    seen = (position < lengths.unsqueeze(1)) & (token_ids >= 0) & (token_ids < vocab_size)
-    generated = (seen & (position >= prompt_lens.unsqueeze(1))).to(torch.float32)
-    tokens = token_ids * seen
-    is_zero_seen = (seen & (tokens == 0)).any(-1, keepdim=True)
-    return tokens, seen | ((tokens == 0) & is_zero_seen), generated
+    for place, column in enumerate(token_ids.unbind(1)):
+        rows = ((num_tokens > place) & (column >= 0) & (column < table.shape[1])).nonzero().squeeze(1)
+        places = slots[rows].long(), column[rows].long()
+        table[places] += ((table[places] & MAX_COUNT) < MAX_COUNT).to(torch.int16)

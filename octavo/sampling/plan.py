@@ -76,33 +76,33 @@ def _features(params: SamplingParams, vocab_size: int) -> Feature:
 
 @dataclass(slots=True, frozen=True)
 class Subset:
-    """Some rows of a tensor, or all of them (``index`` None), which then need no copying.
+    """Some rows of a tensor; consecutive ones need no copying.
 
     Attributes:
-        index: ``[n]`` int64 on the device.
+        index: a slice of consecutive rows, or ``[n]`` int64 on the device.
         size: number of rows.
     """
 
-    index: Tensor | None
+    index: Tensor | slice
     size: int
 
     @classmethod
-    def of(cls, rows: Sequence[int], num_rows: int, device: torch.device) -> "Subset":
-        """The given distinct rows, in rising order, out of ``num_rows``."""
-        if len(rows) == num_rows:
-            return cls(None, num_rows)
+    def of(cls, rows: Sequence[int], device: torch.device) -> "Subset":
+        """The given distinct rows, at least one, in rising order."""
+        if len(rows) == rows[-1] + 1 - rows[0]:
+            return cls(slice(rows[0], rows[-1] + 1), len(rows))
         return cls(to_device(np.array(rows, np.int64), device), len(rows))
 
     def take(self, x: Tensor) -> Tensor:
-        """The rows of ``x``: itself, or a copy of some."""
-        return x if self.index is None else x.index_select(0, self.index)
+        """The rows of ``x``: a view of consecutive ones, a copy of others."""
+        return x[self.index] if isinstance(self.index, slice) else x.index_select(0, self.index)
 
     def put(self, x: Tensor, values: Tensor) -> None:
-        """Write what :meth:`take` gave back into ``x``; nothing to do if it was ``x`` itself."""
-        if self.index is not None:
+        """Write values of these rows, changed or not since :meth:`take` gave them, into ``x``."""
+        if not isinstance(self.index, slice):
             x.index_copy_(0, self.index, values)
-        elif values is not x:
-            x.copy_(values)
+        elif values.data_ptr() != x[self.index].data_ptr():
+            x[self.index] = values
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Part:
     Attributes:
         rows: of the step.
         random: rows that draw; the others take the likeliest token.
-        penalised: rows with penalties.
+        is_penalised: whether any row has penalties.
         top_k, top_p: rows with the filter, counted within ``random``.
         has_min_p: whether a random row has a min_p.
         largest_k: the largest number of candidates of the ``top_k`` rows.
@@ -121,7 +121,7 @@ class Part:
 
     rows: Subset
     random: Subset | None
-    penalised: Subset | None
+    is_penalised: bool
     top_k: Subset | None
     top_p: Subset | None
     has_min_p: bool
@@ -131,7 +131,7 @@ class Part:
     @property
     def is_edited(self) -> bool:
         """Whether a row's logits change before the likeliest is taken."""
-        return self.edits is not None or self.penalised is not None
+        return self.edits is not None or self.is_penalised
 
     @property
     def draws_all(self) -> bool:
@@ -147,6 +147,7 @@ class Plan:
         slot_list: the batch it is for.
         plain: rows that take the likeliest raw logit, None without any.
         parts: the other rows.
+        is_penalised: whether any row has penalties.
         logprobs: rows that want log-probabilities, grouped by how many: (number, rows on the host, rows).
         listed: rows that want those of certain tokens, grouped by them: (tokens ``[n]``, rows on the host, rows).
     """
@@ -154,6 +155,7 @@ class Plan:
     slot_list: list[int]
     plain: Subset | None
     parts: list[Part]
+    is_penalised: bool
     logprobs: list[tuple[int, list[int], Subset]]
     listed: list[tuple[Tensor, list[int], Subset]]
 
@@ -163,7 +165,7 @@ class Planner:
 
     Args:
         rows_per_part: most rows in a part.
-        works_all: whether every row goes through a part, the only one (custom logit processors see the whole batch).
+        works_all: whether every row goes through a part, also those that take the likeliest raw logit.
     """
 
     def __init__(self, vocab_size: int, device: torch.device, rows_per_part: int, *, works_all: bool) -> None:
@@ -174,12 +176,13 @@ class Planner:
 
     def plan(self, slot_list: list[int], needs: Sequence[RequestNeeds]) -> Plan:
         """Plan a batch; ``needs`` has one entry per row."""
-        num_rows = len(needs)
         worked = [i for i, need in enumerate(needs) if need.features or self._works_all]
         plain = [] if self._works_all else [i for i, need in enumerate(needs) if not need.features]
-        size = max(1, num_rows) if self._works_all else self._rows_per_part
+        size = self._rows_per_part
         parts = [self._part(worked[i : i + size], needs) for i in range(0, len(worked), size)]
-        return Plan(list(slot_list), self._subset(plain, num_rows), parts, self._logprobs(needs), self._listed(needs))
+        is_penalised = any(part.is_penalised for part in parts)
+        plain_rows = self._subset(plain)
+        return Plan(list(slot_list), plain_rows, parts, is_penalised, self._logprobs(needs), self._listed(needs))
 
     def _part(self, rows: list[int], needs: Sequence[RequestNeeds]) -> Part:
         own = [needs[row] for row in rows]
@@ -187,9 +190,9 @@ class Planner:
         drawing = [own[i] for i in random]
         edits = [(i, need.edits) for i, need in enumerate(own) if need.edits is not None]
         return Part(
-            rows=Subset.of(rows, len(needs), self._device),
-            random=self._subset(random, len(own)),
-            penalised=self._with(Feature.PENALTIES, own),
+            rows=Subset.of(rows, self._device),
+            random=self._subset(random),
+            is_penalised=any(Feature.PENALTIES in need.features for need in own),
             top_k=self._with(Feature.TOP_K, drawing),
             top_p=self._with(Feature.TOP_P, drawing),
             has_min_p=any(Feature.MIN_P in need.features for need in drawing),
@@ -198,17 +201,17 @@ class Planner:
         )
 
     def _with(self, feature: Feature, needs: Sequence[RequestNeeds]) -> Subset | None:
-        return self._subset([i for i, need in enumerate(needs) if feature in need.features], len(needs))
+        return self._subset([i for i, need in enumerate(needs) if feature in need.features])
 
-    def _subset(self, rows: list[int], num_rows: int) -> Subset | None:
-        return Subset.of(rows, num_rows, self._device) if rows else None
+    def _subset(self, rows: list[int]) -> Subset | None:
+        return Subset.of(rows, self._device) if rows else None
 
     def _logprobs(self, needs: Sequence[RequestNeeds]) -> list[tuple[int, list[int], Subset]]:
         by_count: dict[int, list[int]] = {}
         for i, need in enumerate(needs):
             if need.num_logprobs is not None and not need.listed:
                 by_count.setdefault(need.num_logprobs, []).append(i)
-        return [(count, rows, Subset.of(rows, len(needs), self._device)) for count, rows in by_count.items()]
+        return [(count, rows, Subset.of(rows, self._device)) for count, rows in by_count.items()]
 
     def _listed(self, needs: Sequence[RequestNeeds]) -> list[tuple[Tensor, list[int], Subset]]:
         by_tokens: dict[tuple[int, ...], list[int]] = {}
@@ -216,6 +219,6 @@ class Planner:
             if need.listed:
                 by_tokens.setdefault(need.listed, []).append(i)
         return [
-            (to_device(np.array(tokens, np.int64), self._device), rows, Subset.of(rows, len(needs), self._device))
+            (to_device(np.array(tokens, np.int64), self._device), rows, Subset.of(rows, self._device))
             for tokens, rows in by_tokens.items()
         ]

@@ -1,6 +1,6 @@
 """The sampler: logits in, one token per request out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,16 +10,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.platforms import runtime_of
-from octavo.platforms.transfer import HostCopies
-from octavo.records import NAN_TOKEN, NewRow, TokenLogprobs
+from octavo.records import NAN_TOKEN, NewRow
 from octavo.sampling import blocks, filters
 from octavo.sampling.logprobs import LogprobTensors, listed_logprobs, token_logprobs
 from octavo.sampling.parameters import SlotParameters
-from octavo.sampling.penalties import apply_penalties
-from octavo.sampling.plan import Part, Plan, Planner, RequestNeeds, Subset
+from octavo.sampling.penalties import TokenCounts, count_tokens, penalise
+from octavo.sampling.plan import Feature, Part, Plan, Planner, RequestNeeds, Subset
 from octavo.sampling.processor_batch import ProcessorBatch
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.random import uniforms
+
+_ALIGNED_ROWS = 16
+"""16 rows of any tensor take a multiple of 16 bytes; kernels are compiled for such addresses."""
 
 
 @dataclass(slots=True)
@@ -29,42 +31,30 @@ class Samples:
     Attributes:
         token_ids: ``[N]`` int64 on the device; :data:`NAN_TOKEN` where the logits were not numbers or nothing was left
             to choose from.
-        logprobs: log-probabilities for the rows that asked: (rows, values).
+        logprobs: log-probabilities for the rows that asked: (rows, values); those of a :data:`NAN_TOKEN` mean nothing.
     """
 
     token_ids: Tensor
     logprobs: list[tuple[list[int], LogprobTensors]]
 
-    def to_host(self, copies: HostCopies) -> "Samples":
-        """Copies that may be read once ``copies`` have arrived."""
-        logprobs = [(rows, found.to_host(copies)) for rows, found in self.logprobs]
-        return Samples(copies.add(self.token_ids), logprobs)
-
-    def read_logprobs(self) -> dict[int, TokenLogprobs]:
-        """Log-probabilities by row, of the rows that asked and drew a token."""
-        if not self.logprobs:
-            return {}
-        tokens = self.token_ids.tolist()
-        return {
-            row: values
-            for rows, found in self.logprobs
-            for row, values in zip(rows, found.read(), strict=True)
-            if tokens[row] != NAN_TOKEN
-        }
-
 
 class DrawOnDevice(Protocol):
-    """Draws for requests whose parameters by slot say all there is to know; see :meth:`Sampler.is_plain`."""
+    """Draws by parameters that lie on the device, without the host."""
 
-    def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor) -> None:
+    def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor, tokens: Tensor) -> None:
         """Draw one token per row.
 
         Args:
-            logits: ``[R, V]``.
+            logits: ``[R, V]`` of any float type, penalised and edited where need be.
             slots: ``[≥ R]`` integers.
-            counts: the step's real rows first, on the device.
-            lengths: ``[≥ R]``, tokens of each request known before this one.
+            counts: the number of real rows first, on the device.
+            lengths: ``[≥ R]`` integers, tokens of each request known before this one.
+            tokens: out, ``[≥ R]`` int64; ``NAN_TOKEN`` as in :class:`Samples`.
         """
+
+
+MakeDraw = Callable[[SlotParameters, int, int], DrawOnDevice]
+"""Makes what draws on a device of parameters by slot, the maximum number of rows and the vocabulary's size."""
 
 
 class Sampler:
@@ -75,6 +65,13 @@ class Sampler:
 
     The order is vLLM's: allowed tokens, logit bias, bad words, min_tokens; custom processors; penalties; temperature;
     argmax-invariant processors; min-p, top-k, top-p; draw. Greedy rows stop after the penalties.
+
+    Attributes:
+        on_device: what draws without the host, unless there are custom processors; None for plain PyTorch.
+
+    Args:
+        max_num_seqs: requests are in slots 0 to ``max_num_seqs`` − 1.
+        max_rows: most rows of a step; ``max_num_seqs`` unless requests draw at several places.
     """
 
     def __init__(
@@ -84,24 +81,39 @@ class Sampler:
         device: torch.device,
         *,
         processors: Sequence[LogitsProcessor] = (),
+        draw_on_device: MakeDraw | None = None,
+        max_rows: int | None = None,
     ) -> None:
-        """Set up for requests in slots 0 to ``max_num_seqs`` − 1."""
-        rows_per_pass = min(max_num_seqs, max(1, runtime_of(device).pass_elements // vocab_size))
+        max_rows = max_rows or max_num_seqs
+        rows_per_pass = min(max_rows, _rows_per_pass(runtime_of(device).pass_elements // vocab_size))
         self._vocab_size = vocab_size
         self.parameters = SlotParameters(max_num_seqs, device)
+        self._counts = TokenCounts(max_num_seqs, vocab_size, device)
         self._needs: list[RequestNeeds | None] = [None] * max_num_seqs
         self._planned: set[int] = set()
         self._custom = ProcessorBatch(processors, device)
-        self._planner = Planner(vocab_size, device, rows_per_pass, works_all=self._custom.has_processors)
+        self.on_device: DrawOnDevice | None = None
+        if draw_on_device is not None:
+            self.on_device = draw_on_device(self.parameters, max_rows, vocab_size)
+            self._all_rows = torch.full((1,), max_rows, dtype=torch.int32, device=device)
+        self._planner = Planner(
+            vocab_size,
+            device,
+            max_rows if self._custom.has_processors else rows_per_pass,
+            works_all=self._custom.has_processors or self.on_device is not None,
+        )
+        self._is_on_device = self.on_device is not None and not self._custom.has_processors
         self._plan: Plan | None = None
         self._work = torch.empty(rows_per_pass, vocab_size, dtype=torch.float32, device=device)
-        self._spare = torch.empty_like(self._work)
+        self._spare = self._work if self._is_on_device else torch.empty_like(self._work)
 
     def add(self, row: NewRow) -> None:
         """Take in a request, whatever was in its slot before."""
         self.parameters.write(row)
         need = RequestNeeds.of(row, self._vocab_size)
         self._needs[row.slot] = need
+        if Feature.PENALTIES in need.features:
+            self._counts.write(row)
         if need.must_be_planned:
             self._planned.add(row.slot)
         else:
@@ -111,14 +123,13 @@ class Sampler:
             self._custom.add(row)
 
     def is_plain(self, slots: NDArray[np.integer]) -> bool:
-        """Whether parameters by slot say all there is to know of these requests, so that nothing must be planned."""
-        if self._custom.has_processors:
-            return False
-        return not self._planned or self._planned.isdisjoint(slots.tolist())
+        """Whether ``on_device`` and parameters by slot are all that these requests need: nothing must be planned."""
+        return self._is_on_device and (not self._planned or self._planned.isdisjoint(slots.tolist()))
 
     def flush(self) -> None:
-        """Send the parameters of requests that were added."""
+        """Send the parameters and tokens of requests that were added."""
         self.parameters.flush()
+        self._counts.flush()
 
     def remove(self, slot: int) -> None:
         """Forget the request in a slot, if there is one."""
@@ -128,17 +139,23 @@ class Sampler:
         self._custom.remove(slot)
 
     def sample(
-        self, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor, slot_list: list[int], longest: int
+        self,
+        logits: Tensor,
+        slots: Tensor,
+        lengths: Tensor,
+        token_ids: Tensor,
+        slot_list: list[int],
+        drafts: Tensor | None = None,
     ) -> Samples:
-        """Draw one token per row.
+        """Draw one token per row; :meth:`count` follows once it is known which of them stay.
 
         Args:
             logits: ``[N, V]`` of any float type, left as they are.
-            slots: ``[N]`` int64, each row's slot.
-            lengths: ``[N]`` int64, tokens of the request known before this one.
+            slots: ``[N]`` integers, each row's slot.
+            lengths: ``[N]`` integers, tokens of the request known before this one.
             token_ids: ``[S, L]`` int32, known tokens by slot; entries from a request's length on are ignored.
             slot_list: ``slots`` on the host.
-            longest: at least the largest of ``lengths``.
+            drafts: ``[N, K]`` integers, drafts among the tokens before this one, −1 for none.
         """
         self.flush()
         plan = self._plan_for(slot_list)
@@ -148,11 +165,35 @@ class Sampler:
             plan.plain.put(tokens, torch.where(_is_finite(best), likeliest, NAN_TOKEN))
         if self._custom.has_processors:
             self._custom.update(slots, lengths, token_ids, slot_list)
-        chances = self._uniforms(slots, lengths) if plan.parts else lengths
+        sample_part = self._sample_part_on_device if self._is_on_device else self._sample_part
+        chances = self._uniforms(slots, lengths) if plan.parts and not self._is_on_device else lengths
         for part in plan.parts:
-            rows = _Rows(part.rows.take(slots), part.rows.take(lengths), part.rows.take(chances))
-            part.rows.put(tokens, self._sample_part(part, part.rows.take(logits), rows, token_ids[:, :longest]))
+            rows = _Rows(
+                part.rows.take(slots),
+                part.rows.take(lengths),
+                part.rows.take(chances),
+                None if drafts is None else part.rows.take(drafts),
+            )
+            part.rows.put(tokens, sample_part(part, part.rows.take(logits), rows, token_ids))
         return Samples(tokens, _logprobs(plan, logits, tokens))
+
+    def count(self, slots: Tensor, token_ids: Tensor, num_tokens: Tensor) -> None:
+        """Count the new tokens of a step that :meth:`sample` drew for; see :func:`count_tokens`."""
+        if self._plan is not None and self._plan.is_penalised:
+            count_tokens(self._counts.table, slots, token_ids, num_tokens)
+
+    def warm_up(self, logits: Tensor, num_drafts: int) -> None:
+        """Run the kernels that only some requests need, on ``[N, V]`` and to no effect that lasts."""
+        zeros = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
+        drafts = zeros.unsqueeze(1).repeat(1, num_drafts) if num_drafts else None
+        tokens = zeros.long()
+        token_logprobs(logits, tokens, 1)
+        p, work = self.parameters, self._work[: len(logits)]
+        penalise(logits, work, zeros, self._counts.table, p.repetition, p.frequency, p.presence, drafts)
+        penalise(work, work, zeros, self._counts.table, p.repetition, p.frequency, p.presence, drafts)
+        count_tokens(self._counts.table, zeros, zeros.unsqueeze(1).repeat(1, 1 + num_drafts), zeros)
+        if self.on_device is not None:
+            self.on_device.sample(work, zeros, zeros, zeros, tokens)
 
     def _plan_for(self, slot_list: list[int]) -> Plan:
         if self._plan is None or self._plan.slot_list != slot_list:
@@ -173,10 +214,10 @@ class Sampler:
         largest = work.amax(-1)
         is_sound = _is_finite(largest)
         if part.is_edited or self._custom.has_processors:
-            work = self._edit(part, work, spare, rows, token_ids)
+            work = self._edit(part, work, rows, token_ids)
             largest = work.amax(-1)
             is_sound &= _is_finite(largest)
-        tokens = torch.empty_like(rows.slots) if part.draws_all else blocks.argmax(work)[1]
+        tokens = blocks.argmax(work)[1] if not part.draws_all else torch.empty_like(largest, dtype=torch.int64)
         if part.random is not None:
             part.random.put(tokens, self._draw(part, part.random, work, spare, largest, rows))
         return torch.where(is_sound, tokens, NAN_TOKEN)
@@ -188,30 +229,35 @@ class Sampler:
         work = self._work.new_empty(num_rows, self._vocab_size)
         return work, torch.empty_like(work)
 
-    def _edit(self, part: Part, logits: Tensor, spare: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
+    def _edit(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
         """Everything that may change which token is the likeliest; the result may be ``logits`` itself."""
         if part.edits is not None:
-            part.edits.apply(logits, rows.slots, rows.lengths, token_ids)
+            part.edits.apply(logits, rows.slots.long(), rows.lengths.long(), token_ids)
         if self._custom.has_processors:
             logits = self._custom.apply_before(logits)
-        if part.penalised is not None:
-            self._penalise(part.penalised, logits, spare, rows, token_ids)
+        if part.is_penalised:
+            self._penalise(logits, logits, rows)
         return logits
 
-    def _penalise(self, subset: Subset, logits: Tensor, spare: Tensor, rows: "_Rows", token_ids: Tensor) -> None:
+    def _sample_part_on_device(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
+        """:meth:`_sample_part` with the device's kernel."""
+        assert self.on_device is not None
+        work = self._work[: part.rows.size]
+        if part.edits is not None:
+            work.copy_(logits)
+            is_sound = _is_finite(work.amax(-1))
+            part.edits.apply(work, rows.slots.long(), rows.lengths.long(), token_ids)
+            logits = work.masked_fill_(~is_sound.unsqueeze(1), torch.nan)
+        if part.is_penalised:
+            self._penalise(logits, work, rows)
+            logits = work
+        tokens = torch.empty(part.rows.size, dtype=torch.int64, device=logits.device)
+        self.on_device.sample(logits, rows.slots, self._all_rows, rows.lengths, tokens)
+        return tokens
+
+    def _penalise(self, logits: Tensor, out: Tensor, rows: "_Rows") -> None:
         p = self.parameters
-        apply_penalties(
-            logits,
-            torch.arange(subset.size, device=logits.device) if subset.index is None else subset.index,
-            subset.take(rows.slots),
-            subset.take(rows.lengths),
-            token_ids,
-            p.prompt_len,
-            p.repetition,
-            p.frequency,
-            p.presence,
-            spare,
-        )
+        penalise(logits, out, rows.slots, self._counts.table, p.repetition, p.frequency, p.presence, rows.drafts)
 
     def _draw(
         self, part: Part, subset: Subset, logits: Tensor, spare: Tensor, largest: Tensor, rows: "_Rows"
@@ -248,11 +294,17 @@ class Sampler:
 
 @dataclass(slots=True, frozen=True)
 class _Rows:
-    """Some rows of a step: ``[n]`` slots, lengths, and random numbers of their next tokens."""
+    """Some rows of a step: ``[n]`` slots, lengths, random numbers of their next tokens, and drafts ``[n, K]``."""
 
     slots: Tensor
     lengths: Tensor
     chances: Tensor
+    drafts: Tensor | None
+
+
+def _rows_per_pass(num_rows: int) -> int:
+    """A number of rows close to the wanted one, such that passes start at aligned addresses if they are not tiny."""
+    return num_rows - num_rows % _ALIGNED_ROWS if num_rows > _ALIGNED_ROWS else max(1, num_rows)
 
 
 def _is_finite(largest: Tensor) -> Tensor:

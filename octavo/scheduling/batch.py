@@ -29,7 +29,7 @@ class Batch:
         source, order: ``[R]``, slots of the part that the batch was made of, and its rows in the batch's order.
         slots: ``[R]``.
         step_slots, num_new, num_drawn: as in the step.
-        draws: ``[R]``, whether a token is drawn at all, and ``num_single``, the same as a number.
+        draws: ``[R]``, whether a token is drawn at all.
         tenures: ``[R]``, generation of each slot when the step was made; see :class:`Rows`.
         requests, request_ids: the requests of the rows.
     """
@@ -41,7 +41,6 @@ class Batch:
     num_new: Counts
     num_drawn: Counts
     draws: Mask
-    num_single: Counts
     tenures: NDArray[np.int64]
     requests: list[Request]
     request_ids: list[str]
@@ -64,7 +63,6 @@ class Batch:
             num_new=part.num_new,
             num_drawn=part.num_drawn,
             draws=part.num_drawn > 0,
-            num_single=np.minimum(part.num_drawn, 1),
             tenures=rows.tenures[slots],
             requests=rows.requests[slots].tolist(),
             request_ids=rows.request_ids[slots].tolist(),

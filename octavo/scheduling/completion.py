@@ -129,7 +129,7 @@ class Generation(Completion):
 
     @property
     def needs_check(self) -> bool:
-        return self.times.first_token == 0.0 or self.source.params.logprobs is not None or bool(self.rules)
+        return self.times.first_token == 0.0 or bool(self.rules)
 
     @property
     def reads_prefix_cache(self) -> bool:

@@ -76,8 +76,7 @@ class Rows:
         expected_len: ``[S]``, expected number of tokens at which the request ends.
         blocks_last: ``[S]``, next block boundary: up to this many computed tokens the block table does not change.
         last_token: ``[S]``, when the last token arrived, in seconds since the epoch.
-        needs_check: ``[S]``, whether the host must look at each new token: it is the first, has log-probabilities, or
-            advances a rule.
+        needs_check: ``[S]``, whether the host must look at each new token: it is the first, or advances a rule.
         is_bound: ``[S]``, whether a rule of the request may forbid tokens.
         num_bound: number of such requests.
     """
@@ -103,7 +102,6 @@ class Rows:
         self.is_bound = np.zeros(num_slots, np.bool_)
         self.num_bound = 0
         self._max_len = np.zeros(num_slots, np.int32)
-        self._min_len = np.zeros(num_slots, np.int32)
         self._stop_ids = np.full((MAX_STOP_IDS, num_slots), _NO_TOKEN, np.int32)
         self._num_stop_columns = 0
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -139,7 +137,7 @@ class Rows:
         self.needs_check[slot] = True
         self.is_bound[slot] = completion.is_bound
         self.num_bound += completion.is_bound
-        self._max_len[slot], self._min_len[slot] = completion.max_len, completion.min_len
+        self._max_len[slot] = completion.max_len
         self._set_stop_ids(slot, completion.stop_token_ids)
         self.order = np.append(self.order, slot)
         request.cache.slot = slot
@@ -182,14 +180,21 @@ class Rows:
         """Count tokens as computed, and return the rows as part of a step."""
         before, num_tokens = self.num_computed[slots], self.num_tokens[slots]
         after = before + num_new
-        num_drawn = np.maximum(after - num_tokens + 1, 0)
-        self.num_computed[slots] = after
-        self.num_tokens[slots] = num_tokens + num_drawn
         if self.drafts.shape[1]:
+            num_drawn = np.maximum(after - num_tokens + 1, 0)
             self.num_open[slots] += np.maximum(num_drawn - 1, 0)
             # Whatever draws a token leaves drafts behind it.
             self.max_drafts[slots] = self.drafts.shape[1] * (num_drawn > 0)
+        else:
+            num_drawn = (after == num_tokens).astype(np.int32)
+        self.num_computed[slots] = after
+        self.num_tokens[slots] = num_tokens + num_drawn
         return Part(slots, before, num_new, num_drawn)
+
+    def num_kept(self, slots: Slots) -> Counts:
+        """Tokens in the cache of which none can be a rejected draft."""
+        num_computed = self.num_computed[slots]
+        return num_computed - self.num_open[slots] if self.drafts.shape[1] else num_computed
 
     def settle(self, slots: Slots, num_drawn: Counts, num_tokens: Counts) -> None:
         """Take back what rejected drafts had counted, when a step's results arrive.
@@ -202,36 +207,37 @@ class Rows:
         self.num_tokens[slots] -= num_rejected
         self.num_open[slots] -= np.maximum(num_drawn - 1, 0)
 
-    def append(self, slots: Slots, token_ids: NDArray[np.int32], num_tokens: Counts, now: float) -> Mask:
+    def append(self, slots: Slots, token_ids: NDArray[np.int32], num_tokens: Counts | None, now: float) -> Mask:
         """Append the tokens of a step.
 
         Args:
-            token_ids: ``[R, W]``, at least one per row.
-            num_tokens: ``[R]``, how many they are.
+            token_ids: ``[R]``, or ``[R, W]`` with ``num_tokens``.
+            num_tokens: ``[R]``, how many they are per row, at least one.
 
         Returns:
             A mask of the rows that the host must check one by one.
         """
         positions = self.num_known[slots]
-        num_known = positions + num_tokens
-        min_len = self._min_len[slots]
-        must_check = (num_known >= self._max_len[slots]) | self.needs_check[slots]
-        stop_ids = [column[slots] for column in self._stop_ids[: self._num_stop_columns]]
-        for place, column in enumerate(token_ids.T):
-            may_stop = np.zeros(len(slots), np.bool_)
-            for stop_id in stop_ids:
-                may_stop |= column == stop_id
-            may_stop &= positions + place >= min_len - 1
-            may_stop |= column == NAN_TOKEN
-            if place == 0:
-                self.token_ids[slots, positions] = column
-            else:
-                is_there = num_tokens > place
-                self.token_ids[slots[is_there], positions[is_there] + place] = column[is_there]
-                may_stop &= is_there
-            must_check |= may_stop
+        must_check = self.needs_check[slots]
+        if num_tokens is None:
+            must_check |= self._append_column(slots, positions, token_ids)
+            num_known = positions + 1
+        else:
+            for place, column in enumerate(token_ids.T):
+                rows = (num_tokens > place).nonzero()[0]
+                must_check[rows] |= self._append_column(slots[rows], positions[rows] + place, column[rows])
+            num_known = positions + num_tokens
+        must_check |= num_known >= self._max_len[slots]
         self.num_known[slots] = num_known
         self.last_token[slots] = now
+        return must_check
+
+    def _append_column(self, slots: Slots, positions: Counts, token_ids: NDArray[np.int32]) -> Mask:
+        """Write one token per row; returns whether it may end the text or is none."""
+        self.token_ids[slots, positions] = token_ids
+        must_check = token_ids == NAN_TOKEN
+        for stop_ids in self._stop_ids[: self._num_stop_columns]:
+            must_check |= token_ids == stop_ids[slots]
         return must_check
 
     def cut(self, slot: int, num_tokens: int) -> None:

@@ -117,8 +117,7 @@ class Running:
             for slot in slots.tolist():
                 self._publish(slot)
         caches = [request.cache for request in self.rows.requests[slots]]
-        num_sure = self.rows.num_computed[slots] - self.rows.num_open[slots]
-        added = self._cache.grow(caches, num_sure.tolist(), num_tokens.tolist())
+        added = self._cache.grow(caches, self.rows.num_kept(slots).tolist(), num_tokens.tolist())
         if added is None:
             return False
         self.changes.block_updates += added

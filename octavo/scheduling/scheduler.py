@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import compress
+from itertools import compress, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from octavo.records import (
     Step,
     StepOutputs,
     StepResult,
+    as_token_ids,
 )
 from octavo.sampling.rules import BoundRow, TokenRule
 from octavo.scheduling.batch import Batch
@@ -176,29 +177,33 @@ class Scheduler:
     def update(self, result: StepResult) -> StepOutputs:
         """Process the results of the oldest step in flight."""
         batch = self._under_way.popleft()
-        token_ids = np.asarray(result.token_ids, np.int32).reshape(len(batch.slots), -1)
-        num_tokens = batch.num_single if result.num_tokens is None else np.asarray(result.num_tokens, np.int32)
+        token_ids = np.asarray(result.token_ids, np.int32)
+        num_tokens = None if result.num_tokens is None else np.asarray(result.num_tokens, np.int32)
         # It is not known which blocks contain NaN: sliding windows and preemptions may have freed some. So after the
         # first NaN, every block is zeroed before reuse, at no cost to engines that never see one. A NaN row does not
         # count if the request's own parameters may have masked all tokens.
         is_nan = token_ids == NAN_TOKEN
-        if is_nan.any():
-            for row in (is_nan.any(1) & batch.draws).nonzero()[0].tolist():
+        if np.count_nonzero(is_nan):
+            for row in (is_nan.reshape(len(batch.slots), -1).any(1) & batch.draws).nonzero()[0].tolist():
                 self._running.wipes_blocks |= not batch.requests[row].completion.may_run_dry
         self._take_prompt_logprobs(batch, result)
         is_here = self._rows.tenures[batch.slots] == batch.tenures
-        if self.plan.num_drafts:
-            here = is_here.nonzero()[0]
-            self._count_drafts(batch.slots[here], batch.num_drawn[here], num_tokens[here])
-            self._rows.settle(batch.slots[here], batch.num_drawn[here], num_tokens[here])
-            if result.drafts is not None and result.num_drafts is not None:
-                self._rows.drafts[batch.slots[here]] = np.asarray(result.drafts)[here]
-                self._rows.num_drafts[batch.slots[here]] = np.asarray(result.num_drafts)[here]
+        if num_tokens is not None:
+            self._settle(batch, num_tokens, is_here.nonzero()[0], result)
         outputs = self._take_tokens(batch, token_ids, num_tokens, is_here & batch.draws, result)
         if np.count_nonzero(is_here) < len(is_here):
             outputs.others += self._take_late_tokens(batch, token_ids, num_tokens, ~is_here, result)
         self._refresh_stats()
         return outputs
+
+    def _settle(self, batch: Batch, num_tokens: Counts, here: NDArray[np.intp], result: StepResult) -> None:
+        """Take in how many drafts of the given rows were accepted, and which wait now."""
+        slots = batch.slots[here]
+        self._count_drafts(slots, batch.num_drawn[here], num_tokens[here])
+        self._rows.settle(slots, batch.num_drawn[here], num_tokens[here])
+        if result.drafts is not None and result.num_drafts is not None:
+            self._rows.drafts[slots] = np.asarray(result.drafts)[here]
+            self._rows.num_drafts[slots] = np.asarray(result.num_drafts)[here]
 
     def _make_step(self, part: Part) -> Step:
         self.stats.num_steps += 1
@@ -243,59 +248,75 @@ class Scheduler:
         self.stats.acceptances = (counts + self.stats.acceptances).tolist()
 
     def _take_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts, is_taken: Mask, result: StepResult
+        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts | None, is_taken: Mask, result: StepResult
     ) -> StepOutputs:
         """Append tokens to requests that still occupy the slots that they had when the step was made."""
         now = time.time()
         slots, request_ids = batch.slots, batch.request_ids
         rows = is_taken.nonzero()[0]
         if len(rows) < len(slots):
-            slots, token_ids, num_tokens = slots[rows], token_ids[rows], num_tokens[rows]
+            slots, token_ids, num_tokens = slots[rows], token_ids[rows], _some(num_tokens, rows)
             request_ids = list(compress(request_ids, is_taken.tolist()))
         is_special = self._rows.append(slots, token_ids, num_tokens, now)
         special = is_special.nonzero()[0]
         if not len(special):
-            return self._plain_outputs(request_ids, token_ids, num_tokens)
+            return self._plain_outputs(request_ids, token_ids, num_tokens, rows, result)
         is_plain = ~is_special
         plain_ids = list(compress(request_ids, is_plain.tolist()))
-        outputs = self._plain_outputs(plain_ids, token_ids[is_plain], num_tokens[is_plain])
+        outputs = self._plain_outputs(
+            plain_ids, token_ids[is_plain], _some(num_tokens, is_plain), rows[is_plain], result
+        )
         lengths = self._rows.num_known[slots[special]].tolist()
-        for index, row, length in zip(special.tolist(), rows[special].tolist(), lengths, strict=True):
-            new = token_ids[index, : num_tokens[index]].tolist()
+        new_tokens = _token_lists(token_ids[special], _some(num_tokens, special))
+        for row, new, length in zip(rows[special].tolist(), new_tokens, lengths, strict=True):
             outputs.others.append(self._take_result(batch.requests[row], new, length, result, row, now))
         return outputs
 
-    def _plain_outputs(self, request_ids: list[str], token_ids: NDArray[np.int32], num_tokens: Counts) -> StepOutputs:
-        """Outputs of rows that got nothing but tokens."""
-        if token_ids.shape[1] == 1:
-            self.stats.generation_tokens += len(request_ids)
-            return StepOutputs(request_ids, token_ids[:, 0].tolist())
-        are_there = np.arange(token_ids.shape[1]) < num_tokens[:, None]
-        flat = token_ids[are_there].tolist()
-        self.stats.generation_tokens += len(flat)
-        return StepOutputs(request_ids, flat, num_tokens=num_tokens.tolist())
+    def _plain_outputs(
+        self,
+        request_ids: list[str],
+        token_ids: NDArray[np.int32],
+        num_tokens: Counts | None,
+        rows: NDArray[np.intp],
+        result: StepResult,
+    ) -> StepOutputs:
+        """Outputs of rows that got nothing but tokens and their log-probabilities."""
+        outputs = StepOutputs(request_ids)
+        if num_tokens is None:
+            outputs.token_ids = token_ids.tolist()
+        else:
+            are_there = np.arange(token_ids.shape[1]) < num_tokens[:, None]
+            outputs.token_ids, outputs.num_tokens = token_ids[are_there].tolist(), num_tokens.tolist()
+        self.stats.generation_tokens += len(outputs.token_ids)
+        if result.logprobs:
+            counts = outputs.num_tokens or repeat(1)
+            for index, (row, count) in enumerate(zip(rows.tolist(), counts, strict=False)):
+                if (found := result.logprobs.get(row)) is not None and found.sampled:
+                    outputs.logprobs[index] = found.sampled[:count]
+        return outputs
 
     def _take_late_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts, has_left: Mask, result: StepResult
+        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts | None, has_left: Mask, result: StepResult
     ) -> list[EngineOutput]:
         """Append tokens to requests that were preempted after the step was made; drop tokens of ended requests."""
         now = time.time()
         outputs = []
-        for row in has_left.nonzero()[0].tolist():
+        left = has_left.nonzero()[0]
+        new_tokens = _token_lists(token_ids[left], _some(num_tokens, left))
+        for row, new in zip(left.tolist(), new_tokens, strict=True):
             request = batch.requests[row]
             if request.status is Status.FINISHED:
                 continue
             request.num_steps_under_way -= 1
             if batch.draws[row]:
-                new = token_ids[row, : num_tokens[row]]
-                request.token_ids = np.append(request.token_ids, new)
-                outputs.append(self._take_result(request, new.tolist(), len(request.token_ids), result, row, now))
+                request.token_ids = np.append(request.token_ids, as_token_ids(new))
+                outputs.append(self._take_result(request, new, len(request.token_ids), result, row, now))
         return outputs
 
     def _take_result(
         self, request: Request, token_ids: list[int], num_tokens: int, result: StepResult, row: int, now: float
     ) -> EngineOutput:
-        """The output for a row whose tokens may be the first or the last, have log-probabilities, or advance rules."""
+        """The output for a row whose tokens may be the first or the last, or advance rules."""
         found = RowResult(token_ids, num_tokens, result.logprobs.get(row), result.pooled.get(row))
         output = request.completion.take(found, now)
         self._count_output(request, output)
@@ -328,7 +349,7 @@ class Scheduler:
     def _take_prompt_logprobs(self, batch: Batch, result: StepResult) -> None:
         for row, logprobs in result.logprobs.items():
             request = batch.requests[row]
-            if request.status is not Status.FINISHED:
+            if logprobs.prompt and request.status is not Status.FINISHED:
                 request.completion.note_prompt_logprobs(logprobs.prompt)
 
     def _finish(self, request: Request, *, is_trusted: bool = True) -> None:
@@ -346,3 +367,15 @@ class Scheduler:
         """Current statistics."""
         self._refresh_stats()
         return self.stats
+
+
+def _some(num_tokens: Counts | None, rows: NDArray[np.intp] | Mask) -> Counts | None:
+    """The numbers of tokens of some rows; None if all rows have one."""
+    return None if num_tokens is None else num_tokens[rows]
+
+
+def _token_lists(token_ids: NDArray[np.int32], num_tokens: Counts | None) -> list[list[int]]:
+    """The tokens of each row."""
+    if num_tokens is None:
+        return [[token_id] for token_id in token_ids.tolist()]
+    return [row[:count] for row, count in zip(token_ids.tolist(), num_tokens.tolist(), strict=True)]

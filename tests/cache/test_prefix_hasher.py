@@ -117,3 +117,21 @@ def test_hashing_piece_by_piece_gives_what_hashing_at_once_gives(tokens: list[in
 def test_a_lone_surrogate_and_the_largest_token_id_are_hashed() -> None:
     span = KeySpan.of_request("\ud800", "cache_salt")
     assert len(PrefixHasher(1, [span]).extend(as_token_ids([2**31 - 1]), 1)) == 1
+
+
+def test_long_prompts_are_hashed_as_block_by_block() -> None:
+    """Also what is kept of prompts before, which differ in a token, a key or a vector."""
+    tokens = as_token_ids([index * index % 97 for index in range(410)])
+    changed = tokens.copy()
+    changed[140] += 1
+    spans = [KeySpan(300, 305, "cat", "image")]
+    found = []
+    for token_ids, keys in ((tokens, []), (changed, []), (tokens, spans), (tokens, []), (changed, spans)):
+        slow = PrefixHasher(2, keys)
+        for num_tokens in range(0, 411, 2):
+            slow.extend(token_ids, num_tokens)
+        found.append(PrefixHasher(2, keys).extend(token_ids, 410))
+        assert found[-1] == slow.hashes
+        assert len(set(found[-1])) == 205
+    assert found[3] == found[0]
+    assert [sum(a == b for a, b in zip(found[0], other, strict=True)) for other in found[1:]] == [70, 150, 205, 70]

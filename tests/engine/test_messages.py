@@ -115,6 +115,7 @@ def test_other_messages_to_the_engine(message: messages.ToEngine) -> None:
                         times=RequestTimes(1.0, 2.0),
                     )
                 ],
+                logprobs={1: [TokenLogprobs([0, 5], [-0.5, float("-inf")], 2)]},
             ),
             EngineStats(num_running=1, cache_usage=0.25),
         ),

@@ -39,14 +39,19 @@ def ids_of(text):
 
 def step(outputs):
     """Outputs as the engine sends them: what is tokens and nothing else, in columns."""
-    plain = [output for output in outputs if output == EngineOutput(output.request_id, output.new_token_ids)]
-    plain = [output for output in plain if output.new_token_ids]
+    plain = [
+        output
+        for output in outputs
+        if output.new_token_ids
+        and output == EngineOutput(output.request_id, output.new_token_ids, logprobs=output.logprobs)
+    ]
     counts = [len(output.new_token_ids) for output in plain]
     return StepOutputs(
         [output.request_id for output in plain],
         [token_id for output in plain for token_id in output.new_token_ids],
         [output for output in outputs if output not in plain],
         counts if any(count > 1 for count in counts) else [],
+        {index: output.logprobs for index, output in enumerate(plain) if output.logprobs is not None},
     )
 
 
@@ -393,14 +398,27 @@ def test_tokens_in_columns_give_what_tokens_one_by_one_give(data, kind):
     def results(wrap):
         processor = OutputProcessor(TOKENIZER)
         for number, output_kind in enumerate(kinds):
-            processor.add(prepared(str(number), output_kind=output_kind, stop=[stop for stop in stops if stop]))
+            num_logprobs = number % 3 or None
+            processor.add(
+                prepared(
+                    str(number),
+                    output_kind=output_kind,
+                    stop=[stop for stop in stops if stop],
+                    logprobs=num_logprobs,
+                )
+            )
         shown, aborts = [], []
         for position in range(max(map(len, streams), default=0)):
             if position == 2:
                 for number in gone:
                     processor.abort(str(number))
             outputs = [
-                EngineOutput(str(number), [stream[position]], "length" if position == len(stream) - 1 else None)
+                EngineOutput(
+                    str(number),
+                    [stream[position]],
+                    "length" if position == len(stream) - 1 else None,
+                    logprobs=[TokenLogprobs([stream[position], 5], [-0.5, -1.5], 2)] if number % 3 else None,
+                )
                 for number, stream in enumerate(streams)
                 if position < len(stream)
             ]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.records import EngineOutput, Step, StepOutputs
+from octavo.records import EngineOutput, Step, StepOutputs, TokenLogprobs
 
 
 @given(st.data(), st.integers(1, 4))
@@ -26,6 +26,7 @@ def test_the_shape_of_a_step(data: st.DataObject, decode_len: int) -> None:
 
 def test_outputs_one_by_one() -> None:
     last = EngineOutput("c", [3], finish_reason="stop")
-    outputs = StepOutputs(["a", "b"], [1, 2], [last])
-    assert list(outputs) == [EngineOutput("a", [1]), EngineOutput("b", [2]), last]
+    logprobs = [TokenLogprobs([2], [-0.5], 1)]
+    outputs = StepOutputs(["a", "b"], [1, 2], [last], logprobs={1: logprobs})
+    assert list(outputs) == [EngineOutput("a", [1]), EngineOutput("b", [2], logprobs=logprobs), last]
     assert outputs and StepOutputs(others=[last]) and not StepOutputs()

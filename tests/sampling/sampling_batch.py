@@ -4,10 +4,16 @@ from collections.abc import Sequence
 
 import torch
 
-from octavo.records import NewRow, SamplingParams, as_token_ids
+from octavo.records import NewRow, SamplingParams, TokenLogprobs, as_token_ids
 from octavo.sampling import LogitsProcessor, Sampler, Samples
+from octavo.sampling.device_sampler import DeviceSampler
 
 CPU = torch.device("cpu")
+
+
+def read_logprobs(samples: Samples) -> dict[int, TokenLogprobs]:
+    """Log-probabilities by row, of the rows that asked."""
+    return {row: values for rows, found in samples.logprobs for row, values in zip(rows, found.read(), strict=True)}
 
 
 class Batch:
@@ -20,9 +26,12 @@ class Batch:
         max_len: int = 64,
         processors: Sequence[LogitsProcessor] = (),
         device: torch.device = CPU,
+        *,
+        is_on_device: bool = False,
     ) -> None:
         self.device = device
-        self.sampler = Sampler(max_num_seqs, vocab_size, device, processors=processors)
+        make = DeviceSampler if is_on_device else None
+        self.sampler = Sampler(max_num_seqs, vocab_size, device, processors=processors, draw_on_device=make)
         # Garbage past the end of a row must not matter: neither valid ids nor invalid ones.
         generator = torch.Generator().manual_seed(0)
         self.token_ids = torch.randint(
@@ -56,7 +65,6 @@ class Batch:
             lengths.to(self.device),
             self.token_ids.to(self.device),
             list(slots),
-            max(lengths.tolist(), default=0),
         )
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), "the model's logits were changed"
         return samples
@@ -68,6 +76,14 @@ class Batch:
     def step(self, logits: torch.Tensor, slots: Sequence[int]) -> list[int]:
         """One step whose tokens are appended."""
         tokens = self.sample(logits, slots).token_ids.tolist()
+        if tokens:
+            self.count(slots, [[token] for token in tokens])
         for slot, token in zip(slots, tokens, strict=True):
             self.append(slot, token)
         return tokens
+
+    def count(self, slots: Sequence[int], token_ids: Sequence[Sequence[int]]) -> None:
+        """Tell the sampler which tokens stay, the same number for each request."""
+        new_tokens = torch.tensor(token_ids, dtype=torch.int64, device=self.device).view(len(slots), -1)
+        num_tokens = torch.full((len(slots),), new_tokens.shape[1], device=self.device)
+        self.sampler.count(torch.tensor(slots, device=self.device), new_tokens, num_tokens)

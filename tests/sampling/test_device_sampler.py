@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from sampling_batch import CPU, Batch
+from sampling_batch import CPU, Batch, read_logprobs
 
 from octavo.records import SamplingParams
-from octavo.sampling.device_sampler import DeviceSampler
 from octavo.sampling.logprobs import token_logprobs
-from octavo.sampling.parameters import SlotParameters
-from octavo.sampling.penalties import apply_penalties
+from octavo.sampling.penalties import count_tokens, penalise
 
 VOCAB = 300
 
@@ -18,7 +16,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """A GPU, or a CPU that is told to use the same kernels."""
     if torch.cuda.is_available():
         return torch.device("cuda")
-    for kernel in (token_logprobs, apply_penalties):
+    for kernel in (token_logprobs, penalise, count_tokens):
         monkeypatch.setitem(kernel.bound, "cpu", kernel.implementations["cuda"])
     return CPU
 
@@ -37,13 +35,13 @@ def test_penalties_and_logprobs_of_a_batch_agree(device: torch.device, monkeypat
     for place in (device, None):
         if place is None:
             monkeypatch.undo()
-        batch = Batch(VOCAB, device=place or CPU)
+        batch = Batch(VOCAB, device=place or CPU, is_on_device=place is not None)
         for row, kind in enumerate(kinds):
             batch.add(9 - row, SamplingParams(**kind), prompt=[1, 2, 3, row], output=[2, 5, 5, 9], seed=row)
         steps.append(batch.sample(logits, range(9, 9 - len(kinds), -1)))
     found, wanted = steps
     assert found.token_ids.tolist() == wanted.token_ids.tolist()
-    mine, theirs = found.read_logprobs(), wanted.read_logprobs()
+    mine, theirs = read_logprobs(found), read_logprobs(wanted)
     assert mine.keys() == theirs.keys() == {0, 2, 3, 4}
     for row, entry in theirs.items():
         assert (mine[row].token_ids, mine[row].rank) == (entry.token_ids, entry.rank)
@@ -62,14 +60,14 @@ def test_more_rows_than_are_listed_at_once(device: torch.device, num_top: int, m
     assert len(token_logprobs(logits[:0].to(device), tokens[:0].to(device), num_top).read()) == 0
 
 
-def test_the_first_step_has_no_other_effect(device: torch.device) -> None:
-    """It tries the kernels that other requests may need later."""
-    parameters = SlotParameters(2, device)
-    tokens = torch.full((2,), -77, dtype=torch.int64, device=device)
+def test_a_warm_up_has_no_other_effect(device: torch.device) -> None:
+    batch = Batch(VOCAB, device=device, is_on_device=True)
     logits = torch.randn(2, VOCAB, device=device)
     before = logits.clone()
-    slots = torch.arange(2, device=device)
-    counts = torch.tensor([2], dtype=torch.int32, device=device)
-    DeviceSampler(parameters, tokens).sample(logits, slots, counts, slots)
+    batch.add(0, SamplingParams(temperature=0, presence_penalty=2.0), prompt=[1], output=[2])
+    batch.sampler.flush()
+    batch.sampler.warm_up(logits[:1], num_drafts=2)
     assert torch.equal(logits, before)
-    assert torch.equal(tokens, logits.argmax(-1))
+    batch.count([0], [[5]])
+    logits[0, :] = torch.arange(VOCAB) / VOCAB
+    assert batch.step(logits[:1], [0]) == [VOCAB - 1]

@@ -8,7 +8,7 @@ from sampling_reference import edited
 
 from octavo.records import NewRow, SamplingParams, as_token_ids
 from octavo.sampling.masks import BatchEdits, compile_edits
-from octavo.sampling.penalties import apply_penalties
+from octavo.sampling.penalties import TokenCounts, count_tokens, penalise
 
 VOCAB, MAX_LEN = 9, 20
 ids = st.integers(0, VOCAB - 1)
@@ -25,33 +25,35 @@ def token_matrix(rows: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor,
 
 @given(
     st.lists(st.tuples(histories, st.floats(0.1, 3), st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=5),
+    st.integers(0, 5),
+    st.integers(0, 3),
     st.integers(0, 1000),
 )
-def test_penalties(rows: list, seed: int) -> None:
+def test_penalties(rows: list, num_counted: int, num_drafts: int, seed: int) -> None:
+    """Whichever of the generated tokens are known from the start, counted step by step, or drafts."""
     rng = np.random.default_rng(seed)
-    logits = rng.standard_normal((len(rows) + 2, VOCAB)).astype(np.float32)
+    logits = rng.standard_normal((len(rows), VOCAB)).astype(np.float32)
     mine = torch.from_numpy(logits.copy())
-    known, lengths = token_matrix([row[0] for row in rows])
+    counts = TokenCounts(len(rows) + 2, VOCAB, torch.device("cpu"))
+    counts.table.fill_(77)
     slots = torch.from_numpy(rng.permutation(len(rows) + 2)[: len(rows)])
-
-    def by_slot(values: list, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        table = torch.full((len(rows) + 2,), 77, dtype=dtype)
-        table[slots] = torch.tensor(values, dtype=dtype)
-        return table
-
-    token_ids = torch.randint(VOCAB, (len(rows) + 2, MAX_LEN), dtype=torch.int32)
-    token_ids[slots] = known
-    prompt_len = by_slot([len(row[0][0]) for row in rows], torch.int64)
-    penalties = [by_slot([row[i] for row in rows]) for i in (1, 2, 3)]
-    spare = torch.full_like(mine, torch.nan)
-    # The first and the last row are not penalised.
-    penalised = torch.arange(1, len(rows) + 1)
-    apply_penalties(mine, penalised, slots, lengths, token_ids, prompt_len, *penalties, spare)
-    for i, ((prompt, output), repetition, frequency, presence) in enumerate(rows, start=1):
+    penalties = torch.full((3, len(rows) + 2), 77, dtype=torch.float64)
+    counted, drafts = (torch.full((len(rows), width), -1) for width in (num_counted, num_drafts))
+    for i, ((prompt, output), *values) in enumerate(rows):
+        known = [*prompt, *output[: max(0, len(output) - num_counted - num_drafts)]]
+        later = [*prompt, *output][len(known) :]
+        counted[i, : len(later[:num_counted])] = torch.tensor(later[:num_counted])
+        drafts[i, : len(later[num_counted:])] = torch.tensor(later[num_counted:])
+        token_ids = as_token_ids(known)
+        counts.write(NewRow(int(slots[i]), token_ids, len(prompt), SamplingParams(), 0, [], []))
+        penalties[:, slots[i]] = torch.tensor(values, dtype=torch.float64)
+    counts.flush()
+    count_tokens(counts.table, slots, counted, (counted >= 0).sum(1))
+    penalise(mine, mine, slots, counts.table, *penalties, drafts if num_drafts else None)
+    for i, ((prompt, output), repetition, frequency, presence) in enumerate(rows):
         params = SamplingParams(repetition_penalty=repetition, frequency_penalty=frequency, presence_penalty=presence)
         expected = edited(logits[i].astype(np.float64), params, prompt, output)
         np.testing.assert_allclose(mine[i].numpy(), expected, rtol=1e-4, atol=1e-5)
-    assert (mine[[0, -1]].numpy() == logits[[0, -1]]).all()
 
 
 masks = st.fixed_dictionaries(

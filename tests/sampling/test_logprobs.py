@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sampling_batch import Batch
+from sampling_batch import Batch, read_logprobs
 
 from octavo.records import SamplingParams
 from octavo.sampling.logprobs import token_logprobs
@@ -52,7 +52,7 @@ def test_sampled_ones_are_the_models_own() -> None:
     batch.add(3, SamplingParams(temperature=0, logprobs=-1))
     samples = batch.sample(logits, [0, 1, 2, 3])
     expected = plain_logprobs(logits)
-    logprobs = samples.read_logprobs()
+    logprobs = read_logprobs(samples)
     assert logprobs.keys() == {0, 2, 3}
     biased, bare, full = logprobs[0], logprobs[2], logprobs[3]
     assert biased.token_ids[0] == 5
@@ -69,7 +69,7 @@ def test_chosen_tokens_in_place_of_the_likeliest(monkeypatch: pytest.MonkeyPatch
     batch.add(2, SamplingParams(temperature=0, logprob_token_ids=[7, 5], logprobs=3))
     monkeypatch.setattr("octavo.sampling.logprobs._CHUNK_ELEMENTS", 100)
     samples = batch.sample(logits, [0, 1, 2])
-    found, expected = samples.read_logprobs(), plain_logprobs(logits)
+    found, expected = read_logprobs(samples), plain_logprobs(logits)
     assert {row: entry.is_listed for row, entry in found.items()} == {0: True, 1: False, 2: True}
     for row, entry in found.items():
         best = int(logits[row].argmax())

@@ -144,7 +144,7 @@ class SimulatedDevice:
         are_poisoned = [self._read_states(self.rows[slot]) for slot in slots]
         self._write(step)
         num_rows, num_drafts = len(step.slots), self.plan.num_drafts
-        result = StepResult(np.zeros((num_rows, 1 + num_drafts), np.int32))
+        result = StepResult(np.zeros((num_rows, 1 + num_drafts) if num_drafts else num_rows, np.int32))
         if num_drafts:
             result.num_tokens, result.num_drafts = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
             result.drafts = np.zeros((num_rows, num_drafts), np.int32)
@@ -260,7 +260,8 @@ class SimulatedDevice:
     def _take_drawn(self, index: int, row: Row, drawn: list[int], result: StepResult) -> None:
         if drawn[-1] == NAN_TOKEN:
             self._poison(row, row.num_computed - 1, row.num_computed)
-        result.token_ids[index, : len(drawn)] = drawn  # type: ignore[call-overload]
+        assert isinstance(result.token_ids, np.ndarray)
+        result.token_ids[index, ...].flat[: len(drawn)] = drawn
         self.sampled.setdefault(row.request_id, []).extend(drawn)
         for token in drawn:
             row.append(max(token, 0))

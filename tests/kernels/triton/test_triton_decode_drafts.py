@@ -79,8 +79,8 @@ class Case:
         counts[0] = num_rows
         tables = self.tables.clamp(max=self.cache.shape[1] - 1)
         inputs = AttentionInputs(
-            tables, self.slots[:num_rows], self.mapping, self.block_size, self.num_kv_heads, self.num_kv_heads, self.window,
-            DeviceRows(counts, self.starts, self.seq_lens), shape,
+            tables, self.slots[:num_rows], self.mapping, self.block_size, self.num_kv_heads, self.num_kv_heads,
+            self.window, DeviceRows(counts, self.starts, self.seq_lens), shape,
         )  # fmt: skip
         cache, reference = self.cache.clone(), ReferenceAttention()
         reference.run(self.qkv, (self.rope[0], self.rope[1]), self.norms, cache, inputs, self.spec)

@@ -1,65 +1,74 @@
 """Penalties and log-probabilities on the device against their plain versions."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from octavo.kernels.triton import sampling_penalties as triton_penalties
 from octavo.kernels.triton.sampling_logprobs import LogprobsWorkspace, logprobs
-from octavo.kernels.triton.sampling_penalties import penalise
 from octavo.sampling.logprobs import token_logprobs
-from octavo.sampling.penalties import apply_penalties
+from octavo.sampling.penalties import IN_PROMPT, MAX_COUNT, count_tokens, penalise
 
 POISON = -77
 
 
-def penalised_rows(
-    device: torch.device, logits: torch.Tensor, tokens: list[list[int]], prompt_lens: list[int], rows: list[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the kernel and its plain twin make of some rows with known tokens, each with penalties of its own."""
-    vocab_size, num_slots = logits.shape[1], len(rows) + 3
-    generator = torch.Generator().manual_seed(len(rows))
-    slots = torch.randperm(num_slots, generator=generator)[: len(rows)]
-    max_len = max(map(len, tokens)) + 2
-    token_ids = torch.randint(-5, vocab_size + 5, (num_slots, max_len), generator=generator, dtype=torch.int32)
-    floats = torch.full((num_slots, 4), torch.nan, dtype=torch.float64)
-    prompts = torch.full((num_slots, 2), 1 << 60, dtype=torch.int64)
-    for index, slot in enumerate(slots.tolist()):
-        token_ids[slot, : len(tokens[index])] = torch.tensor(tokens[index], dtype=torch.int32)
-        drawn = torch.rand(3, generator=generator, dtype=torch.float64) * 2 + torch.tensor([0.1, -1.0, -1.0])
-        floats[slot, :3] = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64) if index == 2 else drawn
-        prompts[slot, 0] = prompt_lens[index]
-    lengths = torch.tensor([len(known) for known in tokens])
-    spare = torch.full((len(rows), vocab_size), torch.nan)
-
-    wanted = logits.clone()
-    columns = floats.unbind(1)[:3]
-    apply_penalties(wanted, torch.tensor(rows), slots, lengths, token_ids, prompts[:, 0], *columns, spare.clone())
-    got = logits.to(device)
-    penalise(
-        got,
-        torch.tensor(rows, device=device),
-        slots.to(device),
-        lengths.to(device),
-        token_ids.to(device),
-        prompts.to(device)[:, 0],
-        *floats.to(device).unbind(1)[:3],
-        spare.view(torch.int32).to(device),
-    )
-    return got.cpu(), wanted
+def random_table(num_slots: int, vocab_size: int, generator: torch.Generator) -> torch.Tensor:
+    """Counts of which most are 0, some full, and half are of tokens of the prompt."""
+    counts = torch.randint(-8, 4, (num_slots, vocab_size), generator=generator).clamp_(min=0)
+    counts[:, ::7] *= MAX_COUNT // 3
+    is_in_prompt = torch.randint(2, counts.shape, generator=generator)
+    return (counts + is_in_prompt * IN_PROMPT).to(torch.int16)
 
 
-def test_penalties_agree(device: torch.device) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(7, 90, generator=generator) * 4
-    tokens = [torch.randint(12, (length,), generator=generator).tolist() for length in (30, 1, 20, 7, 2500)]
-    got, wanted = penalised_rows(device, logits, tokens, [10, 1, 5, 7, 1200], rows=[1, 0, 3, 5, 6])
-    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-4)
-    assert torch.equal(got[[2, 4]], logits[[2, 4]])
+@pytest.mark.parametrize("num_drafts", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_penalties_agree(device: torch.device, dtype: torch.dtype, num_drafts: int) -> None:
+    generator = torch.Generator().manual_seed(num_drafts)
+    num_rows, vocab_size = 5, 300
+    logits = (torch.randn(num_rows, vocab_size, generator=generator) * 4).to(dtype)
+    slots = torch.randperm(num_rows + 3, generator=generator)[:num_rows].int()
+    table = random_table(num_rows + 3, vocab_size, generator)
+    floats = torch.rand(num_rows + 3, 4, generator=generator, dtype=torch.float64) * 2
+    floats += torch.tensor([0.1, -1.0, -1.0, torch.nan])
+    floats[slots[2], :3] = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    drafts = torch.randint(-1, 4, (num_rows, num_drafts), generator=generator) if num_drafts else None
+
+    def run(function: Callable[..., None], place: torch.device) -> torch.Tensor:
+        own = logits.to(place, copy=True)
+        out = own if dtype is torch.float32 else torch.full_like(own, torch.nan, dtype=torch.float32)
+        columns = floats.to(place).unbind(1)[:3]
+        function(own, out, slots.to(place), table.to(place), *columns, None if drafts is None else drafts.to(place))
+        return out.cpu()
+
+    found = run(triton_penalties.penalise, device)
+    torch.testing.assert_close(found, run(penalise.reference, torch.device("cpu")), rtol=1e-5, atol=1e-4)
+    assert torch.equal(found[2], logits[2].float())
+    assert not torch.equal(found[1], logits[1].float())
 
 
 def test_penalties_neither_hide_nor_make_failures(device: torch.device) -> None:
-    logits = torch.tensor([[3e38, torch.nan, -torch.inf, 1.0], [torch.inf, 1.0, 2.0, 3.0]])
-    got, _ = penalised_rows(device, logits, [[0, 1, 2, 3], [0, 1]], [4, 2], rows=[0, 1])
-    assert got[0, 0].isfinite() and got[0, 1].isnan() and got[0, 2] == -torch.inf and got[1, 0] == torch.inf
+    logits = torch.tensor([[3e38, torch.nan, -torch.inf, 1.0], [torch.inf, 1.0, 2.0, 3.0]], device=device)
+    table = torch.full((2, 4), IN_PROMPT + 2, dtype=torch.int16, device=device)
+    columns = [torch.full((2,), value, dtype=torch.float64, device=device) for value in (0.1, 0.5, 0.5)]
+    triton_penalties.penalise(logits, logits, torch.arange(2, device=device), table, *columns)
+    found = logits.cpu()
+    assert found[0, 0].isfinite() and found[0, 1].isnan() and found[0, 2] == -torch.inf and found[1, 0] == torch.inf
+
+
+def test_counts_agree(device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(0)
+    table = random_table(9, 20, generator)
+    slots, tokens = torch.randperm(9, generator=generator)[:6], torch.randint(-1, 22, (6, 4), generator=generator)
+    tokens[0], num_tokens = 7, torch.tensor([4, 0, 1, 2, 3, 4])
+    table[slots[0], 7] = IN_PROMPT + MAX_COUNT - 2
+    found = table.to(device, copy=True)
+    triton_penalties.count_tokens(found, slots.to(device), tokens.to(device), num_tokens.to(device))
+    wanted = table.clone()
+    count_tokens.reference(wanted, slots, tokens, num_tokens)
+    assert torch.equal(found.cpu(), wanted)
+    assert wanted[slots[0], 7] == IN_PROMPT + MAX_COUNT
+    assert int((wanted != table).sum()) > 5
 
 
 def listed(
