@@ -114,7 +114,6 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "enable_trace_replay:bool": ((False,), "replay of traces"),
     "io_processor_plugin:str": (("",), "plugins for inputs and outputs"),
     "logits_processor_pattern:str": (("",), "logits processors that requests name; set logits_processors"),
-    "distributed_executor_backend:str": (("mp", "uni"), "several machines"),
     "pipeline_parallel_size:int": ((1,), "several devices"),
     "data_parallel_size:int": ((1,), "several engines; start several servers behind a balancer"),
     "data_parallel_size_local:int": ((0, 1), "several engines; start several servers behind a balancer"),

@@ -48,5 +48,40 @@ class WeightSlot:
         self.view.copy_(part.view(self.view.shape))
 
 
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """A linear layer of the checkpoint, and what of it a module stores.
+
+    Attributes:
+        outputs: the module's outputs that are this layer's.
+        shape: of the checkpoint's weight, ``[out, in]``.
+        source: the part of it that is stored, per dimension; empty for all of it.
+        has_bias: whether this device adds the layer's bias; otherwise its bias is zero.
+    """
+
+    outputs: slice
+    shape: tuple[int, int]
+    source: tuple[slice, ...] = ()
+    has_bias: bool = True
+
+    def weight_slot(
+        self,
+        view: torch.Tensor,
+        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        *,
+        has_scale: bool = False,
+    ) -> WeightSlot:
+        """The slot of a tensor of the weight's shape."""
+        return WeightSlot(view, (self.shape,), self.source, transform, has_scale)
+
+    def output_slot(self, view: torch.Tensor, shapes: tuple[tuple[int, ...], ...]) -> WeightSlot:
+        """The slot of a tensor with an entry per output of the layer, which comes first in all of its shapes."""
+        return WeightSlot(view, shapes, self.source[:1])
+
+    def bias_slot(self, view: torch.Tensor) -> WeightSlot:
+        """The slot of the bias."""
+        return WeightSlot(view, (self.shape[:1],), self.source[:1], None if self.has_bias else torch.zeros_like)
+
+
 Slots = dict[str, tuple[WeightSlot, ...]]
 """Names in the checkpoint → where the tensor goes."""

@@ -42,7 +42,6 @@ def test_hints_name_settings_that_exist_only() -> None:
     [
         ("swap_space", 4),
         ("tokenizer_mode", "auto"),
-        ("distributed_executor_backend", "mp"),
         ("disable_custom_all_reduce", True),
         ("limit_mm_per_prompt", {"image": 2}),
         ("disable_log_requests", True),
