@@ -3,10 +3,11 @@
 from octavo.config import EngineConfig
 from octavo.execution.executor import Executor, InProcessExecutor
 from octavo.execution.peer_process import start_processes
+from octavo.execution.ray_peers import start_actors
 from octavo.execution.worker import Worker
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
-from octavo.platforms import Platform
+from octavo.platforms import Platform, runtime_of
 from octavo.records import Plan
 from octavo.telemetry.phases import PhaseTimer
 
@@ -34,4 +35,6 @@ def make_executor(
     if size == 1:
         return InProcessExecutor(worker)
     with phases.phase("workers"):
+        if settings.device.distributed_executor_backend == "ray":
+            return start_actors(worker, settings, plan, folder, size, has_gpus=not runtime_of(platform.device).is_host)
         return start_processes(worker, settings, plan, folder, size)

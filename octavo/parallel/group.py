@@ -29,18 +29,24 @@ class ProcessGroup:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """See :meth:`octavo.parallel.Collectives.all_reduce`."""
-        self._group.allreduce([x], self._reduce).wait()
+        _complete(self._group.allreduce([x], self._reduce))
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """See :meth:`octavo.parallel.Collectives.all_gather`."""
         gathered = x.new_empty(self._size * len(x), *x.shape[1:])
-        self._group._allgather_base(gathered, x.contiguous(), self._gather).wait()
+        _complete(self._group._allgather_base(gathered, x.contiguous(), self._gather))
         return gathered.view(self._size, *x.shape)
 
     def abort(self) -> None:
         """End the operations in flight with an error, from any thread: a rank has died."""
         self._group.abort()
+
+
+def _complete(work: Any) -> None:
+    """Wait for an operation; NCCL queues it on the current stream, and there is nothing to wait for."""
+    if work is not None:
+        work.wait()
 
 
 def connect(store: dist.Store, rank: int, size: int, backend: str, *, is_local: bool) -> ProcessGroup:
