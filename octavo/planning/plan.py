@@ -337,9 +337,7 @@ def make_plan(
     quantization = planner.quantization()
     tensor_parallel = planner.tensor_parallel()
     model = model_size(config, getattr(torch, dtype), quantization, tensor_parallel)
-    decode_len = decode_length(
-        config.on_one_device(tensor_parallel.size), model.cache_specs.values(), num_drafts
-    )
+    decode_len = decode_length(config.on_one_device(tensor_parallel.size), model.cache_specs.values(), num_drafts)
     interval = planner.state_interval(model.cache_specs)
     groups, block_bytes = make_groups(model.cache_specs, block_size, max_len, 1 + num_drafts, interval)
     table_len = max((-(-max_len // group.block_size) for group in groups), default=0)

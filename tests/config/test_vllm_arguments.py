@@ -86,7 +86,7 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
         ("quantization", "awq", "it is one of fp8, compressed-tensors, gguf"),
         ("quantization_config", {"weight": "int4"}, "Set quantization instead"),
         ("data_parallel_size", 2, "Start several servers behind a balancer instead."),
-        ("pipeline_parallel_size", 2, "needs several devices"),
+        ("pipeline_parallel_size", 2, "needs pipeline parallelism"),
         ("enable_lora", True, "needs LoRA adapters"),
         ("diffusion_config", {"steps": 4}, "needs diffusion models"),
         ("logprobs_mode", "processed_logits", "needs log-probabilities other than raw ones"),
