@@ -41,6 +41,8 @@ class Linear(LinearWeights):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
+        if self.packed is not None:
+            self._gemm = self.packed = None  # makes room for the weight; finish_weights() packs it again
         for name, part in self._parts.items():
             for leaf, slot in self.scheme.slots(self, part):
                 yield f"{sibling(path, name)}.{leaf}", slot
