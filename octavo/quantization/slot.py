@@ -37,6 +37,13 @@ class WeightSlot:
         """Whether the tensor's values, converted in type, are the view's, one after another."""
         return self.transform is None and not self.source_slice and self.view.is_contiguous()
 
+    @property
+    def whole_rows(self) -> slice | None:
+        """The rows of the tensor that are the view's values, converted in type, if it is some rows and nothing else."""
+        columns = tuple(slice(0, size) for size in self.source_shapes[0][1:])
+        is_rows = self.transform is None and self.source_slice and self.view.is_contiguous()
+        return self.source_slice[0] if is_rows and self.source_slice[1:] in ((), columns) else None
+
     def takes(self, dtype: torch.dtype) -> bool:
         """Whether a checkpoint's tensor may have a type: values that need scales go where scales are, and no others."""
         return (dtype in FLOAT8_TYPES) == self.has_scale
