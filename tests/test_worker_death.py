@@ -31,7 +31,7 @@ def _workers(process: psutil.Process) -> list[psutil.Process]:
     return [child for child in process.children() if "octavo.execution.worker_process" in child.cmdline()]
 
 
-def test_requests_go_on_with_new_workers(folder: Path) -> None:
+def test_requests_go_on_with_new_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
 
     async def scenario(llm: AsyncLLM) -> None:
@@ -52,7 +52,9 @@ def test_requests_go_on_with_new_workers(folder: Path) -> None:
         (worker,) = _workers(engine)
         assert worker.is_running()
 
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     run(folder, scenario, tensor_parallel_size=2)
+    asyncio.run(until(lambda: not list(tmp_path.glob("octavo-ranks-*"))))
     assert texts == [texts[0], "killed", texts[0]]
 
 

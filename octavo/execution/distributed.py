@@ -62,9 +62,17 @@ class DistributedExecutor(Executor):
         worker: rank 0.
         peers: the other ranks, in order.
         join: lets rank 0 join the group.
+        clean_up: called once at the end.
     """
 
-    def __init__(self, worker: Worker, peers: Sequence[Peer], join: Callable[[Worker], ProcessGroup]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        peers: Sequence[Peer],
+        join: Callable[[Worker], ProcessGroup],
+        clean_up: Callable[[], None] | None = None,
+    ) -> None:
+        self._clean_up = clean_up
         self.worker = worker
         self._peers = peers
         self._group: ProcessGroup | None = None
@@ -124,6 +132,9 @@ class DistributedExecutor(Executor):
         for peer in self._peers:
             peer.close()
         self.worker.shutdown()
+        if self._clean_up is not None:
+            self._clean_up()
+            self._clean_up = None
 
     def _send(self, message: messages.Submit | messages.Draw | messages.Call) -> None:
         self._check_alive()

@@ -1,7 +1,5 @@
 """Workers in processes of this machine, each at the other end of a socket pair."""
 
-import logging
-import shutil
 import signal
 import socket
 import struct
@@ -19,9 +17,8 @@ from octavo.config import EngineConfig
 from octavo.execution import messages
 from octavo.execution.distributed import DistributedExecutor
 from octavo.execution.worker import Worker
+from octavo.parallel import ProcessGroup
 from octavo.records import Plan
-
-logger = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("<Q")
 _END_SECONDS = 5.0
@@ -72,9 +69,10 @@ class PeerProcess:
         self.rank = launch.rank
         self._is_closing = False
         own, others = socket.socketpair()
+        folder = Path(launch.store).parent
         with others:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "octavo.execution.worker_process", str(others.fileno())],
+                [sys.executable, "-m", "octavo.execution.worker_process", str(others.fileno()), str(folder)],
                 stdin=subprocess.PIPE,
                 pass_fds=[others.fileno()],
             )
@@ -130,16 +128,13 @@ def start_processes(
     Raises:
         OctavoError: one of them cannot start.
     """
-    # Nobody else may write there, or name the sockets of other ranks.
-    private = Path(tempfile.mkdtemp(prefix="octavo-ranks-"))
-    store = str(private / "store")
-    try:
-        plain = messages.as_plain(plan)
-        peers = [
-            PeerProcess(messages.WorkerLaunch(settings, plain, rank, size, folder, store)) for rank in range(1, size)
-        ]
-        return DistributedExecutor(
-            worker, peers, lambda worker: worker.connect(dist.FileStore(store, size), is_local=True)
-        )
-    finally:
-        shutil.rmtree(private, ignore_errors=True)
+    # Nobody else may write there, or name the sockets of other ranks. NCCL comes back to it, so it stays.
+    private = tempfile.TemporaryDirectory(prefix="octavo-ranks-", ignore_cleanup_errors=True)
+    store = str(Path(private.name) / "store")
+    plain = messages.as_plain(plan)
+    peers = [PeerProcess(messages.WorkerLaunch(settings, plain, rank, size, folder, store)) for rank in range(1, size)]
+
+    def join(worker: Worker) -> ProcessGroup:
+        return worker.connect(dist.FileStore(store, size), is_local=True)
+
+    return DistributedExecutor(worker, peers, join, private.cleanup)

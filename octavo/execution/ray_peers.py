@@ -77,6 +77,10 @@ class BoardStore(dist.Store):
         for key in keys:
             self.get(key)
 
+    def check(self, keys: list[str]) -> bool:
+        """Whether there are values, without waiting."""
+        return all(_get(self._board.find.remote(key)) is not None for key in keys)
+
     def add(self, key: str, amount: int) -> int:
         """Add to a number and return it."""
         total: int = _get(self._board.count.remote(key, amount))

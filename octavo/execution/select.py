@@ -2,8 +2,6 @@
 
 from octavo.config import EngineConfig
 from octavo.execution.executor import Executor, InProcessExecutor
-from octavo.execution.peer_process import start_processes
-from octavo.execution.ray_peers import start_actors
 from octavo.execution.worker import Worker
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
@@ -36,5 +34,9 @@ def make_executor(
         return InProcessExecutor(worker)
     with phases.phase("workers"):
         if settings.device.distributed_executor_backend == "ray":
+            from octavo.execution.ray_peers import start_actors
+
             return start_actors(worker, settings, plan, folder, size, has_gpus=not runtime_of(platform.device).is_host)
+        from octavo.execution.peer_process import start_processes
+
         return start_processes(worker, settings, plan, folder, size)

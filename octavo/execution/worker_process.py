@@ -1,12 +1,14 @@
 """Entry point of a worker process.
 
-Started as ``python -m octavo.execution.worker_process FD`` by :class:`octavo.execution.peer_process.PeerProcess`, with
-one end of a socket pair. Ends when its standard input closes.
+Started as ``python -m octavo.execution.worker_process FD FOLDER`` by ``peer_process.py``, with one end of a socket pair
+and the folder of the store. Ends when its standard input closes, and removes the folder.
 """
 
+import shutil
 import signal
 import socket
 import sys
+from functools import partial
 
 from octavo.execution.peer_process import Channel
 from octavo.execution.serve_worker import run_worker
@@ -19,7 +21,7 @@ def main() -> int:
     # Rank 0's process decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    end_with_parent()
+    end_with_parent(partial(shutil.rmtree, sys.argv[2], ignore_errors=True))
     freeze_until_exit()
     return run_worker(Channel(socket.socket(fileno=int(sys.argv[1]))))
 

@@ -378,7 +378,9 @@ def make_plan(
         "running requests continue while a long prompt is computed",
     )
     has_limit = bandwidth and config.pooling is None
-    read = bytes_read_per_token(config, getattr(torch, dtype), model, tensor_parallel.size)
+    # Processes of one machine share its bandwidth.
+    num_sharers = tensor_parallel.size if planner.is_host else 1
+    read = num_sharers * bytes_read_per_token(config, getattr(torch, dtype), model, tensor_parallel.size)
     limit = bandwidth / read if has_limit else 0.0
     return Plan(
         dtype=dtype,

@@ -13,7 +13,6 @@ from octavo.models.loading import load_weights
 from octavo.models.registry import build_model
 from octavo.parallel import TensorParallel
 
-
 CASES = [*((family, "safetensors") for family in FAMILIES), *((family, "gguf") for family in GGUF_ARCHITECTURES)]
 
 
