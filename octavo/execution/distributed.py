@@ -132,6 +132,9 @@ class DistributedExecutor(Executor):
         for peer in self._peers:
             peer.close()
         self.worker.shutdown()
+        if self._group is not None:
+            self._group.abort()
+            self._group = None
         if self._clean_up is not None:
             self._clean_up()
             self._clean_up = None

@@ -93,6 +93,9 @@ class Worker:
         """
         rank, size = self._tensor_parallel.rank, self._tensor_parallel.size
         group = connect(store, rank, size, self._platform.collectives, is_local=is_local)
+        # Communicators are made with the first operation; their memory must be there when the cache is sized.
+        group.all_reduce(torch.zeros(1, device=self._platform.device))
+        self._runtime.synchronize()
         self._tensor_parallel = TensorParallel(rank, size, group)
         return group
 
