@@ -182,12 +182,12 @@ from pathlib import Path
 wish = Path(__file__).with_name("fail")
 if "octavo.engine.process" in sys.orig_argv and wish.exists():
     wish.unlink()
-    from octavo.execution.executor import InProcessExecutor
+    from octavo.execution.worker import Worker
 
     def start(*_):
         raise RuntimeError("no room")
 
-    InProcessExecutor.start = start
+    Worker.start = start
 """
 
 

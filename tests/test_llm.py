@@ -590,8 +590,8 @@ def test_wrong_settings_are_named(start: Start, settings: dict[str, Any], words:
 def test_shutdown_gives_the_model_back_at_once(folder: Path) -> None:
     llm = LLM(str(folder), **SETTINGS)
     executor = llm._engine.executor
-    assert isinstance(executor, InProcessExecutor) and executor._runner is not None
-    model = weakref.ref(executor.model)
+    assert isinstance(executor, InProcessExecutor) and executor.worker._runner is not None
+    model = weakref.ref(executor.worker.model)
     gc.disable()
     try:
         llm.shutdown()

@@ -9,8 +9,8 @@ import uvloop
 
 from octavo.api.launch import ApiLaunch, first_name, serve_engine
 from octavo.async_llm import AsyncLLM
-from octavo.engine.parent import end_with_parent
 from octavo.errors import OctavoError
+from octavo.parent import end_with_parent
 from octavo.telemetry.logs import configure_logging
 
 

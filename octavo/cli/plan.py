@@ -134,6 +134,7 @@ def _check_files(
     from octavo.layers.build import Build
     from octavo.models.loading import check_format, check_weights
     from octavo.models.registry import build_model, build_pooled
+    from octavo.parallel import TensorParallel
     from octavo.quantization.resolve import resolve_quantization
 
     load_format = config.load.load_format
@@ -143,7 +144,11 @@ def _check_files(
         return
     with torch.device("meta"):
         build = build_model if model_config.pooling is None else build_pooled
-        model = build(model_config, Build(quantization), plan.max_model_len)
+        model = build(
+            model_config,
+            Build(quantization, tensor_parallel=TensorParallel(size=config.device.tensor_parallel_size)),
+            plan.max_model_len,
+        )
     check_weights(model, source, model_config, load_format)
     Frontend.load(config)
 

@@ -276,8 +276,15 @@ class DeviceSettings(msgspec.Struct, kw_only=True):
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Kind of device.")] = "auto"
     tensor_parallel_size: Annotated[
-        int, Meta(ge=1, description="Number of devices that share each layer; only 1 so far.")
+        int, Meta(ge=1, description="Number of devices that share each layer; on CPUs, of processes.")
     ] = 1
+    distributed_executor_backend: Annotated[
+        Literal["mp", "uni", "ray"] | None,
+        Meta(
+            description="How workers of several devices are started: mp as processes of this machine (the default), "
+            "ray as actors of a Ray cluster; uni allows one device only."
+        ),
+    ] = None
     deterministic: Annotated[
         bool,
         Meta(

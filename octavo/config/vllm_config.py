@@ -61,7 +61,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParallelConfig:
-    """One process, one device."""
+    """How many devices share the model."""
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -78,7 +78,7 @@ class VllmConfig:
     model_config: ModelConfig
     cache_config: CacheConfig
     scheduler_config: SchedulerConfig
-    parallel_config: ParallelConfig = ParallelConfig()
+    parallel_config: ParallelConfig
     speculative_config: None = None
     lora_config: None = None
 
@@ -97,6 +97,7 @@ class VllmConfig:
     ) -> Self:
         """From an engine's settings and what was decided when it started."""
         model, cache, scheduler = settings.model, settings.cache, settings.scheduler
+        size = settings.device.tensor_parallel_size
         return cls(
             ModelConfig(
                 model=model.model,
@@ -111,6 +112,7 @@ class VllmConfig:
             ),
             CacheConfig(block_size, num_blocks, cache.gpu_memory_utilization, enable_prefix_caching),
             SchedulerConfig(max_num_seqs, scheduler.scheduling_policy),
+            ParallelConfig(size, world_size=size),
         )
 
     @classmethod

@@ -42,7 +42,7 @@ WITHOUT_EFFECT: dict[str, str] = {
         "offload_num_in_group:int offload_prefetch_step:int"
     ),
     "no code from a model's folder is run": "code_revision:str",
-    "one device computes": (
+    "devices share layers in one way only": (
         "disable_custom_all_reduce:bool all2all_backend:str master_addr:str master_port:int "
         "distributed_timeout_seconds:int cpu_distributed_timeout_seconds:int numa_bind:bool numa_bind_nodes:list "
         "numa_bind_cpus:list ray_workers_use_nsight:bool enable_expert_parallel:bool enable_ep_weight_filter:bool "
@@ -114,8 +114,7 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "enable_trace_replay:bool": ((False,), "replay of traces"),
     "io_processor_plugin:str": (("",), "plugins for inputs and outputs"),
     "logits_processor_pattern:str": (("",), "logits processors that requests name; set logits_processors"),
-    "distributed_executor_backend:str": (("mp", "uni"), "several machines"),
-    "pipeline_parallel_size:int": ((1,), "several devices"),
+    "pipeline_parallel_size:int": ((1,), "pipeline parallelism; set tensor_parallel_size"),
     "data_parallel_size:int": ((1,), "several engines; start several servers behind a balancer"),
     "data_parallel_size_local:int": ((0, 1), "several engines; start several servers behind a balancer"),
     "data_parallel_rank:int": ((0,), "several engines; start several servers behind a balancer"),

@@ -3,7 +3,6 @@
 ``local_control.py`` offers them as methods in the same process, ``remote_control.py`` from another process.
 """
 
-import importlib
 import logging
 import re
 from collections import deque
@@ -11,14 +10,12 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.state import AS_CONFIGURED, EngineState
 from octavo.errors import InvalidRequestError, OctavoError
+from octavo.execution.executor import Executor
 from octavo.execution.profiling import StepProfiler
-from octavo.execution.worker import Worker
 from octavo.records import StepOutputs
 
 logger = logging.getLogger(__name__)
@@ -250,42 +247,28 @@ class Control:
     def _weight_checksums(self) -> dict[str, str]:
         return self._core.executor.weight_checksums()
 
-    def _collective_rpc(
-        self, method: str | Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Job:
-        """Call a function with the worker, between two steps; returns a list of its result.
+    def _collective_rpc(self, method: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Job:
+        """Call a function with each worker, between two steps; returns a list of its results.
 
         Args:
-            method: the function; from another process its name, ``package.module:function``, in ``allowed_functions``.
+            method: the function's name, ``package.module:function``, which ``allowed_functions`` contains.
         """
-        function = self._allowed_function(method) if isinstance(method, str) else method
+        if method not in self._allowed:
+            raise InvalidRequestError(
+                f"collective_rpc does not run {method!r} across processes: the owner allows functions with "
+                "allowed_functions, as 'package.module:function'.",
+                "method",
+            )
+        return self._between_steps(lambda executor: executor.call_all("call_function", method, args, kwargs or {}))
+
+    def _between_steps(self, work: Callable[[Executor], Any]) -> Job:
+        """Call a function with the executor when no step is in flight; not for other processes."""
         core = self._core
         while not core.is_quiet:
             core.is_paused = True
             yield
         core.is_paused = self._is_paused
-        return [function(Worker(core.executor), *args, **(kwargs or {}))]
-
-    def _allowed_function(self, name: str) -> Callable[..., Any]:
-        """The function of this name, if ``allowed_functions`` contains it."""
-        if name not in self._allowed:
-            raise InvalidRequestError(
-                f"collective_rpc does not run {name!r} across processes: the owner allows functions with "
-                "allowed_functions, as 'package.module:function'.",
-                "method",
-            )
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            # A failure in the function must not end the engine.
-            try:
-                module, _, attribute = name.partition(":")
-                value = getattr(importlib.import_module(module), attribute)(*args, **kwargs)
-                msgspec.msgpack.encode(value)
-            except Exception as error:
-                raise InvalidRequestError(f"{name} failed: {type(error).__name__}: {error}", "method") from error
-            return value
-
-        return call
+        return work(core.executor)
 
     def _check_paused(self) -> None:
         if not self._core.is_paused:
@@ -310,6 +293,7 @@ class Control:
 # garbage collector runs.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abort": Control._abort,
+    "between_steps": Control._between_steps,
     "collective_rpc": Control._collective_rpc,
     "finish_weight_update": Control._finish_weight_update,
     "pause": Control._pause,

@@ -17,11 +17,10 @@ from octavo.config import EngineConfig
 from octavo.engine.constraints import Constraints, refusal, rules_without_grammar
 from octavo.engine.state import AS_CONFIGURED, EngineState, UpdatedWeights
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedModelError, WeightsError
-from octavo.execution.executor import Executor, InProcessExecutor
-from octavo.execution.results import HeldStep, PendingStep
+from octavo.execution.select import make_executor
 from octavo.hub import find_model
 from octavo.planning import adapt_settings, fit_cache, make_plan, resize_cache
-from octavo.platforms import select_platform
+from octavo.platforms import DeviceMemory, select_platform
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, Step, StepOutputs
 from octavo.sampling.token_masks import fill_masks
 from octavo.scheduling import Scheduler
@@ -63,7 +62,7 @@ class EngineCore:
         phases = phases or PhaseTimer(logger)
         with phases.phase("configuration"):
             source, config = find_model(settings)
-            platform = select_platform(settings.device.device)
+            platform = select_platform(settings.device.device, 0 if settings.device.tensor_parallel_size > 1 else None)
             settings = adapt_settings(settings, platform)
             bandwidth = platform.read_bandwidth() if tells_limit else 0.0
             plan = make_plan(settings, config, platform, bandwidth, is_for_later=state.sleep_level > 0)
@@ -71,24 +70,23 @@ class EngineCore:
             logger.debug("%s = %s: %s", decision.name, decision.value, decision.reason)
         self.weights = state.weights
         self.sleep_level, self.fault = state.sleep_level, ""
-        folder = None if self.weights is None else Path(self.weights.folder)
-        executor = InProcessExecutor(settings, source, config, plan, platform, phases, folder)
-        self.executor: Executor = executor
+        folder = None if self.weights is None else self.weights.folder
+        executor = self.executor = make_executor(settings, source, config, plan, platform, phases, folder)
         if not self.sleep_level:
             logger.info("Loading %s on %s", source.name, platform.describe())
             self._wake_weights()
         with phases.phase("memory") as phase:
             self.plan: Plan
             if executor.has_weights:
-                self.plan = fit_cache(plan, settings, platform)
+                self.plan = self._fit_cache(plan, settings)
             else:
                 self.plan = resize_cache(plan, settings, state.num_blocks)
             phase.words = f"cache for {self.plan.cache_tokens} tokens"
         executor.start(self.plan)
         self._events = _event_recorder(settings, self.plan)
         self.scheduler = Scheduler(self.plan, () if self._events is None else (self._events,))
-        self._pending: deque[PendingStep] = deque()
-        self._held: tuple[Step, HeldStep] | None = None
+        self._pending: deque[int] = deque()  # step ids
+        self._held: Step | None = None
         self._is_interrupted = False
         self.is_paused = state.is_paused or self.sleep_level > 0 or bool(self.fault)
         self._constraints = Constraints(settings, source, config.vocab_size)
@@ -110,6 +108,12 @@ class EngineCore:
             kv_event_source={} if self._events is None else msgspec.structs.asdict(self._events.config),
         )
         phases.ready(f"{source.name} on {platform.describe()}, sequences up to {self.plan.max_model_len} tokens")
+
+    def _fit_cache(self, plan: Plan, settings: EngineConfig) -> Plan:
+        """The plan with a cache that fits on every device."""
+        uses = self.executor.call_all("memory_use")
+        plans = [fit_cache(plan, settings, held, DeviceMemory(total, free)) for held, total, free in uses]
+        return min(plans, key=lambda fitted: fitted.num_blocks)
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.
@@ -153,19 +157,19 @@ class EngineCore:
             step = self.scheduler.schedule()
             if step is None:
                 break
-            started = self.executor.submit(step)
-            if isinstance(started, HeldStep):
-                self._held = step, started
+            self.executor.submit(step)
+            if step.masked_rows is None:
+                self._pending.append(step.step_id)
             else:
-                self._pending.append(started)
+                self._held = step
         outputs = StepOutputs()
         if self._pending:
-            outputs = self.scheduler.update(self._pending.popleft().result())
+            outputs = self.scheduler.update(self.executor.collect(self._pending.popleft()))
         if self._held is not None and not self._pending:
             # The step's forward pass runs, and all tokens that its masks depend on are known.
-            step, held = self._held
-            self._held = None
-            self._pending.append(held.draw(fill_masks(self.scheduler.bound_rows(step), self._mask_width)))
+            step, self._held = self._held, None
+            self.executor.draw(step.step_id, fill_masks(self.scheduler.bound_rows(step), self._mask_width))
+            self._pending.append(step.step_id)
         self._send_events()
         outputs.others += refusals
         if self._constraints and not outputs and self.is_quiet and not self._can_run:
@@ -289,10 +293,11 @@ class EngineCore:
         """
         # Take the fingerprint before reading, so that files changed during the read are noticed later.
         weights = None if folder is None else UpdatedWeights.found_in(folder)
-        self.executor.check_weights(folder)
-        self.scheduler.preempt_all(device_is_new=True)
+        path = None if folder is None else str(folder)
+        self.executor.check_weights(path)
+        self.scheduler.preempt_all(device_is_new=self.sleep_level > 0)
         try:
-            self.executor.load_weights(folder)
+            self.executor.load_weights(path)
             self.weights, self.fault = weights, ""
         except OctavoError:
             self._wake_weights()

@@ -1,7 +1,6 @@
 """The control functions of an engine in the same process, as methods of ``LLM`` and ``LLMEngine``."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
@@ -10,6 +9,7 @@ from octavo.config import EngineConfig
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
+from octavo.execution.executor import Executor
 from octavo.execution.worker import Worker
 from octavo.records import StepOutputs
 
@@ -45,11 +45,11 @@ class LocalControl:
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[T]:
-        """Call a function with the worker, in this process, between two steps.
+        """Call a function with each worker between two steps.
 
         Args:
             method: called with a :class:`~octavo.execution.worker.Worker` and the arguments, or the name of one of the
-                worker's methods.
+                worker's methods; only the latter reaches workers in other processes.
             timeout: accepted for compatibility, without effect.
 
         Returns:
@@ -58,16 +58,15 @@ class LocalControl:
         results: list[T] = []
         errors: list[BaseException] = []
 
-        def call(worker: Worker) -> None:
+        def call(executor: Executor) -> None:
             try:
-                function = getattr(worker, method) if isinstance(method, str) else partial(method, worker)
-                results.append(function(*args, **(kwargs or {})))
+                results.extend(executor.call_all(method, *args, **(kwargs or {})))
             except BaseException as error:
                 errors.append(error)
 
         if isinstance(method, str) and (method.startswith("_") or not callable(getattr(Worker, method, None))):
             raise InvalidRequestError(f"The worker has no method {method!r}.", "method")
-        self._call("collective_rpc", method=call)
+        self._call("between_steps", work=call)
         if errors:
             raise errors[0]
         return results

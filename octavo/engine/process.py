@@ -12,8 +12,8 @@ import sys
 import msgspec
 
 from octavo.engine.launch import Launch
-from octavo.engine.parent import end_with_parent
 from octavo.garbage import garbage_collection_off
+from octavo.parent import end_with_parent
 from octavo.telemetry.logs import configure_logging
 
 

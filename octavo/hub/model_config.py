@@ -1,6 +1,6 @@
 """What a model is, as numbers: the configuration that every family is built from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from octavo.records import PoolingSpec
@@ -73,6 +73,15 @@ class ModelConfig:
     parts: dict[str, dict[str, Any]] = field(repr=False, default_factory=dict)
     is_encoder: bool = False
     pooling: PoolingSpec | None = None
+
+    def on_one_device(self, num_devices: int) -> "ModelConfig":
+        """The sizes of intermediate tensors on each of several devices that share the model."""
+        return replace(
+            self,
+            num_heads=self.num_heads // num_devices,
+            num_kv_heads=max(1, self.num_kv_heads // num_devices),
+            intermediate_size=self.intermediate_size // num_devices,
+        )
 
     def own_as(self, kind: type[Own]) -> Own:
         """The family's own record, which its parser made of type ``kind``."""

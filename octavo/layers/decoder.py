@@ -45,13 +45,16 @@ class RotaryAttention(nn.Module):
     ) -> None:
         super().__init__()
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        own_heads, own_kv_heads = build.tensor_parallel.share_of_heads(heads, kv_heads)
         sizes = {"q_proj": heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
-        self.qkv_proj = build.linear("qkv_proj", config.hidden_size, sizes, bias=qkv_bias)
-        self.o_proj = build.linear("o_proj", heads * head_dim, config.hidden_size, bias=output_bias)
+        self.qkv_proj = build.linear(
+            "qkv_proj", config.hidden_size, sizes, bias=qkv_bias, split="column", head_size=head_dim
+        )
+        self.o_proj = build.linear("o_proj", heads * head_dim, config.hidden_size, bias=output_bias, split="row")
         self.q_norm = head_norm(head_dim, config.rms_norm_eps) if head_norm else None
         self.k_norm = head_norm(head_dim, config.rms_norm_eps) if head_norm else None
         self.rope = rope
-        spec = AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, softcap)
+        spec = AttentionSpec(own_heads, own_kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, softcap)
         window = config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
         self.attention = Attention(build.name, spec, window)
 

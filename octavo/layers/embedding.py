@@ -9,7 +9,8 @@ from torch import nn
 from octavo import kernels
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
-from octavo.quantization.slot import WeightSlot
+from octavo.parallel import ONE_DEVICE, TensorParallel
+from octavo.quantization.slot import WeightPart, WeightSlot
 
 
 class Embedding(nn.Module):
@@ -17,13 +18,35 @@ class Embedding(nn.Module):
 
     Args:
         scale: factor on every vector, rounded to the compute type first (as Gemma was trained).
+        tensor_parallel: each device has the vectors of some tokens.
     """
 
-    def __init__(self, vocab_size: int, hidden_size: int, *, scale: float | None = None) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        scale: float | None = None,
+        tensor_parallel: TensorParallel = ONE_DEVICE,
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
+        self._tensor_parallel = tensor_parallel
+        self._tokens, num_rows = tensor_parallel.share_of_vocabulary(vocab_size)
+        self._shape = vocab_size, hidden_size
+        self.weight = nn.Parameter(torch.empty(num_rows, hidden_size), requires_grad=False)
+        self.weight.data[len(self._tokens) :].zero_()
         self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
         self._replaced: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def part(self) -> WeightPart:
+        """What of the checkpoint's table is stored."""
+        return _part_of_vocabulary(self._tensor_parallel, *self._shape)
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        part = self.part
+        yield f"{path}.weight", part.weight_slot(self.weight.data[part.outputs])
 
     @contextmanager
     def replacing(self, places: torch.Tensor, vectors: torch.Tensor) -> Iterator[None]:
@@ -36,13 +59,22 @@ class Embedding(nn.Module):
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """``[T]`` int → ``[T, hidden]``."""
-        vectors = kernels.take_rows(self.weight, token_ids)
+        is_whole = self._tensor_parallel.size == 1
+        vectors = kernels.take_rows(self.weight, token_ids) if is_whole else self._look_up(token_ids)
         vectors = vectors if self.scale is None else vectors * self.scale
         return vectors if self._replaced is None else vectors.index_copy(0, *self._replaced)
 
+    def _look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The sum over the devices, of which only one has a token's vector."""
+        is_elsewhere = (token_ids < self._tokens.start) | (token_ids >= self._tokens.stop)
+        own = (token_ids - self._tokens.start).masked_fill_(is_elsewhere, 0)
+        return self._tensor_parallel.all_reduce(
+            kernels.take_rows(self.weight, own).masked_fill_(is_elsewhere[:, None], 0)
+        )
+
 
 class Head(Linear):
-    """Logits over the vocabulary, ``[N, hidden] → [N, vocab]``.
+    """Logits over the vocabulary, ``[N, hidden] → [N, vocab]``, the same on all devices.
 
     Args:
         tied: the embedding whose weight is shared; the checkpoint then has no separate head.
@@ -58,12 +90,16 @@ class Head(Linear):
         tied: Embedding | None = None,
         softcap: float | None = None,
     ) -> None:
-        name = "lm_head"
+        name, tp = "lm_head", build.tensor_parallel
         quantization = build.quantization
         scheme = quantization.head_scheme(f"{build.prefix}{name}") if tied is None else quantization.plain
-        super().__init__(hidden_size, {name: vocab_size}, scheme)
+        part = _part_of_vocabulary(tp, vocab_size, hidden_size)
+        super().__init__(hidden_size, tp.share_of_vocabulary(vocab_size)[1], {name: part}, scheme)
         self.softcap = softcap
         self.keep_weight = tied is not None
+        self._tensor_parallel = tp
+        self._vocab_size = vocab_size
+        self.weight.data[part.outputs.stop :].zero_()
         if tied is not None:
             # Register the parameter in the embedding only: a second name would look like a second checkpoint entry.
             del self.weight
@@ -75,5 +111,16 @@ class Head(Linear):
 
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``, into ``out`` if it is given."""
-        logits = super().forward(x, out)
+        logits = super().forward(x, out) if self._tensor_parallel.size == 1 else self._gather(super().forward(x), out)
         return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)
+
+    def _gather(self, logits: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """The logits of all devices, ``[N, rows of the vocabulary] → [N, vocab]``, without those of padding."""
+        gathered = self._tensor_parallel.all_gather(logits).transpose(0, 1).flatten(1)[:, : self._vocab_size]
+        return gathered.contiguous() if out is None else out.copy_(gathered)
+
+
+def _part_of_vocabulary(tensor_parallel: TensorParallel, vocab_size: int, hidden_size: int) -> WeightPart:
+    tokens, _ = tensor_parallel.share_of_vocabulary(vocab_size)
+    source = (slice(tokens.start, tokens.stop),) if tensor_parallel.size > 1 else ()
+    return WeightPart(slice(0, len(tokens)), (vocab_size, hidden_size), source)

@@ -42,8 +42,9 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig, build: Build) -> None:
         super().__init__()
         size = config.hidden_size
-        self.qkv = build.linear("qkv", size, {"query": size, "key": size, "value": size}, bias=True)
-        heads, head_dim = config.num_heads, config.head_dim
+        heads, _ = build.tensor_parallel.share_of_heads(config.num_heads, config.num_heads)
+        head_dim, parts = config.head_dim, {"query": size, "key": size, "value": size}
+        self.qkv = build.linear("qkv", size, parts, bias=True, split="column", head_size=head_dim)
         self.spec = AttentionSpec(heads, heads, head_dim, head_dim**-0.5)
 
     def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
@@ -56,7 +57,7 @@ class AddNorm(nn.Module):
 
     def __init__(self, in_features: int, config: ModelConfig, build: Build) -> None:
         super().__init__()
-        self.dense = build.linear("dense", in_features, config.hidden_size, bias=True)
+        self.dense = build.linear("dense", in_features, config.hidden_size, bias=True, split="row")
         self.LayerNorm = LayerNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
@@ -86,7 +87,7 @@ class FeedForward(nn.Module):
             raise UnsupportedModelError(
                 f"The activation {config.hidden_act!r} is not supported; supported are {', '.join(ACTIVATIONS)}."
             )
-        self.dense = build.linear("dense", config.hidden_size, config.intermediate_size, bias=True)
+        self.dense = build.linear("dense", config.hidden_size, config.intermediate_size, bias=True, split="column")
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Multi-head latent attention in its absorbed form (DeepSeek-V2, arXiv:2405.04434)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from octavo.layers.build import Build
 from octavo.layers.context import CachedLayer, StepContext
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
+from octavo.quantization.slot import WeightPart, WeightSlot
 from octavo.records import Latent
 
 
@@ -49,18 +50,21 @@ class LatentAttention(CachedLayer):
         self.name = build.name
         self.sizes = sizes
         heads, hidden = config.num_heads, config.hidden_size
-        self.spec = LatentSpec(heads, sizes.rank, sizes.rope_dim, scale)
-        query_size, latent_size = heads * (sizes.plain_dim + sizes.rope_dim), sizes.rank + sizes.rope_dim
+        own_heads = build.tensor_parallel.share(heads, "attention heads")
+        self.spec = LatentSpec(len(own_heads), sizes.rank, sizes.rope_dim, scale)
+        head_size, latent_size = sizes.plain_dim + sizes.rope_dim, sizes.rank + sizes.rope_dim
         if sizes.query_rank is None:
-            self.q_proj = build.linear("q_proj", hidden, query_size)
+            self.q_proj = build.linear("q_proj", hidden, heads * head_size, split="column", head_size=head_size)
         else:
             self.q_a_proj = build.linear("q_a_proj", hidden, sizes.query_rank, bias=bias)
             self.q_a_layernorm = RMSNorm(sizes.query_rank, 1e-6)
-            self.q_b_proj = build.linear("q_b_proj", sizes.query_rank, query_size)
+            self.q_b_proj = build.linear(
+                "q_b_proj", sizes.query_rank, heads * head_size, split="column", head_size=head_size
+            )
         self.kv_a_proj_with_mqa = build.linear("kv_a_proj_with_mqa", hidden, latent_size, bias=bias)
         self.kv_a_layernorm = RMSNorm(sizes.rank, 1e-6)
-        self.kv_b_proj = _Expansion(heads * (sizes.plain_dim + sizes.value_dim), sizes.rank)
-        self.o_proj = build.linear("o_proj", heads * sizes.value_dim, hidden, bias=bias)
+        self.kv_b_proj = _Expansion(heads, own_heads, sizes.plain_dim + sizes.value_dim, sizes.rank)
+        self.o_proj = build.linear("o_proj", heads * sizes.value_dim, hidden, bias=bias, split="row")
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
@@ -86,11 +90,24 @@ def _as_halves(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Expansion(nn.Module):
-    """The projection from compressed vectors to keys and values; its two parts are applied elsewhere."""
+    """The projection from compressed vectors to keys and values; its two parts are applied elsewhere.
 
-    def __init__(self, out_features: int, rank: int) -> None:
+    Args:
+        num_heads: of the model.
+        own: the heads on this device.
+        head_size: outputs per head.
+    """
+
+    def __init__(self, num_heads: int, own: range, head_size: int, rank: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_features, rank), requires_grad=False)
+        self.weight = nn.Parameter(torch.empty(len(own) * head_size, rank), requires_grad=False)
+        rows = slice(own.start * head_size, own.stop * head_size)
+        source = (rows,) if len(own) < num_heads else ()
+        self._part = WeightPart(slice(None), (num_heads * head_size, rank), source)
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        yield f"{path}.weight", self._part.weight_slot(self.weight.data)
 
     def by_head(self, num_heads: int, key_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``[H, key_dim, rank]`` and ``[H, value_dim, rank]``."""

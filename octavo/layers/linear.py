@@ -1,4 +1,4 @@
-"""The linear layer: one or several layers of a checkpoint as one GEMM."""
+"""The linear layer: one or several layers of a checkpoint as one GEMM, or a device's part of it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,23 +6,33 @@ import torch
 
 from octavo.kernels import LinearOp
 from octavo.layers.weights import sibling
+from octavo.parallel import TensorParallel
 from octavo.quantization.scheme import LinearScheme, LinearWeights
-from octavo.quantization.slot import WeightSlot
+from octavo.quantization.slot import WeightPart, WeightSlot
 
 
 class Linear(LinearWeights):
     """``y = x Wᵀ + b``; built by :meth:`octavo.layers.build.Build.linear`.
 
     Args:
-        parts: the checkpoint's layers that are computed as one, and their numbers of outputs, which are concatenated in
-            this order; names stand in for this layer's own.
+        in_features: number of inputs on this device.
+        parts: the checkpoint's layers that are computed as one, and what of them is, in the order of the outputs; names
+            stand in for this layer's own.
     """
 
     keep_weight = False
     """Whether another module reads the weight (a tied embedding)."""
 
-    def __init__(self, in_features: int, parts: Mapping[str, int], scheme: LinearScheme, *, bias: bool = False) -> None:
-        super().__init__(in_features, sum(parts.values()))
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        parts: Mapping[str, WeightPart],
+        scheme: LinearScheme,
+        *,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(in_features, out_features)
         self.scheme = scheme
         self.packed: LinearOp | None = None  # the GEMM, if it holds a copy of the weight
         self._gemm: LinearOp | None = None
@@ -31,11 +41,11 @@ class Linear(LinearWeights):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
-        start = 0
-        for part, size in self._parts.items():
-            for leaf, slot in self.scheme.slots(self, slice(start, start + size)):
-                yield f"{sibling(path, part)}.{leaf}", slot
-            start += size
+        if self.packed is not None:
+            self._gemm = self.packed = None  # makes room for the weight; finish_weights() packs it again
+        for name, part in self._parts.items():
+            for leaf, slot in self.scheme.slots(self, part):
+                yield f"{sibling(path, name)}.{leaf}", slot
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`. A GEMM that reads the parameters themselves stays."""
@@ -56,3 +66,24 @@ class Linear(LinearWeights):
         """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
         assert self._gemm is not None, "weights are used before they are finished"
         return self._gemm.gated(x, activation)
+
+
+class RowParallelLinear(Linear):
+    """A layer whose inputs are divided over devices, which add up their results."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        parts: Mapping[str, WeightPart],
+        scheme: LinearScheme,
+        *,
+        bias: bool,
+        tensor_parallel: TensorParallel,
+    ) -> None:
+        super().__init__(in_features, out_features, parts, scheme, bias=bias)
+        self._tensor_parallel = tensor_parallel
+
+    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``[..., in of this device] → [..., out]``, into ``out`` if it is given."""
+        return self._tensor_parallel.all_reduce(super().forward(x, out))

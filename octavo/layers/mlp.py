@@ -31,8 +31,8 @@ class GatedMLP(nn.Module):
     ) -> None:
         super().__init__()
         sizes = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up_proj = build.linear("gate_up_proj", hidden_size, sizes, bias=bias)
-        self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias)
+        self.gate_up_proj = build.linear("gate_up_proj", hidden_size, sizes, bias=bias, split="column")
+        self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias, split="row")
         self.activation = gate_of(activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

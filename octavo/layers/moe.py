@@ -8,7 +8,8 @@ from torch import nn
 
 from octavo.kernels.experts import experts_mlp
 from octavo.layers.mlp import gate_of
-from octavo.quantization.slot import WeightSlot
+from octavo.parallel import TensorParallel
+from octavo.quantization.slot import WeightPart, WeightSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,23 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """The experts' weights, stacked: ``[E, 2·I, hidden]`` and ``[E, hidden, I]``."""
+    """The experts' weights, stacked: ``[E, 2·I, hidden]`` and ``[E, hidden, I]``; several devices divide ``I``."""
 
-    def __init__(self, num_experts: int, hidden_size: int, intermediate_size: int, activation: str) -> None:
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: str,
+        tensor_parallel: TensorParallel,
+    ) -> None:
         super().__init__()
-        up, down = (num_experts, 2 * intermediate_size, hidden_size), (num_experts, hidden_size, intermediate_size)
+        self._tensor_parallel = tensor_parallel
+        own = tensor_parallel.share(intermediate_size, "outputs of an expert")
+        is_whole, rows = tensor_parallel.size == 1, slice(own.start, own.stop)
+        self._up = WeightPart(slice(None), (intermediate_size, hidden_size), () if is_whole else (rows,))
+        self._down = WeightPart(slice(None), (hidden_size, intermediate_size), () if is_whole else (slice(None), rows))
+        up, down = (num_experts, 2 * len(own), hidden_size), (num_experts, hidden_size, len(own))
         self.gate_up_proj = nn.Parameter(torch.empty(up), requires_grad=False)
         self.down_proj = nn.Parameter(torch.empty(down), requires_grad=False)
         self.activation = gate_of(activation)
@@ -63,12 +76,17 @@ class Experts(nn.Module):
         """See :class:`octavo.layers.weights.HasSlots`: checkpoints have three tensors for each expert."""
         for index, (gate_up, down) in enumerate(zip(self.gate_up_proj.data, self.down_proj.data, strict=True)):
             gate, up = gate_up.chunk(2)
-            for name, view in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
-                yield f"{path}.{index}.{name}.weight", WeightSlot(view)
+            for name, part, view in (
+                ("gate_proj", self._up, gate),
+                ("up_proj", self._up, up),
+                ("down_proj", self._down, down),
+            ):
+                yield f"{path}.{index}.{name}.weight", part.weight_slot(view)
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts: ``[T, hidden]`` in and out; see :class:`Router`."""
-        return experts_mlp(x, self.gate_up_proj, self.down_proj, chosen, weights, self.activation)
+        y = experts_mlp(x, self.gate_up_proj, self.down_proj, chosen, weights, self.activation)
+        return y if self._tensor_parallel.size == 1 else self._tensor_parallel.all_reduce(y)
 
 
 class SparseMLP(nn.Module):

@@ -115,7 +115,9 @@ class DecoderLM(CausalLM):
         super().__init__()
         ropes = {MAIN_ROPE: config.rope} if ropes is None else ropes
         self.model = LayerStack(
-            Embedding(config.vocab_size, config.hidden_size, scale=embedding_scale),
+            Embedding(
+                config.vocab_size, config.hidden_size, scale=embedding_scale, tensor_parallel=build.tensor_parallel
+            ),
             (layer(index, build.at(f"model.layers.{index}")) for index in range(config.num_layers)),
             norm(config.hidden_size, config.rms_norm_eps),
             {name: RotaryEmbedding(config.head_dim, rope, max_positions) for name, rope in ropes.items()},

@@ -33,7 +33,9 @@ class DeepseekV2ForCausalLM(DecoderLM):
                 own.topk_group,
                 own.routed_scaling_factor,
             )
-            experts = Experts(own.n_routed_experts, hidden, own.moe_intermediate_size, config.hidden_act)
+            experts = Experts(
+                own.n_routed_experts, hidden, own.moe_intermediate_size, config.hidden_act, build.tensor_parallel
+            )
             shared = dense(own.moe_intermediate_size * own.n_shared_experts, build.at("shared_experts"))
             return SparseMLP(Router(hidden, routing), experts, shared)
 

@@ -9,7 +9,7 @@ from octavo.planning.groups import longest_sequence
 from octavo.planning.parts import TABLES, WEIGHTS
 from octavo.planning.share import left_for_cache
 from octavo.planning.units import size
-from octavo.platforms import Platform
+from octavo.platforms import DeviceMemory
 from octavo.records import CacheGroup, MemoryPart, Plan
 
 CACHE = "key/value cache"
@@ -61,25 +61,31 @@ def fit_length(
 
 
 def fit_cache(
-    plan: Plan, settings: EngineConfig, platform: Platform, *, loaded: Collection[str] = (WEIGHTS, TABLES)
+    plan: Plan,
+    settings: EngineConfig,
+    held: int,
+    memory: DeviceMemory,
+    *,
+    loaded: Collection[str] = (WEIGHTS, TABLES),
 ) -> Plan:
     """The plan with the cache sized by the memory that a loaded model actually uses, instead of the estimate.
 
     If the platform does not report usage, or the cache's size was set, the plan is returned unchanged.
 
     Args:
+        held: bytes of device memory that the process uses; 0 if the platform does not report it.
+        memory: the device's.
         loaded: parts of ``plan.memory`` that are allocated by now; for the others the plan's estimates apply.
 
     Raises:
         ConfigError: no memory is left for a cache, or not enough for a ``max_model_len`` that was set.
     """
-    held = platform.used_by_process()
     cache = settings.cache
     is_sized_by_hand = cache.num_gpu_blocks_override is not None or cache.kv_cache_memory_bytes is not None
     if not held or not plan.groups or is_sized_by_hand:
         return plan
     to_come = [part for part in plan.memory if part.name not in (HELD, CACHE, *loaded)]
-    num_bytes = left_for_cache(platform.memory(), cache.gpu_memory_utilization, held, to_come)
+    num_bytes = left_for_cache(memory, cache.gpu_memory_utilization, held, to_come)
     num_blocks = cache_blocks(num_bytes // plan.block_bytes, plan.max_num_seqs, plan.groups, plan.max_model_len)
     context = held - sum(plan.memory_of(name) for name in loaded)
     return _resized(plan, settings, num_blocks, {HELD: context})

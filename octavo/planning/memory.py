@@ -10,6 +10,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.models.base import cache_specs
 from octavo.models.registry import build_model, build_pooled
+from octavo.parallel import ONE_DEVICE, TensorParallel
 from octavo.platforms import Platform
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.records import CacheSpec
@@ -37,18 +38,27 @@ class ModelSize:
     cache_specs: dict[str, CacheSpec]
 
 
-def model_size(config: ModelConfig, dtype: torch.dtype, quantization: QuantizationConfig | None = None) -> ModelSize:
+def model_size(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    quantization: QuantizationConfig | None = None,
+    tensor_parallel: TensorParallel = ONE_DEVICE,
+) -> ModelSize:
     """The size of a model in a compute type; builds the model on the meta device, without memory.
 
     Args:
         quantization: how its weights are stored; None for unquantised.
+        tensor_parallel: the part of it that is meant.
+
+    Raises:
+        ConfigError: the model cannot be divided over so many devices.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device("meta"):
             build = build_model if config.pooling is None else build_pooled
-            model: nn.Module = build(config, Build(quantization or Unquantized()), 1)
+            model: nn.Module = build(config, Build(quantization or Unquantized(), tensor_parallel=tensor_parallel), 1)
     finally:
         torch.set_default_dtype(before)
     parameters = list(model.parameters())
@@ -71,10 +81,10 @@ def parameters_read_per_token(config: ModelConfig) -> int:
     return num_parameters(config) - unread
 
 
-def bytes_read_per_token(config: ModelConfig, dtype: torch.dtype, model: ModelSize) -> int:
-    """Bytes of weights that a decode step must read; see :func:`parameters_read_per_token`."""
+def bytes_read_per_token(config: ModelConfig, dtype: torch.dtype, model: ModelSize, num_devices: int) -> int:
+    """Bytes of weights that a decode step must read on each device; see :func:`parameters_read_per_token`."""
     unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * dtype.itemsize
-    return model.weight_bytes - unread
+    return model.weight_bytes - unread // num_devices
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, pass_elements: int) -> int:

@@ -9,6 +9,7 @@ from octavo.config import CacheSettings, EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.models.registry import check_supported
+from octavo.parallel import TensorParallel
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
 from octavo.planning.drafts import decode_length, resolve_drafts
 from octavo.planning.groups import SNAPSHOT_INTERVAL, make_groups
@@ -94,6 +95,18 @@ class _Planner:
             held = "" if is_native else "; values are kept and multiplied in the compute type"
             self.decide("quantization", chosen.description, source + held)
         return chosen
+
+    def tensor_parallel(self) -> TensorParallel:
+        """A device's part of the model; all parts have about the same size."""
+        device = self.settings.device
+        size, backend = device.tensor_parallel_size, device.distributed_executor_backend
+        if size > 1:
+            if backend == "uni":
+                raise ConfigError("distributed_executor_backend is 'uni', which has one device; leave it out.")
+            placed = "actors of a Ray cluster" if backend == "ray" else "processes of this machine"
+            ranks = f"rank 0 in the engine's process, ranks 1 to {size - 1} in {placed}; sizes are per device"
+            self.decide("tensor_parallel_size", size, f"as set: {ranks}")
+        return TensorParallel(size=size)
 
     def block_size(self) -> int:
         """Tokens per cache block."""
@@ -307,11 +320,12 @@ def make_plan(
     """
     check_supported(config.architecture, has_own_code="auto_map" in config.raw)
     settings = adapt_settings(settings, platform)
-    if settings.device.tensor_parallel_size != 1:
-        raise ConfigError("tensor_parallel_size must be 1: sharing a model over devices is not there yet.")
     held, available = platform.used_by_process(), platform.memory()
     if is_for_later:
         available = DeviceMemory(available.total, available.total - held)
+    if runtime_of(platform.device).is_host:
+        num_ranks = settings.device.tensor_parallel_size  # which share the host's memory
+        available = DeviceMemory(available.total // num_ranks, available.available // num_ranks)
     planner = _Planner(settings, config, platform, available)
     dtype = planner.dtype()
     block_size, max_num_seqs, drafter = planner.block_size(), planner.max_num_seqs(), planner.drafter()
@@ -321,14 +335,15 @@ def make_plan(
     num_exact = planner.num_exact_graphs()
     max_len, is_set = planner.max_model_len()
     quantization = planner.quantization()
-    model = model_size(config, getattr(torch, dtype), quantization)
-    decode_len = decode_length(config, model.cache_specs.values(), num_drafts)
+    tensor_parallel = planner.tensor_parallel()
+    model = model_size(config, getattr(torch, dtype), quantization, tensor_parallel)
+    decode_len = decode_length(config.on_one_device(tensor_parallel.size), model.cache_specs.values(), num_drafts)
     interval = planner.state_interval(model.cache_specs)
     groups, block_bytes = make_groups(model.cache_specs, block_size, max_len, 1 + num_drafts, interval)
     table_len = max((-(-max_len // group.block_size) for group in groups), default=0)
     limits = StepLimits(budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts, decode_len)
     parts = memory_parts(
-        config,
+        config.on_one_device(tensor_parallel.size),
         getattr(torch, dtype),
         model,
         quantization,
@@ -363,7 +378,10 @@ def make_plan(
         "running requests continue while a long prompt is computed",
     )
     has_limit = bandwidth and config.pooling is None
-    limit = bandwidth / bytes_read_per_token(config, getattr(torch, dtype), model) if has_limit else 0.0
+    # Processes of one machine share its bandwidth.
+    num_sharers = tensor_parallel.size if planner.is_host else 1
+    read = num_sharers * bytes_read_per_token(config, getattr(torch, dtype), model, tensor_parallel.size)
+    limit = bandwidth / read if has_limit else 0.0
     return Plan(
         dtype=dtype,
         max_model_len=max_len,

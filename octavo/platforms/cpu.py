@@ -51,8 +51,8 @@ class CpuPlatform(Platform):
             return (torch.bfloat16, torch.float32)
         return (torch.float32,)
 
-    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
-        torch.set_num_threads(num_threads or available_cores())
+    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
+        torch.set_num_threads(num_threads or max(1, available_cores() // num_processes))
         if num_bytes:
             reserve_huge_heap(num_bytes)
 

@@ -6,24 +6,33 @@ from typing import Any
 
 import torch
 
+from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.garbage import garbage_collection_off
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
 
 
 class CudaPlatform(Platform):
-    """An NVIDIA GPU."""
+    """An NVIDIA GPU.
+
+    Args:
+        index: its number, which becomes the calling thread's device; None for the device that is current.
+    """
 
     name = "cuda"
     kernel_set = "cuda"
     runs_ahead = True
+    collectives = "nccl"
     captures_graphs = True
     graph_bytes = 4 << 20
     workspace_bytes = 256 << 20
     context_bytes = 527 << 20
     """Size of a new driver context, measured on an H200; no API reports it."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int | None = None) -> None:
+        if index is not None:
+            torch.cuda.set_device(index)
         self._free_at_start = torch.cuda.mem_get_info()[0]
         self._reserved_at_start = torch.cuda.memory_reserved()
 
@@ -43,6 +52,12 @@ class CudaPlatform(Platform):
         grown = self._free_at_start - torch.cuda.mem_get_info()[0]
         return self.context_bytes + max(torch.cuda.memory_reserved(), self._reserved_at_start + grown)
 
+    def check_and_update_config(self, settings: EngineConfig) -> EngineConfig:
+        size, num_devices = settings.device.tensor_parallel_size, torch.cuda.device_count()
+        if size > num_devices and settings.device.distributed_executor_backend != "ray":
+            raise ConfigError(f"tensor_parallel_size is {size}, but this machine has {num_devices} GPUs.")
+        return settings
+
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
         if torch.cuda.get_device_capability() >= (8, 0):
             return (torch.bfloat16, torch.float16, torch.float32)
@@ -51,7 +66,7 @@ class CudaPlatform(Platform):
     def has_float8(self) -> bool:
         return torch.cuda.get_device_capability() >= (8, 9)
 
-    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
+    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         torch.set_num_threads(num_threads or 1)
 
     def read_bandwidth(self) -> float:

@@ -2,6 +2,7 @@
 
 import torch
 
+from octavo.config import EngineConfig
 from octavo.platforms.cuda import CudaPlatform
 from octavo.platforms.platform import DeviceMemory
 
@@ -15,6 +16,9 @@ class ImaginedGpu(CudaPlatform):
 
     def __init__(self, num_bytes: int) -> None:
         self._num_bytes = num_bytes
+
+    def check_and_update_config(self, settings: EngineConfig) -> EngineConfig:
+        return settings
 
     @property
     def device(self) -> torch.device:

@@ -30,6 +30,8 @@ class Platform(ABC):
     """The set of kernels for its devices; see :func:`octavo.kernels.bind_kernels`."""
     runs_ahead: bool
     """Whether the device works asynchronously, so that the host can prepare the next step meanwhile."""
+    collectives: str = "gloo"
+    """How its devices exchange tensors; see :func:`octavo.parallel.connect`."""
     captures_graphs: bool = False
     """Whether steps are captured once and replayed."""
     graph_bytes: int = 0
@@ -71,12 +73,13 @@ class Platform(ABC):
         return False
 
     @abstractmethod
-    def prepare(self, num_threads: int | None, num_bytes: int = 0) -> None:
+    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         """Set up this process for computing.
 
         Args:
             num_threads: host threads for computation; None uses the platform's default.
             num_bytes: memory that weights will need.
+            num_processes: processes that share the host's cores.
         """
 
     @abstractmethod

@@ -17,8 +17,11 @@ _RUNTIMES: dict[str, type[DeviceRuntime]] = {"cpu": CpuRuntime, "cuda": CudaRunt
 """Runtimes by torch's device type."""
 
 
-def select_platform(device: str) -> Platform:
+def select_platform(device: str, index: int | None = None) -> Platform:
     """The platform for ``auto``, ``cpu`` or ``cuda``.
+
+    Args:
+        index: the number of the GPU to use, if there are GPUs; None for the current one.
 
     Raises:
         ConfigError: CUDA was requested and is not available.
@@ -29,7 +32,7 @@ def select_platform(device: str) -> Platform:
         raise ConfigError("device is 'cuda', but no usable CUDA device was found; check the driver or use 'cpu'.")
     if device == "auto" and _is_rocm_build() and torch.cuda.is_available():
         _warn_of_rocm()
-    return CudaPlatform() if device == "cuda" or (device == "auto" and has_cuda()) else CpuPlatform()
+    return CudaPlatform(index) if device == "cuda" or (device == "auto" and has_cuda()) else CpuPlatform()
 
 
 @cache

@@ -8,7 +8,7 @@ import torch
 
 from octavo.kernels import FLOAT8, LinearOp, float8_linear, quantize_rows
 from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
-from octavo.quantization.slot import WeightSlot
+from octavo.quantization.slot import WeightPart, WeightSlot
 
 Source = Literal["channel", "tensor", "plain"]
 
@@ -19,6 +19,9 @@ _GRANULARITY = 16
 @dataclass(frozen=True, slots=True)
 class Float8Scheme(LinearScheme):
     """Weights of float8 values and a float32 scale per output.
+
+    Where the inputs are divided over devices, each rounds its own part of an activation, and of an unquantised weight,
+    with a scale of its own.
 
     Attributes:
         source: what the checkpoint has: scales per ``channel``, one per ``tensor``, or unquantised (``plain``) weights,
@@ -36,22 +39,21 @@ class Float8Scheme(LinearScheme):
         module.register_parameter("weight_scale", empty_parameter(module.out_features, dtype=torch.float32))
         module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
-    def slots(self, module: LinearWeights, outputs: slice) -> Iterator[tuple[str, WeightSlot]]:
+    def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
         module.restore_weight()
-        weight, scales = module.weight.data[outputs], module.weight_scale.data[outputs]
-        size = len(scales)
+        weight, scales = module.weight.data[part.outputs], module.weight_scale.data[part.outputs]
         if self.source == "plain":
-            whole = ((size, module.in_features),)
-            yield "weight", WeightSlot(weight, whole, transform=_values)
-            yield "weight", WeightSlot(scales, whole, transform=_scales)
+            yield "weight", part.weight_slot(weight, _values)
+            yield "weight", part.weight_slot(scales, _scales)
         else:
-            yield "weight", WeightSlot(weight, has_scale=True)
+            yield "weight", part.weight_slot(weight, has_scale=True)
             if self.source == "channel":
-                yield "weight_scale", WeightSlot(scales, ((size, 1), (size,)))
+                num_outputs = part.shape[0]
+                yield "weight_scale", part.output_slot(scales, ((num_outputs, 1), (num_outputs,)))
             else:
-                yield "weight_scale", WeightSlot(scales, ((1,), (), (1, 1)), transform=_repeat(size))
+                yield "weight_scale", WeightSlot(scales, ((1,), (), (1, 1)), transform=_repeat(len(scales)))
         if module.bias is not None:
-            yield "bias", WeightSlot(module.bias.data[outputs])
+            yield "bias", part.bias_slot(module.bias.data[part.outputs])
 
     def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
         bias = None if module.bias is None else module.bias.data

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from octavo.kernels import LinearOp, linear
-from octavo.quantization.slot import WeightSlot
+from octavo.quantization.slot import WeightPart, WeightSlot
 
 
 class LinearWeights(nn.Module):
@@ -47,11 +47,11 @@ class LinearScheme(ABC):
         """Register the parameters, of torch's default type and device."""
 
     @abstractmethod
-    def slots(self, module: LinearWeights, outputs: slice) -> Iterator[tuple[str, WeightSlot]]:
-        """Where the checkpoint's tensors of some outputs go; may be called again, to update weights.
+    def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
+        """Where a layer's tensors in the checkpoint go; may be called again, to update weights.
 
         Args:
-            outputs: of a layer of the checkpoint, which may be a part of this one.
+            part: the layer, which may be one of several in the module, and what of it the module stores.
 
         Yields:
             The tensor's name within its layer, such as ``weight``, and a slot; a tensor may have several slots.
@@ -81,11 +81,11 @@ class PlainScheme(LinearScheme):
         module.register_parameter("weight", empty_parameter(module.out_features, module.in_features))
         module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
-    def slots(self, module: LinearWeights, outputs: slice) -> Iterator[tuple[str, WeightSlot]]:
+    def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
         module.restore_weight()
-        yield "weight", WeightSlot(module.weight.data[outputs])
+        yield "weight", part.weight_slot(module.weight.data[part.outputs])
         if module.bias is not None:
-            yield "bias", WeightSlot(module.bias.data[outputs])
+            yield "bias", part.bias_slot(module.bias.data[part.outputs])
 
     def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
         bias = None if module.bias is None else module.bias.data

@@ -26,7 +26,6 @@ def parse(*arguments: str, sections: Any = ALL_SECTIONS) -> dict[str, Any]:
     [
         ["--swap-space", "4"],
         ["--disable-log-requests"],
-        ["--distributed-executor-backend", "mp"],
         ["--data-parallel-size", "1"],
         ["-dp", "1"],
         ["-pp", "1"],

@@ -42,7 +42,6 @@ def test_hints_name_settings_that_exist_only() -> None:
     [
         ("swap_space", 4),
         ("tokenizer_mode", "auto"),
-        ("distributed_executor_backend", "mp"),
         ("disable_custom_all_reduce", True),
         ("limit_mm_per_prompt", {"image": 2}),
         ("disable_log_requests", True),
@@ -87,7 +86,7 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
         ("quantization", "awq", "it is one of fp8, compressed-tensors, gguf"),
         ("quantization_config", {"weight": "int4"}, "Set quantization instead"),
         ("data_parallel_size", 2, "Start several servers behind a balancer instead."),
-        ("pipeline_parallel_size", 2, "needs several devices"),
+        ("pipeline_parallel_size", 2, "needs pipeline parallelism"),
         ("enable_lora", True, "needs LoRA adapters"),
         ("diffusion_config", {"steps": 4}, "needs diffusion models"),
         ("logprobs_mode", "processed_logits", "needs log-probabilities other than raw ones"),

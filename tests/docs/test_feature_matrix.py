@@ -28,6 +28,7 @@ EVIDENCE = {
     "CUDA graphs": "tests/gpu/test_engine_on_gpu.py",
     "bit-equal": "tests/gpu/test_deterministic.py",
     "[speculative decoding]": "tests/execution/test_drafts.py",
+    "tensor parallelism": "tests/parity/test_tensor_parallel.py",
     "restart of a dead engine": "tests/gpu/test_faults_on_gpu.py",
     "sleep and wake-up": "tests/gpu/test_owners_on_gpu.py",
     "all sampling parameters": "tests/api/test_protocol_names.py",

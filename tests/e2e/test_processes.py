@@ -157,7 +157,7 @@ def test_processes_end_with_the_one_that_started_them(start_server: StartServer)
         ([MODEL, "--max-model-len", "1000000", "--api-server-count", "2"], "8192"),
         ([MODEL, "--logits-processors", '["no.such.module:Class"]'], "cannot be imported"),
         ([MODEL, "--max-num-seq", "3"], "--max-num-seqs"),
-        ([MODEL, "--tensor-parallel-size", "2"], "tensor_parallel_size must be 1"),
+        ([MODEL, "--tensor-parallel-size", "2"], "tensor_parallel_size is 2"),
     ],
 )
 def test_wrong_settings_end_the_command_with_a_sentence(flags: list[str], words: str) -> None:

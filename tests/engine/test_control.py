@@ -213,7 +213,7 @@ def test_an_engine_that_slept_writes_the_same(
     engine.run_until("a", 5)
     engine.call("sleep", level=level, mode="keep")
     assert engine.core.stats.sleep_level == level
-    assert engine.core.executor._runner is None, "the cache is given back"  # type: ignore[attr-defined]
+    assert engine.core.executor.worker._runner is None, "the cache is given back"  # type: ignore[attr-defined]
     engine.add("late")
     engine.step()
     assert "wake it up" in engine.refusal("resume")

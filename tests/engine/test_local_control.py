@@ -45,6 +45,29 @@ def test_sleep_and_new_weights(tmp_path: Path) -> None:
     llm.shutdown()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_new_weights_take_the_place_of_the_old(tmp_path: Path, dtype: str) -> None:
+    """Captured steps stay valid, and no second model needs memory."""
+    folder = write_model(tmp_path / "model")
+    (tmp_path / "updates" / "new").mkdir(parents=True)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: -tensor for name, tensor in weights.items()}, tmp_path / "updates" / "new" / "model.safetensors")
+    llm = LLM(str(folder), weight_update_dir=str(tmp_path / "updates"), **(SETTINGS | {"dtype": dtype}))
+    expected = text(llm)
+    (model,) = llm.apply_model(lambda model: model)
+    (runner,) = llm.collective_rpc(lambda worker: worker._runner)
+    places = {name: parameter.data_ptr() for name, parameter in model.named_parameters() if parameter.numel()}
+    llm.update_weights("new")
+    assert text(llm) != expected
+    assert llm.apply_model(lambda model: model) == [model]
+    assert llm.collective_rpc(lambda worker: worker._runner) == [runner]
+    for name, place in places.items():
+        assert model.get_parameter(name).data_ptr() == place, name
+    llm.update_weights()
+    assert text(llm) == expected
+    llm.shutdown()
+
+
 def test_a_step_that_is_left_over_does_not_keep_it_awake(tmp_path: Path) -> None:
     llm = LLM(str(write_model(tmp_path / "model")), async_scheduling=True, **SETTINGS)
     expected = llm.generate("tea", GREEDY, use_tqdm=False)[0].outputs[0].token_ids

@@ -9,7 +9,7 @@ import torch
 
 from octavo import LLM
 from octavo.errors import ConfigError
-from octavo.execution import executor
+from octavo.execution import worker
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tiny_llama import SETTINGS, write_model
@@ -20,6 +20,6 @@ def test_running_out_of_memory_is_a_sentence(function: str, tmp_path: Path, monk
     def run_out(*args: Any, **options: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
-    monkeypatch.setattr(executor, function, run_out)
+    monkeypatch.setattr(worker, function, run_out)
     with pytest.raises(ConfigError, match=r"ran out while .* Lower gpu_memory_utilization.*max_num_seqs.*smaller"):
         LLM(str(write_model(tmp_path)), **SETTINGS)

@@ -54,7 +54,7 @@ def test_the_cache_takes_what_the_model_really_left(surplus: int) -> None:
     gpu = Gpu()
     plan, engine = planned(gpu)
     gpu.used += plan.memory_of("weights") + plan.memory_of("rotary tables") + surplus
-    fitted = fit_cache(plan, engine, gpu)
+    fitted = fit_cache(plan, engine, gpu.used_by_process(), gpu.memory())
     fewer = plan.num_blocks - fitted.num_blocks
     assert abs(fewer * block_bytes(plan) - surplus) <= block_bytes(plan)
     assert fitted.cache_tokens == (fitted.num_blocks - 1) * plan.block_size
@@ -67,12 +67,12 @@ def test_a_length_that_was_not_set_follows_the_cache_and_one_that_was_set_is_hel
     plan, engine = planned(gpu)
     assert plan.max_model_len == plan.cache_tokens < 1 << 20
     gpu.used += plan.memory_of("weights") + plan.memory_of("rotary tables") + 100 * MIB
-    assert fit_cache(plan, engine, gpu).max_model_len < plan.max_model_len
+    assert fit_cache(plan, engine, gpu.used_by_process(), gpu.memory()).max_model_len < plan.max_model_len
     gpu.used = gpu.context_bytes
     plan, engine = planned(gpu, max_model_len=plan.max_model_len)
     gpu.used += plan.memory_of("weights") + plan.memory_of("rotary tables") + GIB
     with pytest.raises(ConfigError, match="does not fit the cache"):
-        fit_cache(plan, engine, gpu)
+        fit_cache(plan, engine, gpu.used_by_process(), gpu.memory())
 
 
 def test_memory_that_is_taken_later_need_not_be_free_now() -> None:
@@ -96,7 +96,7 @@ def test_a_size_set_by_hand_stays() -> None:
     for settings in ({"kv_cache_memory_bytes": GIB}, {"num_gpu_blocks_override": 100}):
         plan, engine = planned(gpu, **settings)
         gpu.used = gpu.context_bytes + GIB
-        assert fit_cache(plan, engine, gpu) is plan
+        assert fit_cache(plan, engine, gpu.used_by_process(), gpu.memory()) is plan
         gpu.used = gpu.context_bytes
 
 

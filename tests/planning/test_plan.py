@@ -235,8 +235,13 @@ class TestRefusals:
             plan_for(kv_cache_memory_bytes=1, max_model_len=max_model_len)
 
     def test_several_devices(self) -> None:
-        with pytest.raises(ConfigError, match="tensor_parallel_size must be 1"):
-            plan_for(tensor_parallel_size=2)
+        one, two = plan_for(), plan_for(tensor_parallel_size=2)
+        assert one.memory_of("weights") / 2 <= two.memory_of("weights") < 0.6 * one.memory_of("weights")
+        assert _block_bytes(two) == _block_bytes(one) / 2
+        with pytest.raises(ConfigError, match=r"tensor_parallel_size is 5.* heads cannot be dealt out evenly"):
+            plan_for(tensor_parallel_size=5)
+        with pytest.raises(ConfigError, match="'uni'"):
+            plan_for(tensor_parallel_size=2, distributed_executor_backend="uni")
 
     def test_a_budget_below_the_number_of_requests(self) -> None:
         with pytest.raises(ConfigError, match=r"max_num_batched_tokens \(4\) is below max_num_seqs \(8\)"):
@@ -342,3 +347,7 @@ def test_the_speed_limit_counts_float8_weights() -> None:
     plain = make_plan(EngineConfig.from_kwargs(model="test"), config, ImaginedGpu(8 * GIB), 1e9)
     assert float8.decode_limit == pytest.approx(1e9 / float8.memory_of("weights"))
     assert plain.decode_limit == pytest.approx(1e9 / plain.memory_of("weights"))
+
+
+def _block_bytes(plan: Plan) -> float:
+    return plan.memory_of("key/value cache") / plan.num_blocks

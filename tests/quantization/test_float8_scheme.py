@@ -8,9 +8,12 @@ import torch
 
 from octavo.kernels import float8
 from octavo.kernels.float8 import FLOAT8, quantize_rows
+from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.layers.weights import collect_slots, finish
 from octavo.quantization.float8 import Float8Scheme, Source
+from octavo.quantization.float8_config import Float8Config
+from octavo.quantization.scheme import PlainScheme
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -24,9 +27,14 @@ def _compute_type(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
+def _build(scheme: Float8Scheme) -> Build:
+    return Build(Float8Config(PlainScheme(), scheme))
+
+
 def _layer(dtype: torch.dtype, source: Source, weight: torch.Tensor, *, bias: torch.Tensor | None = None) -> Linear:
     with _compute_type(dtype):
-        layer = Linear(weight.shape[1], {"a": 24, "b": len(weight) - 24}, Float8Scheme(source), bias=bias is not None)
+        parts = {"a": 24, "b": len(weight) - 24}
+        layer = _build(Float8Scheme(source)).linear("ab", weight.shape[1], parts, bias=bias is not None)
     _fill(layer, source, weight, bias)
     return layer
 
@@ -121,7 +129,7 @@ def test_updates_keep_addresses_where_kernels_read_them(dtype: torch.dtype) -> N
 )
 def test_what_is_stored(is_native: bool, in_features: int, dtype: torch.dtype, stored: torch.dtype) -> None:
     with _compute_type(dtype), torch.device("meta"):
-        layer = Linear(in_features, {"proj": 64}, Float8Scheme("channel", is_native), bias=True)
+        layer = _build(Float8Scheme("channel", is_native)).linear("proj", in_features, 64, bias=True)
     assert (layer.weight.dtype, layer.weight_scale.dtype) == (stored, torch.float32)
     assert layer.bias is not None and layer.bias.dtype is dtype
     (slot,) = collect_slots(layer)["proj.weight"]
@@ -130,7 +138,7 @@ def test_what_is_stored(is_native: bool, in_features: int, dtype: torch.dtype, s
 
 def test_native_weights_are_filled_as_well() -> None:
     weight = _weight()
-    layer = Linear(48, {"proj": 64}, Float8Scheme("plain", is_native=True))
+    layer = _build(Float8Scheme("plain", is_native=True)).linear("proj", 48, 64)
     for slot in collect_slots(layer)["proj.weight"]:
         slot.fill(weight)
     values, scales = quantize_rows(weight)

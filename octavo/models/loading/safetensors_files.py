@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from octavo.models.loading.files import read_into
 from octavo.models.loading.safetensors_header import StoredTensor, read_header
 from octavo.models.loading.staging import Staging
 from octavo.platforms import available_cores
-from octavo.quantization.slot import Slots
+from octavo.quantization.slot import Slots, WeightSlot
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -80,11 +80,8 @@ class SafetensorsCheckpoint:
 
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`. Slots are on one device."""
-        wanted = [
-            (tensor, Arrival(slots[name], tensor.shape, tensor.dtype))
-            for name, tensor in self._tensors.items()
-            if name in slots
-        ]
+        needed = [_needed(tensor, slots[name]) for name, tensor in self._tensors.items() if name in slots]
+        wanted = [(tensor, Arrival(places, tensor.shape, tensor.dtype)) for tensor, places in needed]
         if not wanted:
             return
         num_threads = min(available_cores(), MAX_THREADS)
@@ -93,6 +90,16 @@ class SafetensorsCheckpoint:
         with ThreadPoolExecutor(num_threads) as pool:
             yield from pool.map(partial(_load, staging), list(_chunks(wanted)))
         staging.finish()
+
+
+def _needed(tensor: StoredTensor, slots: tuple[WeightSlot, ...]) -> tuple[StoredTensor, tuple[WeightSlot, ...]]:
+    """The part of a tensor to read, and its slots: of a tensor whose only slot takes some rows, no others are read."""
+    rows = slots[0].whole_rows if len(slots) == 1 else None
+    if rows is None:
+        return tensor, slots
+    row_bytes = tensor.num_bytes // tensor.shape[0]
+    shape = (rows.stop - rows.start, *tensor.shape[1:])
+    return replace(tensor, shape=shape, offset=tensor.offset + rows.start * row_bytes), (WeightSlot(slots[0].view),)
 
 
 def _chunks(wanted: list[tuple[StoredTensor, Arrival]]) -> Iterator[_Chunk]:

@@ -62,6 +62,17 @@ def test_a_destination_with_gaps(checkpoint: Checkpoint) -> None:
     assert not whole[:, :4].any() and not whole[:, 36:].any()
 
 
+def test_only_the_wanted_rows_are_read(tmp_path: Path) -> None:
+    stored = SafetensorsCheckpoint(write_safetensors(tmp_path, {NAME: WEIGHT}).path)
+    for columns in ((), (slice(0, 32),)):
+        rows = WeightSlot(torch.empty(16, 32, dtype=torch.float64), ((64, 32),), (slice(24, 40), *columns))
+        assert sum(stored.copy_into({NAME: (rows,)})) == rows.view.numel()
+        assert torch.equal(rows.view, WEIGHT[24:40].double())
+    part = WeightSlot(torch.empty(16, 31), ((64, 32),), (slice(24, 40), slice(0, 31)))
+    assert sum(stored.copy_into({NAME: (part,)})) == WEIGHT.numel()
+    assert torch.equal(part.view, WEIGHT[24:40, :31])
+
+
 def test_a_part_that_is_converted(checkpoint: Checkpoint) -> None:
     slot = WeightSlot(torch.empty(4), ((64, 32),), (slice(0, 4),), lambda part: part.amax(1))
     _copy(checkpoint, slot)

@@ -1,0 +1,71 @@
+"""A worker process is killed: the engine starts again with all its workers, and requests go on."""
+
+import asyncio
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from running_llm import LONG, engine_processes, last, run, until
+from tiny_llama import SETTINGS, write_model
+
+from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.errors import EngineDeadError
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="runs on a machine without a GPU, whose steps are slow enough to be interrupted"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def _workers(process: psutil.Process) -> list[psutil.Process]:
+    return [child for child in process.children() if "octavo.execution.worker_process" in child.cmdline()]
+
+
+def test_requests_go_on_with_new_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    async def scenario(llm: AsyncLLM) -> None:
+        undisturbed = await last(llm, "undisturbed")
+        texts.append(undisturbed.outputs[0].text)
+        num_tokens = 0
+        async for output in llm.generate("tea", LONG, "disturbed"):
+            num_tokens = len(output.outputs[0].token_ids)
+            if num_tokens >= 20 and len(texts) == 1:
+                (engine,) = engine_processes()
+                (worker,) = _workers(engine)
+                worker.kill()
+                texts.append("killed")
+                await asyncio.to_thread(engine.wait, 60)
+        texts.append(output.outputs[0].text)
+        await until(lambda: bool(engine_processes()))
+        (engine,) = engine_processes()
+        (worker,) = _workers(engine)
+        assert worker.is_running()
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    run(folder, scenario, tensor_parallel_size=2)
+    asyncio.run(until(lambda: not list(tmp_path.glob("octavo-ranks-*"))))
+    assert texts == [texts[0], "killed", texts[0]]
+
+
+def test_offline_the_next_step_says_who_died(folder: Path) -> None:
+    llm = LLM(str(folder), tensor_parallel_size=2, **SETTINGS)
+    (worker,) = _workers(psutil.Process())
+    try:
+        worker.kill()
+        for _ in range(2):
+            with pytest.raises(EngineDeadError, match="worker of rank 1 ended by signal SIGKILL"):
+                llm.generate("tea", SamplingParams(max_tokens=3))
+    finally:
+        llm.shutdown()
+    assert not _workers(psutil.Process())
