@@ -187,7 +187,7 @@ def _latent_kernel(
     head_tiles: tl.constexpr = (NUM_HEADS + HEADS - 1) // HEADS
     tile, head_tile = tl.program_id(0) // head_tiles, tl.program_id(0) % head_tiles
     split, num_splits = tl.program_id(1), tl.num_programs(1)
-    num_decode, num_rows, num_tiles = count_tiles(starts, counts, QUERIES)
+    num_decode, skipped, num_rows, num_tiles = count_tiles(starts, counts, QUERIES)
     if QUERIES == 1:
         num_tiles = num_decode
     if PDL:
@@ -200,7 +200,7 @@ def _latent_kernel(
         row, start, length, first_query = tile, tile, 1, 0
     else:
         # The last tiles attend to most tokens, so they start first.
-        row, start, length, first_query = find_tile(num_tiles - 1 - tile, starts, num_decode, num_rows, QUERIES)
+        row, start, length, first_query = find_tile(num_tiles - 1 - tile, starts, num_decode, skipped, num_rows, QUERIES)
         if first_query >= length:
             return
     seq_len = tl.load(seq_lens + row)

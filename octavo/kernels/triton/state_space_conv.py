@@ -90,7 +90,7 @@ def _tokens_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     if tile >= num_tokens // TOKENS + num_rows:
         return
-    row, start, length, first = find_tile(tile, starts, 0, num_rows, TOKENS)
+    row, start, length, first = find_tile(tile, starts, 0, 0, num_rows, TOKENS)
     if first >= length:
         return
     position = tl.load(seq_lens + row) - length
