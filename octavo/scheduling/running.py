@@ -23,6 +23,7 @@ class Running:
         self.changes = Changes()
         self.wipes_blocks = False
         self._cache = cache
+        self._plan = plan
         self._max_drafts = plan.num_drafts
         self._newest: dict[int, int] = {}  # slot → tokens of chunks in the newest step, which others may not read yet
 
@@ -31,8 +32,15 @@ class Running:
         changes, self.changes = self.changes, Changes()
         return changes
 
-    def go_on(self, budget: int) -> tuple[Part, list[Request]]:
-        """Schedule up to ``budget`` tokens of running requests, in order.
+    def budget(self, num_new: Counts) -> int:
+        """Maximum number of tokens of a step in which running requests compute ``num_new`` tokens each."""
+        most, mixed = self._plan.token_budget, self._plan.max_num_mixed_tokens
+        if mixed is None or not np.count_nonzero((num_new > 0) & (num_new <= 1 + self._max_drafts)):
+            return most
+        return mixed
+
+    def go_on(self) -> tuple[Part, list[Request]]:
+        """Schedule tokens of running requests, in order, as many as a step may have.
 
         Returns:
             Their part of the step, whose ``slots`` is the array ``rows.order`` itself if every request decodes its
@@ -41,7 +49,9 @@ class Running:
         if self._newest:
             self._publish_newest()
         slots, num_new = self.rows.order, self.rows.num_wanted()
+        budget = self._plan.token_budget
         if len(slots) * (1 + self._max_drafts) > budget or not self.rows.are_steady(num_new):
+            budget = self.budget(num_new)
             slots, num_new = _within(budget, slots, num_new)
         preempted: list[Request] = []
         after = self.rows.num_computed[slots] + num_new
