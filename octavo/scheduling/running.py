@@ -54,11 +54,13 @@ class Running:
             budget = self.budget(num_new)
             slots, num_new = _within(budget, slots, num_new)
         preempted: list[Request] = []
-        after = self.rows.num_computed[slots] + num_new
+        before = self.rows.num_computed[slots]
+        after = before + num_new
         changing = (after > self.rows.blocks_last[slots]).nonzero()[0]
         if len(changing) and not self._grow(slots[changing], after[changing]):
             slots, num_new = self._go_on_one_by_one(budget, preempted)
-        part = self.rows.advance(slots, num_new)
+            before = self.rows.num_computed[slots]
+        part = self.rows.advance(slots, before, num_new)
         if slots is not self.rows.order:
             chunks = part.num_new > np.maximum(part.num_drawn, 1)
             for slot, count in zip(slots[chunks].tolist(), part.num_new[chunks].tolist(), strict=True):
@@ -74,10 +76,10 @@ class Running:
         for group, table in enumerate(request.cache.tables):
             if table:
                 self.changes.block_updates.append(BlockUpdate(group, slot, 0, list(table)))
-        slots, counts = np.array([slot]), np.array([num_new], np.int32)
-        has_grown = self._grow(slots, num_found + counts)
+        slots, before, counts = np.array([slot]), np.array([num_found], np.int32), np.array([num_new], np.int32)
+        has_grown = self._grow(slots, before + counts)
         assert has_grown, "blocks were counted as free"
-        part = self.rows.advance(slots, counts)
+        part = self.rows.advance(slots, before, counts)
         self.changes.new_rows.append(_new_row(request))
         self._publish(slot, num_new)
         return part
