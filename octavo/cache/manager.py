@@ -60,6 +60,7 @@ class CacheManager:
         self._groups = groups
         self.policies = make_policies(groups, self.pool)
         self._contiguous = next((policy for policy in self.policies if policy.needs_all_blocks), None)
+        self._sizes = [policy.block_size for policy in self.policies]
         self.max_chunk = max_chunk
         self.has_states = any(policy.is_written_last for policy in self.policies)
         self.drops_blocks = any(group.spec.reach is not None for group in groups)
@@ -146,7 +147,7 @@ class CacheManager:
         if self.drops_blocks:
             for cache, position in zip(caches, num_computed, strict=True):
                 self.drop_unseen(cache, position)
-        sizes, wanted = [policy.block_size for policy in self.policies], 0
+        sizes, wanted = self._sizes, 0
         short: list[tuple[int, int, list[int], int]] = []
         for cache, count in zip(caches, num_tokens, strict=True):
             for group, table in enumerate(cache.tables):
@@ -167,6 +168,8 @@ class CacheManager:
 
     def num_tokens_before_change(self, cache: RequestCache) -> int:
         """The number of computed tokens up to which the request's block tables do not change."""
+        if len(self._sizes) == 1 and not self.drops_blocks:  # asked for each block of most models
+            return len(cache.tables[0]) * self._sizes[0]
         limit = UNLIMITED
         for policy, table, num_dropped in zip(self.policies, cache.tables, cache.num_dropped, strict=True):
             limit = min(limit, len(table) * policy.block_size, policy.num_tokens_before_drop(num_dropped))

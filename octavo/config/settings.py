@@ -214,7 +214,8 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
         Literal["balanced", "interactivity", "throughput"],
         Meta(
             description="Goal of the defaults: interactivity captures a graph for each batch size up to 32, throughput "
-            "doubles the default max_num_seqs and max_num_batched_tokens."
+            "doubles the default max_num_seqs and max_num_batched_tokens. Unless throughput is the goal, large devices "
+            "compute fewer prompt tokens per step while other requests decode."
         ),
     ] = "balanced"
     max_num_batched_tokens: Annotated[

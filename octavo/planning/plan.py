@@ -13,7 +13,7 @@ from octavo.parallel import TensorParallel
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
 from octavo.planning.drafts import decode_length, resolve_drafts
 from octavo.planning.groups import SNAPSHOT_INTERVAL, make_groups
-from octavo.planning.memory import bytes_read_per_token, model_size
+from octavo.planning.memory import ModelSize, bytes_read_per_token, model_size
 from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.share import check_room, left_for_cache
 from octavo.planning.units import size
@@ -43,6 +43,9 @@ _HOST_TOKEN_BUDGET, _TOKEN_BUDGET = 1024, 8192
 _LARGE_DEVICE = 70 << 30
 _LARGE_MAX_NUM_SEQS = 1024
 _LARGE_TOKEN_BUDGET = 16384
+# What such a device computes in about a sixth of a second: no running request should wait longer for its next token.
+_MIXED_STEP_OPERATIONS = 1.2e14
+_LEAST_MIXED_TOKENS, _CHUNK_UNIT = 2048, 1024
 # Batch sizes that get a graph of their exact size in interactivity mode.
 _EXACT_GRAPHS = 32
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
@@ -180,6 +183,24 @@ class _Planner:
         _check_tokens("max_num_scheduled_tokens", wanted, max_num_seqs, num_drafts)
         self.decide("max_num_scheduled_tokens", wanted, "as set")
         return wanted
+
+    def max_num_mixed_tokens(self, model: ModelSize, num_scheduled: int, num_decoded: int) -> int | None:
+        """Maximum number of tokens scheduled in a step in which requests decode; None if there is no such limit.
+
+        Args:
+            num_decoded: maximum number of tokens of a step that only decodes.
+        """
+        scheduler = self.settings.scheduler
+        is_set = scheduler.max_num_batched_tokens or scheduler.max_num_scheduled_tokens
+        has_chunks = scheduler.enable_chunked_prefill is not False
+        if is_set or not has_chunks or not self.is_large or scheduler.performance_mode == "throughput":
+            return None
+        affordable = int(_MIXED_STEP_OPERATIONS / (2 * model.num_parameters)) // _CHUNK_UNIT * _CHUNK_UNIT
+        value = max(affordable, _LEAST_MIXED_TOKENS, num_decoded + _CHUNK_UNIT)
+        if value >= num_scheduled:
+            return None
+        self.decide("tokens in a step that decodes", value, "running requests wait less for the prompts of others")
+        return value
 
     def num_exact_graphs(self) -> int:
         """Batch size up to which each size has its own graph."""
@@ -342,6 +363,7 @@ def make_plan(
     groups, block_bytes = make_groups(model.cache_specs, block_size, max_len, 1 + num_drafts, interval)
     table_len = max((-(-max_len // group.block_size) for group in groups), default=0)
     limits = StepLimits(budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts, decode_len)
+    num_mixed = planner.max_num_mixed_tokens(model, num_scheduled, max_num_seqs * (1 + num_drafts))
     parts = memory_parts(
         config.on_one_device(tensor_parallel.size),
         getattr(torch, dtype),
@@ -392,6 +414,7 @@ def make_plan(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         max_num_scheduled_tokens=num_scheduled,
+        max_num_mixed_tokens=num_mixed,
         num_exact_graphs=num_exact,
         enable_prefix_caching=has_prefix_caching,
         enable_chunked_prefill=has_chunks,

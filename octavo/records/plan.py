@@ -95,6 +95,8 @@ class Plan:
         enable_prefix_caching, enable_chunked_prefill: as set.
         scheduling_policy: ``fcfs`` or ``priority``.
         max_num_scheduled_tokens: maximum number of tokens scheduled per step; None is ``max_num_batched_tokens``.
+        max_num_mixed_tokens: maximum number of tokens scheduled in a step in which requests decode, so that these do
+            not wait long for the prompts of others; None is as many as in other steps.
         num_exact_graphs: batch size up to which each size has a graph of its own, without padding.
         num_steps_ahead: steps that may be in flight before the oldest one's tokens are read.
         drafter: who drafts tokens; None without speculative decoding.
@@ -121,6 +123,7 @@ class Plan:
     drafter: NgramDrafts | None = None
     decode_len: int = 1
     max_num_scheduled_tokens: int | None = None
+    max_num_mixed_tokens: int | None = None
     num_exact_graphs: int = 0
     memory: tuple[MemoryPart, ...] = ()
     cache_tokens: int = 0

@@ -52,9 +52,9 @@ class Lifecycle:
         self.requests[source.request_id] = request
         self.waiting.push(request)
 
-    def go_on(self, budget: int) -> tuple[Part, list[Request]]:
+    def go_on(self) -> tuple[Part, list[Request]]:
         """Schedule running requests, see :meth:`Running.go_on`; preempted ones wait again."""
-        part, preempted = self.running.go_on(budget)
+        part, preempted = self.running.go_on()
         for request in preempted:
             self._wait_again(request)
         return part, preempted

@@ -176,10 +176,13 @@ class Rows:
         # A chunk of a prompt may have as many tokens, but has left no drafts.
         return not max_drafts or not np.count_nonzero(self.max_drafts[self.order] != max_drafts)
 
-    def advance(self, slots: Slots, num_new: Counts) -> Part:
-        """Count tokens as computed, and return the rows as part of a step."""
-        before, num_tokens = self.num_computed[slots], self.num_tokens[slots]
-        after = before + num_new
+    def advance(self, slots: Slots, before: Counts, num_new: Counts) -> Part:
+        """Count tokens as computed, and return the rows as part of a step.
+
+        Args:
+            before, num_new: per row, its ``num_computed``, and how many tokens follow.
+        """
+        num_tokens, after = self.num_tokens[slots], before + num_new
         if self.drafts.shape[1]:
             num_drawn = np.maximum(after - num_tokens + 1, 0)
             self.num_open[slots] += np.maximum(num_drawn - 1, 0)

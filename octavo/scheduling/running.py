@@ -23,6 +23,7 @@ class Running:
         self.changes = Changes()
         self.wipes_blocks = False
         self._cache = cache
+        self._plan = plan
         self._max_drafts = plan.num_drafts
         self._newest: dict[int, int] = {}  # slot → tokens of chunks in the newest step, which others may not read yet
 
@@ -31,8 +32,15 @@ class Running:
         changes, self.changes = self.changes, Changes()
         return changes
 
-    def go_on(self, budget: int) -> tuple[Part, list[Request]]:
-        """Schedule up to ``budget`` tokens of running requests, in order.
+    def budget(self, num_new: Counts) -> int:
+        """Maximum number of tokens of a step in which running requests compute ``num_new`` tokens each."""
+        most, mixed = self._plan.token_budget, self._plan.max_num_mixed_tokens
+        if mixed is None or not np.count_nonzero((num_new > 0) & (num_new <= 1 + self._max_drafts)):
+            return most
+        return mixed
+
+    def go_on(self) -> tuple[Part, list[Request]]:
+        """Schedule tokens of running requests, in order, as many as a step may have.
 
         Returns:
             Their part of the step, whose ``slots`` is the array ``rows.order`` itself if every request decodes its
@@ -41,14 +49,18 @@ class Running:
         if self._newest:
             self._publish_newest()
         slots, num_new = self.rows.order, self.rows.num_wanted()
+        budget = self._plan.token_budget
         if len(slots) * (1 + self._max_drafts) > budget or not self.rows.are_steady(num_new):
+            budget = self.budget(num_new)
             slots, num_new = _within(budget, slots, num_new)
         preempted: list[Request] = []
-        after = self.rows.num_computed[slots] + num_new
+        before = self.rows.num_computed[slots]
+        after = before + num_new
         changing = (after > self.rows.blocks_last[slots]).nonzero()[0]
         if len(changing) and not self._grow(slots[changing], after[changing]):
             slots, num_new = self._go_on_one_by_one(budget, preempted)
-        part = self.rows.advance(slots, num_new)
+            before = self.rows.num_computed[slots]
+        part = self.rows.advance(slots, before, num_new)
         if slots is not self.rows.order:
             chunks = part.num_new > np.maximum(part.num_drawn, 1)
             for slot, count in zip(slots[chunks].tolist(), part.num_new[chunks].tolist(), strict=True):
@@ -64,10 +76,10 @@ class Running:
         for group, table in enumerate(request.cache.tables):
             if table:
                 self.changes.block_updates.append(BlockUpdate(group, slot, 0, list(table)))
-        slots, counts = np.array([slot]), np.array([num_new], np.int32)
-        has_grown = self._grow(slots, num_found + counts)
+        slots, before, counts = np.array([slot]), np.array([num_found], np.int32), np.array([num_new], np.int32)
+        has_grown = self._grow(slots, before + counts)
         assert has_grown, "blocks were counted as free"
-        part = self.rows.advance(slots, counts)
+        part = self.rows.advance(slots, before, counts)
         self.changes.new_rows.append(_new_row(request))
         self._publish(slot, num_new)
         return part

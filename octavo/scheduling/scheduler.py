@@ -152,12 +152,11 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Make the next step; None if nothing can run before results arrive."""
-        budget = self.plan.token_budget
-        part, preempted = self._lifecycle.go_on(budget)
+        part, preempted = self._lifecycle.go_on()
         for request in preempted:
             request.num_steps_under_way = sum(request in batch.requests for batch in self._under_way)
         if len(self.waiting) and not preempted:
-            admitted = self._lifecycle.admit(budget - int(part.num_new.sum()))
+            admitted = self._lifecycle.admit(self._running.budget(part.num_new) - int(part.num_new.sum()))
             part = Part.joined([part, *admitted])
         return self._make_step(part) if len(part.slots) else None
 

@@ -139,6 +139,20 @@ class TestStepLimits:
     def test_a_scheduled_budget_alone_makes_room_for_itself(self) -> None:
         assert plan_for(max_num_scheduled_tokens=4096).max_num_batched_tokens == 4096
 
+    def test_running_requests_wait_less_for_prompts_the_larger_the_model_is(self) -> None:
+        """Unless throughput is the goal, or the user has said what a step may hold."""
+        large = ImaginedGpu(141 * GIB)
+        small, medium, big = (
+            replace(tiny_config(num_layers=count), hidden_size=4096, intermediate_size=12_288) for count in (1, 36, 200)
+        )
+        assert plan_for(small, large).max_num_mixed_tokens is None
+        limits = [plan_for(config, large).max_num_mixed_tokens for config in (medium, big)]
+        assert limits[0] is not None and limits[1] is not None
+        assert plan_for(medium, large).token_budget > limits[0] > limits[1] > plan_for(big, large).max_num_seqs
+        for choice in ({"performance_mode": "throughput"}, {"max_num_batched_tokens": 16384}):
+            assert plan_for(medium, large, **choice).max_num_mixed_tokens is None
+        assert plan_for(medium, large, enable_chunked_prefill=False).max_num_mixed_tokens is None
+
     @pytest.mark.parametrize("platform", [FakePlatform(), ImaginedGpu(24 * GIB), ImaginedGpu(141 * GIB)])
     def test_blocks_hold_16_tokens_on_every_platform(self, platform: Platform) -> None:
         assert plan_for(platform=platform).block_size == 16

@@ -190,6 +190,8 @@ class SimulatedDevice:
         assert len(set(slots)) == len(slots)
         assert min(num_new) >= 1
         assert sum(num_new) == step.num_tokens <= self.plan.max_num_batched_tokens
+        if any(self.rows[slot].has_drawn for slot in slots):
+            assert step.num_tokens <= (self.plan.max_num_mixed_tokens or step.num_tokens)
         decode_len = self.plan.decode_len
         is_chunk = [count > decode_len for count in num_new]
         assert sorted(is_chunk) == is_chunk, "rows of at most decode_len tokens come first"

@@ -36,7 +36,7 @@ def plans(draw: st.DrawFn) -> Plan:
     length, block_size = draw(st.integers(2, 40)), draw(st.integers(1, 8))
     ratios = draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=len(kinds), max_size=len(kinds)))
     blocks_of_one = sum(-(-length // (block_size * ratio)) for ratio in ratios)
-    return make_plan(
+    plan = make_plan(
         max_model_len=length,
         block_size=block_size,
         num_blocks=1 + draw(st.integers(max(1, blocks_of_one // 2), 3 * blocks_of_one)),
@@ -50,6 +50,9 @@ def plans(draw: st.DrawFn) -> Plan:
         num_steps_ahead=draw(st.integers(0, 2)),
         num_drafts=draw(st.sampled_from([0, 0, 1, 3])),
     )
+    num_mixed = plan.max_num_seqs * (1 + plan.num_drafts) + draw(st.integers(1, 4))
+    is_limited = draw(st.booleans()) and plan.enable_chunked_prefill and num_mixed < plan.token_budget
+    return replace(plan, max_num_mixed_tokens=num_mixed if is_limited else None)
 
 
 PROMPTS = st.one_of(
