@@ -135,9 +135,9 @@ class DraftedDraws:
         place = torch.arange(self.width, device=device)
         self._is_before = place[:-1] < place[:, None]
         self._draws = DrawTensors(zeros(num_places, dtype=torch.int64), zeros(num_places), zeros(num_places), zeros(1))
-        self._drafts = DraftTensors(
-            zeros(max_rows, self.width), zeros(max_rows), zeros(max_rows, plan.num_drafts), zeros(max_rows)
-        )
+        # One tensor, so that one copy takes all to the host.
+        self._for_host = zeros(max_rows, 2 * self.width + 1)
+        self._drafts = DraftTensors(*self._parts(self._for_host))
 
     def places(self, shape: StepShape) -> torch.Tensor | None:
         """See :meth:`Draws.places`."""
@@ -176,13 +176,11 @@ class DraftedDraws:
 
     def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
         """See :meth:`Draws.to_host`."""
-        new = self._drafts
-        return NewTokens(
-            copies.add_buffer(new.new_tokens[:num_rows]),
-            copies.add_buffer(new.num_tokens[:num_rows]),
-            copies.add_buffer(new.drafts[:num_rows]),
-            copies.add_buffer(new.num_drafts[:num_rows]),
-        )
+        return NewTokens(*self._parts(copies.add_buffer(self._for_host[:num_rows])))
+
+    def _parts(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Each row's new tokens, their number, its drafts, their number."""
+        return packed[:, : self.width], packed[:, self.width], packed[:, self.width + 1 : -1], packed[:, -1]
 
 
 def drawn_places(step: Step, rows: NDArray[np.int64], width: int) -> NDArray[np.int64]:

@@ -135,10 +135,11 @@ def paged_decode_kernel(
     if PDL:  # noqa: SIM102
         if reads_early == 0:
             tl.extra.cuda.gdc_wait()
-    stores_token = (num_chunks - 1 - split) % num_programs == 0
-    queries, new_score, new_value = _attend_chunk(
-        split, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, None,
-        num_new, stores_token, qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
+    # From the last of a program's chunks: the row's last one, which adds the new tokens, is its program's first.
+    chunk = num_chunks - 1 - (num_chunks - 1 - split) % num_programs if LOOPS else split
+    queries = _attend_chunk(
+        chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, num_new,
+        qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
         sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
         keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
         softcap, sinks,
@@ -146,10 +147,10 @@ def paged_decode_kernel(
         HAS_WINDOW, HAS_SOFTCAP, LENGTH, PDL,
     )  # fmt: skip
     if LOOPS:
-        for chunk in range(split + num_programs, num_chunks, num_programs):
+        for other in range(split, chunk, num_programs):
             _attend_chunk(
-                chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, new_score, new_value,
-                num_new, stores_token, qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
+                other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, num_new,
+                qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
                 keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
                 softcap, sinks,
                 ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
@@ -168,10 +169,7 @@ def _attend_chunk(
     end: tl.tensor,
     head: tl.tensor,
     queries: tl.tensor,
-    new_score: tl.tensor,
-    new_value: tl.tensor,
     num_new: tl.tensor,
-    stores_token: tl.tensor,
     row_qkv: tl.tensor,
     qkv_stride: tl.tensor,
     row_cos: tl.tensor,
@@ -212,12 +210,12 @@ def _attend_chunk(
     """Attend to one chunk of one row and key/value head, to which pointers are offset; the last to finish merges.
 
     Args:
-        queries, new_score, new_value: results of ``take_token``; None for a program's first chunk, which calls it.
+        queries: what ``take_token`` returns; None for a program's first chunk, which calls it. Only this one may be the
+            row's last, which stores and adds the new tokens.
         num_new: number of the row's tokens, at most ``LENGTH``.
-        stores_token: whether this program stores their keys and values.
 
     Returns:
-        ``queries``, ``new_score``, ``new_value``; the latter two are of no use if ``LENGTH`` is not 1.
+        ``queries``.
     """
     IS_FIRST: tl.constexpr = queries is None
     NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
@@ -238,7 +236,6 @@ def _attend_chunk(
         block = tl.load(table + (end + new) // BLOCK_SIZE, new < num_new).to(tl.int64)
         place = keys + block * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM
         queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), row_qkv.dtype.element_ty)
-        new_score, new_value = end, end
         if LENGTH == 1:
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
             new_value = tl.zeros((1, 1, 1, BLOCK_D), row_qkv.dtype.element_ty)
@@ -258,7 +255,7 @@ def _attend_chunk(
             if tile == start_tile:
                 taken = take_token(
                     row_qkv, qkv_stride, head, row_cos, cos_stride, row_sin, sin_stride, q_norm, k_norm, eps, place,
-                    part_stride, num_new, stores_token, scale, softcap, ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G,
+                    part_stride, num_new, is_owner, scale, softcap, ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G,
                     BLOCK_D, WALKERS, HAS_SOFTCAP, LENGTH, PDL,
                 )  # fmt: skip
                 if LENGTH == 1:
@@ -270,7 +267,7 @@ def _attend_chunk(
             is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] > end + query_token - window)
         peak, total, acc = _attend_tile(queries, k, v, is_seen, peak, total, acc, scale, softcap, HAS_SOFTCAP)
 
-    if LENGTH > 1:  # noqa: SIM102
+    if IS_FIRST and LENGTH > 1:  # noqa: SIM102
         if is_owner:
             peak, total, acc = _attend_new(
                 queries, keys, table, end, tokens, num_new, query_token, peak, total, acc, part_stride, block_stride,
@@ -282,7 +279,7 @@ def _attend_chunk(
         peak, total, acc = _first_half(peak[:, :, None]), _first_half(total[:, :, None]), _first_half(acc)
         peak, total = tl.reshape(peak, (WALKERS, HEADS)), tl.reshape(total, (WALKERS, HEADS))
     chunk_peak = tl.max(peak, 0)[None, :]
-    if LENGTH == 1:
+    if IS_FIRST and LENGTH == 1:
         # A single new token is not read from the cache: the last chunk adds it from registers, in the first walker.
         last_score = tl.broadcast_to(new_score, (1, HEADS // new_score.shape[2], new_score.shape[2]))
         last_score = tl.where(is_owner, tl.reshape(last_score, (1, HEADS)), float("-inf"))
@@ -290,7 +287,7 @@ def _attend_chunk(
     decay = tl.exp2(peak - chunk_peak)
     total *= decay
     acc *= decay[:, :, None]
-    if LENGTH == 1:
+    if IS_FIRST and LENGTH == 1:
         is_first = (tl.arange(0, WALKERS) == 0)[:, None]
         weight = tl.where(is_first, tl.exp2(last_score - chunk_peak), 0.0)
         total += weight
@@ -322,7 +319,7 @@ def _attend_chunk(
                 num_chunks, logsums, partials, out, out_stride, sinks, num_new,
                 NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D, LENGTH,
             )  # fmt: skip
-    return queries, new_score, new_value
+    return queries
 
 
 @triton.jit

@@ -87,7 +87,7 @@ class TritonStepKernels(StepKernels):
         )
 
     def append_accepted(self, state: DeviceState, drawn: torch.Tensor, drafts: DraftTensors, *, num_rows: int) -> None:
-        assert state.token_ids.is_contiguous() and drafts.new_tokens.is_contiguous()
+        assert state.token_ids.is_contiguous() and drafts.new_tokens.stride(1) == 1
         _append_accepted_kernel[(triton.cdiv(num_rows, _TILE),)](
             state.header,
             state.row_slots,
@@ -98,7 +98,9 @@ class TritonStepKernels(StepKernels):
             state.token_ids,
             state.num_drafts,
             drafts.new_tokens,
+            drafts.new_tokens.stride(0),
             drafts.num_tokens,
+            drafts.num_tokens.stride(0),
             num_rows,
             state.token_ids.shape[1],
             WIDTH=drafts.new_tokens.shape[1],
@@ -118,7 +120,9 @@ class TritonStepKernels(StepKernels):
             state.token_ids,
             state.num_drafts,
             drafts.drafts,
+            drafts.drafts.stride(0),
             drafts.num_drafts,
+            drafts.num_drafts.stride(0),
             state.token_ids.shape[1],
             MOST=most,
             PADDED=triton.next_power_of_2(most),
@@ -294,7 +298,9 @@ def _append_accepted_kernel(
     state_token_ids,
     num_drafts,
     new_tokens,
+    new_stride,
     num_tokens,
+    num_stride,
     num_rows,
     max_len,
     WIDTH: tl.constexpr,
@@ -315,7 +321,7 @@ def _append_accepted_kernel(
     goes_on = draws
     for place in tl.static_range(WIDTH):
         token = tl.load(drawn + rows * WIDTH + place, is_row, other=0).to(tl.int32)
-        tl.store(new_tokens + rows * WIDTH + place, token, is_row)
+        tl.store(new_tokens + rows * new_stride + place, token, is_row)
         if place + 1 < WIDTH:
             has_draft = goes_on & (place < most) & (known + place < max_len)
             draft = tl.load(texts + known + place, has_draft, other=-2)
@@ -323,7 +329,7 @@ def _append_accepted_kernel(
             count += goes_on.to(tl.int32)
     last = tl.load(drawn + rows * WIDTH + count - 1, draws, other=0).to(tl.int32)
     length = tl.where(draws, known + count - 1, computed + num_new)
-    tl.store(num_tokens + rows, count, is_row)
+    tl.store(num_tokens + rows * num_stride, count, is_row)
     tl.store(num_computed + slot, length, is_row)
     # The failure marker is never read back by its request, but the stored token must be a valid index.
     tl.store(texts + length, tl.maximum(last, 0), draws & (length < max_len))
@@ -338,7 +344,9 @@ def _propose_ngrams_kernel(
     state_token_ids,
     num_drafts,
     out_drafts,
+    out_stride,
     out_num_drafts,
+    num_stride,
     max_len,
     MOST: tl.constexpr,
     PADDED: tl.constexpr,
@@ -372,6 +380,6 @@ def _propose_ngrams_kernel(
         place = tl.arange(0, PADDED)
         drafts = tl.load(text + first + place, place < count, other=0)
         tl.store(text + length + place, drafts, place < count)
-        tl.store(out_drafts + row * MOST + place, drafts, place < count)
-        tl.store(out_num_drafts + row, count)
+        tl.store(out_drafts + row * out_stride + place, drafts, place < count)
+        tl.store(out_num_drafts + row * num_stride, count)
         tl.store(num_drafts + slot, count)

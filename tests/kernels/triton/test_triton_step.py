@@ -199,12 +199,8 @@ def test_nothing_is_appended_past_the_end(kernels: StepKernels, device: torch.de
 
 
 def draft_tensors(num_rows: int, width: int, device: torch.device) -> DraftTensors:
-    def poisoned(*shape: int) -> torch.Tensor:
-        return torch.full(shape, POISON, dtype=torch.int32, device=device)
-
-    return DraftTensors(
-        poisoned(num_rows, width), poisoned(num_rows), poisoned(num_rows, width - 1), poisoned(num_rows)
-    )
+    packed = torch.full((num_rows, 2 * width + 1), POISON, dtype=torch.int32, device=device)
+    return DraftTensors(packed[:, :width], packed[:, width], packed[:, width + 1 : -1], packed[:, -1])
 
 
 def drafting_state(device: torch.device, width: int, num_real: int = 150) -> DeviceState:
