@@ -39,7 +39,7 @@ def _outputs(llm: LLM, params: SamplingParams) -> list[Any]:
 def _assert_equal(outputs: list[Any], expected: list[Any]) -> None:
     for (tokens, logprobs), (expected_tokens, expected_logprobs) in zip(outputs, expected, strict=True):
         assert tokens == expected_tokens
-        assert logprobs == pytest.approx(expected_logprobs, abs=1e-3)
+        assert logprobs == pytest.approx(expected_logprobs, abs=1e-2)
 
 
 def test_collectives_are_captured(tmp_path: Path) -> None:
