@@ -1,9 +1,11 @@
 """A model divided over two GPUs, in captured graphs, against one GPU; NCCL inside a graph also on one."""
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,6 +15,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
+from octavo.errors import EngineDeadError
 from octavo.parallel import connect
 from octavo.platforms import runtime_of
 
@@ -111,3 +114,20 @@ def test_owners_reach_both_gpus(folder: Path, tmp_path: Path) -> None:
         _assert_equal(_outputs(two, GREEDY), after)
     finally:
         two.shutdown()
+
+
+@two_gpus
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_rank_that_dies_ends_what_waits_for_it(is_busy: bool, folder: Path) -> None:
+    llm = LLM(str(folder), tensor_parallel_size=2, **(SETTINGS | {"device": "cuda"}))
+    children = psutil.Process().children()
+    (worker,) = (child for child in children if "octavo.execution.worker_process" in child.cmdline())
+    if is_busy:
+        threading.Timer(0.5, worker.kill).start()
+    else:
+        worker.kill()
+    long = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+    with pytest.raises(EngineDeadError, match="worker of rank 1 ended by signal SIGKILL"):
+        for _ in range(1000):
+            llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], long, use_tqdm=False)
+    llm.shutdown()
