@@ -31,6 +31,7 @@ def _workers(process: psutil.Process) -> list[psutil.Process]:
     return [child for child in process.children() if "octavo.execution.worker_process" in child.cmdline()]
 
 
+@pytest.mark.long
 def test_requests_go_on_with_new_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
 

@@ -107,7 +107,7 @@ class _Planner:
             if backend == "uni":
                 raise ConfigError("distributed_executor_backend is 'uni', which has one device; leave it out.")
             placed = "actors of a Ray cluster" if backend == "ray" else "processes of this machine"
-            ranks = f"rank 0 in the engine's process, ranks 1 to {size - 1} in {placed}; sizes are per device"
+            ranks = f"rank 0 in the engine's process, the others in {placed}; sizes are per device"
             self.decide("tensor_parallel_size", size, f"as set: {ranks}")
         return TensorParallel(size=size)
 

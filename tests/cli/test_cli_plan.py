@@ -61,6 +61,14 @@ def test_a_plan_for_a_gpu_that_is_not_here(tmp_path: Path, capsys: pytest.Captur
     assert plan["device"] == "a GPU of 80.00 GiB"
     assert plan["max_num_batched_tokens"] == 16384
     assert {"device context", "weights", "graphs", "key/value cache"} <= {part["name"] for part in plan["memory"]}
+    assert main(["plan", str(tmp_path), "--device-memory", "80GiB", "--json", "-tp", "2"]) == 0
+    divided = json.loads(capsys.readouterr().out)
+    (decision,) = (found for found in divided["decisions"] if found["name"] == "tensor_parallel_size")
+    assert "rank 0 in the engine's process" in decision["reason"] and "per device" in decision["reason"]
+    weights, own = (
+        next(part["num_bytes"] for part in found["memory"] if part["name"] == "weights") for found in (plan, divided)
+    )
+    assert weights / 2 <= own < 0.6 * weights
 
 
 SHAPE: dict[str, Any] = {

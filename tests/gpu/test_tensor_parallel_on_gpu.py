@@ -1,9 +1,11 @@
 """A model divided over two GPUs, in captured graphs, against one GPU; NCCL inside a graph also on one."""
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,6 +15,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
+from octavo.errors import EngineDeadError
 from octavo.parallel import connect
 from octavo.platforms import runtime_of
 
@@ -39,7 +42,7 @@ def _outputs(llm: LLM, params: SamplingParams) -> list[Any]:
 def _assert_equal(outputs: list[Any], expected: list[Any]) -> None:
     for (tokens, logprobs), (expected_tokens, expected_logprobs) in zip(outputs, expected, strict=True):
         assert tokens == expected_tokens
-        assert logprobs == pytest.approx(expected_logprobs, abs=1e-3)
+        assert logprobs == pytest.approx(expected_logprobs, abs=1e-2)
 
 
 def test_collectives_are_captured(tmp_path: Path) -> None:
@@ -62,17 +65,20 @@ def test_collectives_are_captured(tmp_path: Path) -> None:
 
 
 @two_gpus
-@pytest.mark.parametrize("settings", [{}, {"enforce_eager": True}, {"quantization": "fp8"}], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_two_gpus_write_what_one_does(settings: dict[str, Any], dtype: str, folder: Path) -> None:
-    common = SETTINGS | {"device": "cuda", "dtype": dtype} | settings
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"enforce_eager": True}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "quantization": "fp8"}],
+    ids=["graphs", "eager", "bfloat16", "float8"],
+)
+def test_two_gpus_write_what_one_does(settings: dict[str, Any], folder: Path) -> None:
+    common = SETTINGS | {"device": "cuda"} | settings
     one = LLM(str(folder), **common)
     expected = _outputs(one, GREEDY), _outputs(one, SEEDED)
     one.shutdown()
     two = LLM(str(folder), tensor_parallel_size=2, **common)
     try:
         found = _outputs(two, GREEDY), _outputs(two, SEEDED)
-        if dtype == "float32" and not settings.get("quantization"):
+        if common["dtype"] == "float32":
             for outputs, wanted in zip(found, expected, strict=True):
                 _assert_equal(outputs, wanted)
         assert [len(tokens) for outputs in found for tokens, _ in outputs] == [16] * 2 * len(PROMPTS)
@@ -108,3 +114,20 @@ def test_owners_reach_both_gpus(folder: Path, tmp_path: Path) -> None:
         _assert_equal(_outputs(two, GREEDY), after)
     finally:
         two.shutdown()
+
+
+@two_gpus
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_rank_that_dies_ends_what_waits_for_it(is_busy: bool, folder: Path) -> None:
+    llm = LLM(str(folder), tensor_parallel_size=2, **(SETTINGS | {"device": "cuda"}))
+    children = psutil.Process().children()
+    (worker,) = (child for child in children if "octavo.execution.worker_process" in child.cmdline())
+    if is_busy:
+        threading.Timer(0.5, worker.kill).start()
+    else:
+        worker.kill()
+    long = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+    with pytest.raises(EngineDeadError, match="worker of rank 1 ended by signal SIGKILL"):
+        for _ in range(1000):
+            llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], long, use_tqdm=False)
+    llm.shutdown()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 import worker_host
+from pooling_checkpoints import write_pooling_checkpoint
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import CONFIGS, Checkpoint
 
@@ -118,6 +119,16 @@ def test_all_ranks_draw_the_same(settings: dict[str, Any], folder: Path, start: 
     assert len(one[0][0]) == 24
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "qwen3"])
+def test_vectors_of_two_processes(name: str, start: Start, start_two: Start, tmp_path: Path) -> None:
+    source = write_pooling_checkpoint(name, tmp_path)
+    settings = {"runner": "pooling"} if name == "qwen3" else {}
+    one, two = (starts(source, max_model_len=None, **settings) for starts in (start, start_two))
+    expected, found = (llm.encode(PROMPTS, pooling_task="embed", use_tqdm=False) for llm in (one, two))
+    for output, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(output.outputs.data, wanted.outputs.data, rtol=0, atol=1e-5)
+
+
 def _rms(errors: torch.Tensor) -> float:
     return errors.square().mean().sqrt().item()
 
@@ -173,6 +184,13 @@ def test_owners_reach_all_ranks(folder: Path, start: Start, start_two: Start, tm
     with pytest.raises(InvalidRequestError, match="several processes, which no function reaches"):
         two.apply_model(lambda model: None)
     assert two.collective_rpc("has_weights") == [True, True]
+    counts = two.collective_rpc("call_function", args=("running_functions:count", [], {"factor": 2}))
+    (whole,) = one.collective_rpc("call_function", args=("running_functions:count", [], {"factor": 2}))
+    assert counts[0] == counts[1] and whole / 2 < counts[0] < whole
+    for name, words in {"fail": "a bug", "model": "Encoding objects"}.items():
+        with pytest.raises(InvalidRequestError, match=words):
+            two.collective_rpc("call_function", args=(f"running_functions:{name}", [], {}))
+    _assert_equal(_outputs(two), after)
 
 
 def test_a_rank_that_cannot_start_says_why(folder: Path, start_two: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,9 @@ Run as ``python worker_host.py SOCKET``; it ends when its standard input closes.
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # functions that tests let workers call
 
 from octavo.execution.messages import WorkerLaunch
 from octavo.execution.peer_process import Channel

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from octavo.compat.platform import current_platform
+from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.platforms import CpuPlatform, CudaPlatform, describe_torch, has_cuda, select, select_platform
 
@@ -35,6 +37,19 @@ def test_a_gpu_is_taken_where_there_is_one(machine: Machine) -> None:
     assert isinstance(select_platform("cpu"), CpuPlatform)
     assert (select_platform("auto").kernel_set, select_platform("cpu").kernel_set) == ("cuda", "cpu")
     assert describe_torch() == "13.0, available: True"
+
+
+def test_a_rank_has_the_gpu_of_its_number(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(has_gpu=True, cuda="13.0")
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    platform = select_platform("cuda", 1)
+    assert chosen == [1]
+    for size, backend, words in ((2, None, ""), (3, "ray", ""), (3, None, "is 3, but this machine has 2 GPUs")):
+        settings = EngineConfig.from_kwargs(model="m", tensor_parallel_size=size, distributed_executor_backend=backend)
+        with pytest.raises(ConfigError, match=words) if words else nullcontext():
+            platform.check_and_update_config(settings)
 
 
 def test_without_a_gpu_the_cpu_is_taken(machine: Machine) -> None:
