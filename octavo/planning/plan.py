@@ -221,6 +221,19 @@ class _Planner:
         self.decide(name, value, reason if wanted is None else "as set")
         return value
 
+    def check_deterministic(self, specs: Mapping[str, CacheSpec]) -> None:
+        """Check that bits do not depend on the batch, if that was asked for.
+
+        Raises:
+            ConfigError: kernels of the model's layers choose how they divide sums by the size of the batch.
+        """
+        kinds = [kind for kind in (Latent, State) if any(isinstance(spec, kind) for spec in specs.values())]
+        if self.settings.device.deterministic and not self.is_host and kinds:
+            raise ConfigError(
+                f"deterministic does not go with caches {_KINDS[kinds[0]]} on this device: their kernels divide sums "
+                "by the size of the batch. Leave it out, or run the model on a CPU."
+            )
+
     def state_interval(self, specs: Mapping[str, CacheSpec]) -> int | None:
         """Tokens between the recurrent states that the prefix cache keeps; None if it is off."""
         wanted = self.settings.cache.mamba_block_size
@@ -359,6 +372,7 @@ def make_plan(
     tensor_parallel = planner.tensor_parallel()
     model = model_size(config, getattr(torch, dtype), quantization, tensor_parallel)
     decode_len = decode_length(config.on_one_device(tensor_parallel.size), model.cache_specs.values(), num_drafts)
+    planner.check_deterministic(model.cache_specs)
     interval = planner.state_interval(model.cache_specs)
     groups, block_bytes = make_groups(model.cache_specs, block_size, max_len, 1 + num_drafts, interval)
     table_len = max((-(-max_len // group.block_size) for group in groups), default=0)
@@ -467,9 +481,9 @@ def _held_part(held: int) -> list[MemoryPart]:
 
 _KINDS: dict[type[CacheSpec], str] = {
     Full: "with full attention",
-    SlidingWindow: "with a sliding window, which free blocks",
+    SlidingWindow: "with a sliding window",
     Latent: "of latent vectors",
-    State: "of recurrent states, which free blocks",
+    State: "of recurrent states",
 }
 
 

@@ -1,5 +1,6 @@
 """Plans: defaults, refusals in words, and agreement with the scheduler that obeys them."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from octavo.cache import CacheManager
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.execution.graphs import decode_sizes
+from octavo.hub.families.mamba2 import Mamba2Fields
 from octavo.hub.model_config import ModelConfig
 from octavo.planning import make_plan
 from octavo.platforms import CpuPlatform, DeviceMemory, ImaginedGpu, Platform
@@ -365,3 +367,36 @@ def test_the_speed_limit_counts_float8_weights() -> None:
 
 def _block_bytes(plan: Plan) -> float:
     return plan.memory_of("key/value cache") / plan.num_blocks
+
+
+class TestRecurrentStates:
+    config = replace(
+        tiny_config(),
+        architecture="Mamba2ForCausalLM",
+        num_kv_heads=4,
+        own=Mamba2Fields(2, 8, 4, (0.0, math.inf), use_bias=False, use_conv_bias=True),
+    )
+
+    def test_they_are_kept_at_intervals_of_whole_blocks(self) -> None:
+        plan = plan_for(self.config, mamba_block_size=40)
+        assert [group.block_size for group in plan.groups] == [48]
+        assert reason(plan, "mamba_block_size") == "40: as set"
+        assert reason(plan, "cache groups") == "1: 1 of recurrent states"
+        (usual,) = plan_for(self.config).groups
+        assert plan_for(self.config, mamba_block_size=usual.block_size).groups == (usual,)
+
+    def test_without_prefix_caching_each_request_keeps_one(self) -> None:
+        plan = plan_for(self.config, enable_prefix_caching=False)
+        assert plan.max_blocks_per_seq == 1
+
+    def test_drafts_make_room_for_a_state_each(self) -> None:
+        drafts = {"method": "ngram", "num_speculative_tokens": 2}
+        assert plan_for(self.config, speculative_config=drafts).block_bytes == 3 * plan_for(self.config).block_bytes
+
+    def test_the_interval_means_nothing_to_other_models(self) -> None:
+        assert reason(plan_for(mamba_block_size=40), "mamba_block_size") == "40: no layer has a recurrent state"
+
+    def test_kernels_of_a_gpu_do_not_promise_equal_bits(self) -> None:
+        with pytest.raises(ConfigError, match="recurrent states"):
+            plan_for(self.config, platform=ImaginedGpu(8 * GIB), deterministic=True)
+        assert plan_for(self.config, deterministic=True).groups
