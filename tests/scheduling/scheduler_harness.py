@@ -167,7 +167,7 @@ class Harness:
             ]
             if request.status is Status.WAITING and newcomers and not request.num_steps_under_way:
                 leader = self.scheduler.requests.get(request.source.leader_id or "")
-                waits = leader is not None and self.scheduler._running.num_computed(leader) < leader.num_prompt
+                waits = leader is not None and self.scheduler._running.num_shareable(leader) < leader.num_prompt
                 assert waits or self._rank(request) > max(newcomers)
 
     def _rank(self, request: Request) -> tuple[int, int]:
