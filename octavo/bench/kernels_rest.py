@@ -82,8 +82,8 @@ def _sample_on_cpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tens
     slot_list = [row.slot for row in rows]
     slots = setting.indices(slot_list, torch.int64)
     lengths = torch.full_like(slots, 5)
-    token_ids = torch.zeros(len(rows), 8, dtype=torch.int32)
-    return lambda copy: sampler.sample(logits[copy], slots, lengths, token_ids, slot_list)
+    # No token is read.
+    return lambda copy: sampler.sample(logits[copy], slots, lengths, lambda slots, positions: positions, slot_list)
 
 
 def _torch_sampling(logits: list[torch.Tensor], params: SamplingParams) -> dict[str, Run]:

@@ -135,7 +135,7 @@ class SamplingTail:
         if index is not None and drafts is not None:
             drafts = drafts[index]
         slot_list = np.repeat(step.slots[rows], step.num_drawn[rows]).tolist()
-        samples = self._sampler.sample(logits, slots, lengths, self._forward.state.token_ids, slot_list, drafts)
+        samples = self._sampler.sample(logits, slots, lengths, self._forward.state.tokens_at, slot_list, drafts)
         if index is None:
             drawn.copy_(samples.token_ids)
         else:

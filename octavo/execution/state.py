@@ -61,6 +61,10 @@ class BatchState(DeviceState):
         self._last_rows: tuple[NDArray[np.generic], ...] = ()
         self._last_mean = 0
 
+    def tokens_at(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Known tokens of some slots at some positions, int64 of shapes that broadcast."""
+        return self.token_ids[slots, positions]
+
     def apply(self, step: Step) -> None:
         """Bring the device up to date with a step: one copy, one scatter."""
         changes: Changes = ([], [])

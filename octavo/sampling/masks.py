@@ -4,7 +4,7 @@ A request's edits are compiled once, when it enters; a batch's are put together 
 on the tokens so far (multi-token bad words, min_tokens) is decided on the device each step.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,9 @@ from torch import Tensor
 
 from octavo.platforms.transfer import to_device
 from octavo.records import NewRow
+
+TokensAt = Callable[[Tensor, Tensor], Tensor]
+"""Takes slots and positions, int64 of shapes that broadcast, and returns the known tokens there."""
 
 _INT = np.int64
 _NEVER = -torch.inf
@@ -71,19 +74,19 @@ class BatchEdits:
         self._held_back = _HeldBack(edits, vocab_size, device)
         self._bad_words = _BadWords(edits, vocab_size, device)
 
-    def apply(self, logits: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> None:
+    def apply(self, logits: Tensor, slots: Tensor, lengths: Tensor, tokens_at: TokensAt) -> None:
         """Edit the logits in place.
 
         Args:
             logits: ``[N, V]`` float32, contiguous.
-            slots, lengths: ``[N]`` int64, row of ``token_ids`` and number of known tokens.
-            token_ids: ``[S, L]`` integers, known tokens by slot.
+            slots, lengths: ``[N]`` int64, slot and number of known tokens.
+            tokens_at: reads known tokens.
         """
         flat = logits.view(-1)
         self._allowed.apply(logits, flat)
         self._biases.apply(flat)
         self._held_back.apply(flat, lengths)
-        self._bad_words.apply(flat, slots, lengths, token_ids)
+        self._bad_words.apply(flat, slots, lengths, tokens_at)
 
 
 class _Allowed:
@@ -146,12 +149,12 @@ class _BadWords:
         self.needed = to_device(np.array(needed, _INT), device)
         self.offsets = torch.arange(-width, 0, device=device)
 
-    def apply(self, flat: Tensor, slots: Tensor, lengths: Tensor, token_ids: Tensor) -> None:
+    def apply(self, flat: Tensor, slots: Tensor, lengths: Tensor, tokens_at: TokensAt) -> None:
         if not len(self.places):
             return
         length = lengths.index_select(0, self.rows)
         position = (length.unsqueeze(1) + self.offsets).clamp_(min=0)
-        recent = token_ids[slots.index_select(0, self.rows).unsqueeze(1), position]  # [W, K]
+        recent = tokens_at(slots.index_select(0, self.rows).unsqueeze(1), position)  # [W, K]
         matches = ((recent == self.prefixes) | (self.prefixes < 0)).all(-1) & (length >= self.needed)
         flat.index_add_(0, self.places, _never_where(matches))
 

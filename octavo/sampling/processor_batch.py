@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from octavo.records import NewRow, SamplingParams
+from octavo.sampling.masks import TokensAt
 from octavo.sampling.processors import AddedRequest, BatchUpdate, LogitsProcessor, MoveDirectionality, MovedRequest
 
 
@@ -53,10 +54,10 @@ class ProcessorBatch:
         """Forget a request; it leaves the processors' batch with the next step."""
         self._by_slot.pop(slot, None)
 
-    def update(self, slots: Tensor, lengths: Tensor, token_ids: Tensor, slot_list: Sequence[int]) -> None:
+    def update(self, slots: Tensor, lengths: Tensor, tokens_at: TokensAt, slot_list: Sequence[int]) -> None:
         """Bring the processors up to date with a step; arguments as of :meth:`Sampler.sample`."""
         wanted = [self._by_slot[slot] for slot in slot_list]
-        _read_outputs(wanted, slots, lengths, token_ids, slot_list)
+        _read_outputs(wanted, slots.long(), lengths.long(), tokens_at)
         batch_update = self._change_members(wanted)
         row_of = {id(member): row for row, member in enumerate(wanted)}
         self._set_order([row_of[id(member)] for member in self._members])
@@ -119,17 +120,15 @@ def _close_gaps(members: list[_Member], free: Sequence[int]) -> list[MovedReques
     return moved
 
 
-def _read_outputs(
-    members: Sequence[_Member], slots: Tensor, lengths: Tensor, token_ids: Tensor, slot_list: Sequence[int]
-) -> None:
-    """Make the members' generated tokens those of the token matrix; usually each grew by one."""
-    newest = token_ids[slots, lengths - 1].tolist()
-    for member, slot, length, last in zip(members, slot_list, lengths.tolist(), newest, strict=True):
+def _read_outputs(members: Sequence[_Member], slots: Tensor, lengths: Tensor, tokens_at: TokensAt) -> None:
+    """Make the members' generated tokens those that are known; usually each grew by one."""
+    newest = tokens_at(slots, lengths - 1).tolist()
+    for member, slot, length, last in zip(members, slots, lengths.tolist(), newest, strict=True):
         output, start = member.output_token_ids, len(member.prompt_token_ids)
         missing = length - start - len(output)
         if missing == 1:
             output.append(last)
         elif missing > 1:
-            output += token_ids[slot, length - missing : length].tolist()
+            output += tokens_at(slot, torch.arange(length - missing, length, device=slot.device)).tolist()
         elif missing < 0:
             del output[length - start :]

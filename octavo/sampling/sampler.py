@@ -13,6 +13,7 @@ from octavo.platforms import runtime_of
 from octavo.records import NAN_TOKEN, NewRow
 from octavo.sampling import blocks, filters
 from octavo.sampling.logprobs import LogprobTensors, listed_logprobs, token_logprobs
+from octavo.sampling.masks import TokensAt
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.penalties import TokenCounts, count_tokens, penalise
 from octavo.sampling.plan import Feature, Part, Plan, Planner, RequestNeeds, Subset
@@ -143,7 +144,7 @@ class Sampler:
         logits: Tensor,
         slots: Tensor,
         lengths: Tensor,
-        token_ids: Tensor,
+        tokens_at: TokensAt,
         slot_list: list[int],
         drafts: Tensor | None = None,
     ) -> Samples:
@@ -153,7 +154,7 @@ class Sampler:
             logits: ``[N, V]`` of any float type, left as they are.
             slots: ``[N]`` integers, each row's slot.
             lengths: ``[N]`` integers, tokens of the request known before this one.
-            token_ids: ``[S, L]`` int32, known tokens by slot; entries from a request's length on are ignored.
+            tokens_at: reads known tokens.
             slot_list: ``slots`` on the host.
             drafts: ``[N, K]`` integers, drafts among the tokens before this one, −1 for none.
         """
@@ -164,7 +165,7 @@ class Sampler:
             best, likeliest = blocks.argmax(plan.plain.take(logits))
             plan.plain.put(tokens, torch.where(_is_finite(best), likeliest, NAN_TOKEN))
         if self._custom.has_processors:
-            self._custom.update(slots, lengths, token_ids, slot_list)
+            self._custom.update(slots, lengths, tokens_at, slot_list)
         sample_part = self._sample_part_on_device if self._is_on_device else self._sample_part
         chances = self._uniforms(slots, lengths) if plan.parts and not self._is_on_device else lengths
         for part in plan.parts:
@@ -174,7 +175,7 @@ class Sampler:
                 part.rows.take(chances),
                 None if drafts is None else part.rows.take(drafts),
             )
-            part.rows.put(tokens, sample_part(part, part.rows.take(logits), rows, token_ids))
+            part.rows.put(tokens, sample_part(part, part.rows.take(logits), rows, tokens_at))
         return Samples(tokens, _logprobs(plan, logits, tokens))
 
     def count(self, slots: Tensor, token_ids: Tensor, num_tokens: Tensor) -> None:
@@ -207,14 +208,14 @@ class Sampler:
         p = self.parameters
         return uniforms(p.take(p.stream_key, slots), lengths - p.take(p.prompt_len, slots))
 
-    def _sample_part(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
-        """Draw for the rows of a part, ``[n]``; all arguments but the token matrix hold these rows only."""
+    def _sample_part(self, part: Part, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
+        """Draw for the rows of a part, ``[n]``; all arguments but ``tokens_at`` concern these rows only."""
         work, spare = self._buffers(part.rows.size)
         work.copy_(logits)
         largest = work.amax(-1)
         is_sound = _is_finite(largest)
         if part.is_edited or self._custom.has_processors:
-            work = self._edit(part, work, rows, token_ids)
+            work = self._edit(part, work, rows, tokens_at)
             largest = work.amax(-1)
             is_sound &= _is_finite(largest)
         tokens = blocks.argmax(work)[1] if not part.draws_all else torch.empty_like(largest, dtype=torch.int64)
@@ -229,24 +230,24 @@ class Sampler:
         work = self._work.new_empty(num_rows, self._vocab_size)
         return work, torch.empty_like(work)
 
-    def _edit(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
+    def _edit(self, part: Part, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
         """Everything that may change which token is the likeliest; the result may be ``logits`` itself."""
         if part.edits is not None:
-            part.edits.apply(logits, rows.slots.long(), rows.lengths.long(), token_ids)
+            part.edits.apply(logits, rows.slots.long(), rows.lengths.long(), tokens_at)
         if self._custom.has_processors:
             logits = self._custom.apply_before(logits)
         if part.is_penalised:
             self._penalise(logits, logits, rows)
         return logits
 
-    def _sample_part_on_device(self, part: Part, logits: Tensor, rows: "_Rows", token_ids: Tensor) -> Tensor:
+    def _sample_part_on_device(self, part: Part, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
         """:meth:`_sample_part` with the device's kernel."""
         assert self.on_device is not None
         work = self._work[: part.rows.size]
         if part.edits is not None:
             work.copy_(logits)
             is_sound = _is_finite(work.amax(-1))
-            part.edits.apply(work, rows.slots.long(), rows.lengths.long(), token_ids)
+            part.edits.apply(work, rows.slots.long(), rows.lengths.long(), tokens_at)
             logits = work.masked_fill_(~is_sound.unsqueeze(1), torch.nan)
         if part.is_penalised:
             self._penalise(logits, work, rows)

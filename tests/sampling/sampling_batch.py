@@ -63,7 +63,7 @@ class Batch:
             logits,
             torch.tensor(slots, dtype=torch.int64, device=self.device),
             lengths.to(self.device),
-            self.token_ids.to(self.device),
+            lambda slots, positions: self.token_ids[slots.cpu(), positions.cpu()].to(self.device),
             list(slots),
         )
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), "the model's logits were changed"

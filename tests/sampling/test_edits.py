@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sampling_reference import edited
 
 from octavo.records import NewRow, SamplingParams, as_token_ids
-from octavo.sampling.masks import BatchEdits, compile_edits
+from octavo.sampling.masks import BatchEdits, TokensAt, compile_edits
 from octavo.sampling.penalties import TokenCounts, count_tokens, penalise
 
 VOCAB, MAX_LEN = 9, 20
@@ -21,6 +21,11 @@ def token_matrix(rows: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor,
     for i, (prompt, output) in enumerate(rows):
         token_ids[i, : len(prompt) + len(output)] = torch.tensor([*prompt, *output], dtype=torch.int32)
     return token_ids, torch.tensor([len(prompt) + len(output) for prompt, output in rows])
+
+
+def reader(by_slot: torch.Tensor) -> TokensAt:
+    """Reads a matrix with a row of tokens per slot."""
+    return lambda slots, positions: by_slot[slots, positions]
 
 
 @given(
@@ -86,7 +91,7 @@ def test_masks(rows: list, data: st.DataObject) -> None:
         expected.append(edited(logits[i].astype(np.float64), params, prompt, output, stop, bad_words))
     by_slot = torch.empty_like(token_ids)
     by_slot[slots] = token_ids
-    BatchEdits(compiled, VOCAB, torch.device("cpu")).apply(mine, slots, lengths, by_slot)
+    BatchEdits(compiled, VOCAB, torch.device("cpu")).apply(mine, slots, lengths, reader(by_slot))
     np.testing.assert_allclose(mine.numpy(), np.stack(expected), rtol=1e-4, atol=1e-5)
 
 
@@ -101,5 +106,5 @@ def test_ids_outside_the_vocabulary_are_left_out() -> None:
     assert edits is not None
     mine = torch.zeros(1, VOCAB)
     token_ids, lengths = token_matrix([([1], [])])
-    BatchEdits([(0, edits)], VOCAB, torch.device("cpu")).apply(mine, torch.tensor([0]), lengths, token_ids)
+    BatchEdits([(0, edits)], VOCAB, torch.device("cpu")).apply(mine, torch.tensor([0]), lengths, reader(token_ids))
     assert mine[0].isfinite().nonzero().tolist() == [[2]]
