@@ -200,7 +200,9 @@ def _latent_kernel(
         row, start, length, first_query = tile, tile, 1, 0
     else:
         # The last tiles attend to most tokens, so they start first.
-        row, start, length, first_query = find_tile(num_tiles - 1 - tile, starts, num_decode, skipped, num_rows, QUERIES)
+        row, start, length, first_query = find_tile(
+            num_tiles - 1 - tile, starts, num_decode, skipped, num_rows, QUERIES
+        )
         if first_query >= length:
             return
     seq_len = tl.load(seq_lens + row)
