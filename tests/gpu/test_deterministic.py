@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -35,9 +36,15 @@ def figures(output: RequestOutput) -> tuple[list[int], list[float]]:
     return list(completion.token_ids), values
 
 
-def test_neighbours_do_not_change_a_bit(folder: Path) -> None:
+@pytest.mark.parametrize("drafter", [None, {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 1}])
+def test_neighbours_do_not_change_a_bit(folder: Path, drafter: dict[str, Any] | None) -> None:
     llm = LLM(
-        str(folder), deterministic=True, skip_tokenizer_init=True, max_model_len=2048, enable_prefix_caching=False
+        str(folder),
+        deterministic=True,
+        skip_tokenizer_init=True,
+        max_model_len=2048,
+        enable_prefix_caching=False,
+        speculative_config=drafter,
     )
     source = random.Random(0)
     lengths = (3, 700, 64, 17, 128, 1, 1100, 33, *(source.randrange(1, 200) for _ in range(120)))

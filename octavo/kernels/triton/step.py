@@ -43,7 +43,7 @@ class TritonStepKernels(StepKernels):
             NUM_GROUPS=num_groups,
             TILE=_TILE,
             HAS_DRAFTS=decode_len > 1,
-            CHUNK=32 if decode_len == 1 else 128,
+            CHUNK=128 if decode_len > 1 and num_rows > 32 else 32,
             num_warps=4,
             **dependent_launch(state.header.device),
         )
