@@ -108,12 +108,19 @@ def as_plain(value: Any) -> Any:
     return [as_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def from_plain(value: Any) -> Any:
-    """The argument of :func:`as_plain`; sequences inside records become tuples."""
+def from_plain(value: Any, *, is_field: bool = False) -> Any:
+    """The argument of :func:`as_plain`.
+
+    Args:
+        is_field: sequences are fields of a record, where they are tuples; others are lists.
+    """
     if isinstance(value, dict) and _CLASS in value:
-        fields = {name: from_plain(found) for name, found in value.items() if name != _CLASS}
+        fields = {name: from_plain(found, is_field=True) for name, found in value.items() if name != _CLASS}
         return getattr(records, value[_CLASS])(**fields)
-    return tuple(from_plain(item) for item in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        items = [from_plain(item, is_field=is_field) for item in value]
+        return tuple(items) if is_field else items
+    return value
 
 
 def _encode_array(value: object) -> memoryview:
