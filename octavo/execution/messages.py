@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from octavo import errors, records
 from octavo.config import EngineConfig
-from octavo.errors import OctavoError, RequestFailedError
+from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
 from octavo.records import Step
 
+COLLECTIVE_METHODS = ("start", "wake_cache")
+"""Methods in which the ranks wait for each other, so that none may fail and live on."""
 _CLASS = "class"
 
 
@@ -136,5 +138,19 @@ def _decode_array(kind: Any, data: Any) -> NDArray[Any]:
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=_encode_array).encode
+
+
+def encode_reply(value: Any) -> bytes:
+    """A reply with a method's result.
+
+    Raises:
+        InvalidRequestError: the result is no plain data.
+    """
+    try:
+        return encode(Reply(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequestError(f"The result cannot be sent to another process: {error}") from None
+
+
 decode_to_worker = msgspec.msgpack.Decoder(Submit | Draw | Call, dec_hook=_decode_array).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
