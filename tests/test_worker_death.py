@@ -1,6 +1,8 @@
 """A worker process is killed: the engine starts again with all its workers, and requests go on."""
 
 import asyncio
+import os
+import time
 from pathlib import Path
 
 import psutil
@@ -10,7 +12,7 @@ from running_llm import LONG, engine_processes, last, run, until
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, AsyncLLM, SamplingParams
-from octavo.errors import EngineDeadError
+from octavo.errors import ConfigError, EngineDeadError
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="runs on a machine without a GPU, whose steps are slow enough to be interrupted"
@@ -70,3 +72,39 @@ def test_offline_the_next_step_says_who_died(folder: Path) -> None:
     finally:
         llm.shutdown()
     assert not _workers(psutil.Process())
+
+
+FAILING = """
+import sys
+
+
+class Failing:
+    def __init__(self, *_):
+        if any("worker_process" in argument for argument in sys.orig_argv) == {is_worker}:
+            raise ValueError("no room")
+
+    def apply(self, logits):
+        return logits
+
+    def is_argmax_invariant(self):
+        return True
+
+    def update_state(self, update):
+        pass
+"""
+
+
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_a_start_that_fails_on_one_rank_says_why(
+    is_worker: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"failing_{is_worker}"
+    (tmp_path / f"{name}.py").write_text(FAILING.format(is_worker=is_worker))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="no room"):
+        LLM(str(folder), tensor_parallel_size=2, logits_processors=[f"{name}:Failing"], **SETTINGS)
+    deadline = time.monotonic() + 30
+    while _workers(psutil.Process()):
+        assert time.monotonic() < deadline, "the other rank goes on"
+        time.sleep(0.05)

@@ -77,6 +77,7 @@ class DistributedExecutor(Executor):
         self._peers = peers
         self._group: ProcessGroup | None = None
         self._death = ""
+        self._dead_rank: int | None = None
         self._has_death = threading.Event()
         try:
             for peer in peers:
@@ -113,24 +114,27 @@ class DistributedExecutor(Executor):
                 "method",
             )
         self._send(messages.Call(method, messages.as_plain(args), kwargs))
-        own: list[Any] = []
-        error: OctavoError | None = None
+        is_collective = method in messages.COLLECTIVE_METHODS
         try:
-            own.append(self._run(getattr(self.worker, method), *args, **kwargs))
-        except EngineDeadError:
+            try:
+                own = self._run(getattr(self.worker, method), *args, **kwargs)
+            except EngineDeadError as dead:
+                raise self._reported() or dead from dead
+            except OctavoError:
+                if not is_collective:
+                    self._replies()
+                raise
+            return [own, *self._replies()]
+        except OctavoError as error:
+            if is_collective:  # ranks that still wait for one that failed
+                self._note_death(str(error))
+                self._close_peers()
             raise
-        except OctavoError as found:
-            error = found
-        others = self._replies()
-        if error is not None:
-            raise error
-        return own + others
 
     def shutdown(self) -> None:
         """See :meth:`Executor.shutdown`."""
         self._note_death("The engine is shut down.")
-        for peer in self._peers:
-            peer.close()
+        self._close_peers()
         self.worker.shutdown()
         if self._group is not None:
             self._group.abort()
@@ -138,6 +142,10 @@ class DistributedExecutor(Executor):
         if self._clean_up is not None:
             self._clean_up()
             self._clean_up = None
+
+    def _close_peers(self) -> None:
+        for peer in self._peers:
+            peer.close()
 
     def _send(self, message: messages.Submit | messages.Draw | messages.Call) -> None:
         self._check_alive()
@@ -174,6 +182,18 @@ class DistributedExecutor(Executor):
         self._check_alive()
         return result
 
+    def _reported(self) -> OctavoError | None:
+        """The error that a rank has replied before it ended, if there is one."""
+        try:
+            for peer in self._peers:
+                if peer.rank == self._dead_rank:
+                    messages.decode_reply(peer.receive()).result()
+        except OctavoError as error:
+            return error
+        except OSError:
+            pass
+        return None
+
     def _check_alive(self) -> None:
         if self._death:
             raise EngineDeadError(self._death)
@@ -196,6 +216,7 @@ class DistributedExecutor(Executor):
         """Note that a worker ended, and end the operations that wait for it; called from any thread."""
         if self._death:
             return
+        self._dead_rank = rank
         self._note_death(f"The worker of rank {rank} ended {how}.")
         logger.error("%s", self._death)
         if self._group is not None:

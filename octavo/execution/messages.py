@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from octavo import errors, records
 from octavo.config import EngineConfig
-from octavo.errors import OctavoError, RequestFailedError
+from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
 from octavo.records import Step
 
+COLLECTIVE_METHODS = ("start", "wake_cache")
+"""Methods in which the ranks wait for each other, so that none may fail and live on."""
 _CLASS = "class"
 
 
@@ -108,12 +110,19 @@ def as_plain(value: Any) -> Any:
     return [as_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def from_plain(value: Any) -> Any:
-    """The argument of :func:`as_plain`; sequences inside records become tuples."""
+def from_plain(value: Any, *, is_field: bool = False) -> Any:
+    """The argument of :func:`as_plain`.
+
+    Args:
+        is_field: sequences are fields of a record, where they are tuples; others are lists.
+    """
     if isinstance(value, dict) and _CLASS in value:
-        fields = {name: from_plain(found) for name, found in value.items() if name != _CLASS}
+        fields = {name: from_plain(found, is_field=True) for name, found in value.items() if name != _CLASS}
         return getattr(records, value[_CLASS])(**fields)
-    return tuple(from_plain(item) for item in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        items = [from_plain(item, is_field=is_field) for item in value]
+        return tuple(items) if is_field else items
+    return value
 
 
 def _encode_array(value: object) -> memoryview:
@@ -129,5 +138,19 @@ def _decode_array(kind: Any, data: Any) -> NDArray[Any]:
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=_encode_array).encode
+
+
+def encode_reply(value: Any) -> bytes:
+    """A reply with a method's result.
+
+    Raises:
+        InvalidRequestError: the result is no plain data.
+    """
+    try:
+        return encode(Reply(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequestError(f"The result cannot be sent to another process: {error}") from None
+
+
 decode_to_worker = msgspec.msgpack.Decoder(Submit | Draw | Call, dec_hook=_decode_array).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

@@ -116,11 +116,15 @@ class RankActor:
     def handle(self, data: bytes) -> bytes | None:
         """Do what a message says; returns the reply to a call."""
         assert self._worker is not None, "start() comes first"
+        replies: list[bytes] = []
         try:
-            return answer(self._worker, data)
+            answer(self._worker, data, replies.append)
         except Exception:
+            if replies:
+                return replies[0]  # rank 0 ends the actor
             # The other ranks wait for this one; Ray tells rank 0 that it ended.
             os._exit(1)
+        return replies[0] if replies else None
 
     def until_end(self) -> None:
         """Return never: the call fails when the actor ends."""

@@ -1,6 +1,7 @@
 """What a worker in another process does with rank 0's messages."""
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -46,9 +47,7 @@ def run_worker(connection: Connection) -> int:
         worker.connect(dist.FileStore(launch.store, launch.size), is_local=True)
         connection.send(messages.encode(messages.Reply()))
         while True:
-            reply = answer(worker, connection.receive())
-            if reply is not None:
-                connection.send(reply)
+            answer(worker, connection.receive(), connection.send)
     except ConnectionError:
         return 0
     except Exception:
@@ -72,8 +71,8 @@ def make_worker(launch: messages.WorkerLaunch, device_index: int | None = None) 
     return Worker(settings, source, config, plan, platform, phases, launch.folder, rank=launch.rank, size=launch.size)
 
 
-def answer(worker: Worker, data: bytes | bytearray) -> bytes | None:
-    """Do what a message says; returns the reply to a call. Errors of steps are raised: other ranks wait for them."""
+def answer(worker: Worker, data: bytes | bytearray, send: Callable[[bytes], None]) -> None:
+    """Do what a message says, and reply to a call. Errors are raised where other ranks wait for this one."""
     match messages.decode_to_worker(data):
         case messages.Submit(step=step):
             worker.submit(step)
@@ -84,7 +83,9 @@ def answer(worker: Worker, data: bytes | bytearray) -> bytes | None:
             worker.drop(step_id)
         case messages.Call(method=method, args=args, kwargs=kwargs):
             try:
-                return messages.encode(messages.Reply(getattr(worker, method)(*messages.from_plain(args), **kwargs)))
+                value = getattr(worker, method)(*messages.from_plain(args), **kwargs)
+                send(messages.encode_reply(value))
             except OctavoError as error:
-                return messages.encode(messages.Reply.of_error(error))
-    return None
+                send(messages.encode(messages.Reply.of_error(error)))
+                if method in messages.COLLECTIVE_METHODS:
+                    raise

@@ -83,7 +83,7 @@ def test_a_plan_arrives_as_it_was() -> None:
     call = messages.Call("start", messages.as_plain((plan, None, [1, "x"])), {})
     found = messages.decode_to_worker(messages.encode(call))
     assert isinstance(found, messages.Call)
-    assert messages.from_plain(found.args) == (plan, None, (1, "x"))
+    assert messages.from_plain(found.args) == [plan, None, [1, "x"]]
 
 
 def test_errors_keep_their_kind() -> None:

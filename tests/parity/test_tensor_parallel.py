@@ -183,6 +183,8 @@ def test_owners_reach_all_ranks(folder: Path, start: Start, start_two: Start, tm
     _assert_equal(_outputs(two), after)
     with pytest.raises(InvalidRequestError, match="several processes, which no function reaches"):
         two.apply_model(lambda model: None)
+    with pytest.raises(InvalidRequestError, match="cannot be sent"):
+        two.collective_rpc("get_model")
     assert two.collective_rpc("has_weights") == [True, True]
     counts = two.collective_rpc("call_function", args=("running_functions:count", [], {"factor": 2}))
     (whole,) = one.collective_rpc("call_function", args=("running_functions:count", [], {"factor": 2}))
