@@ -13,10 +13,10 @@ from octavo.engine.lifecycle import EngineLifecycle
 from octavo.engine.messages import check_sendable
 from octavo.engine.remote_control import RemoteControl
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
-from octavo.inputs.admission import Admission, Admitted
+from octavo.inputs.admission import Admitted, QueueAdmission
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.foreign import reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.in_flight import RequestsInFlight, fail_futures
@@ -51,7 +51,7 @@ class AsyncLLM(RemoteControl):
 
     The engine runs in a process of its own. If that dies it is started again, and requests in flight go on where
     they were: callers see a pause. Its life is the business of :class:`EngineLifecycle`, requests and their replay
-    that of :class:`RequestsInFlight`, limits and metrics that of :class:`Admission`.
+    that of :class:`RequestsInFlight`, limits and metrics that of :class:`QueueAdmission`.
 
     Args:
         settings: the engine's settings; None takes those of ``engine_settings``.
@@ -96,9 +96,9 @@ class AsyncLLM(RemoteControl):
         self._settles_reasoning = settles_reasoning
         self._engine = EngineLifecycle(settings, self, address, child)
         self._requests = RequestsInFlight()
-        self._frontend: Frontend | None = None
+        self._frontend: TextFrontend | None = None
         self._inputs: InputProcessor | None = None
-        self._admission: Admission | None = None
+        self._admission: QueueAdmission | None = None
         self._numbers = itertools.count(1)
         self._start_lock = asyncio.Lock()
         endpoint = settings.logging.otlp_traces_endpoint
@@ -225,7 +225,7 @@ class AsyncLLM(RemoteControl):
         return len(self._requests)
 
     @property
-    def _started_admission(self) -> Admission:
+    def _started_admission(self) -> QueueAdmission:
         assert self._admission is not None, "start() comes first"
         return self._admission
 
@@ -246,14 +246,14 @@ class AsyncLLM(RemoteControl):
         self._engine.start()
         try:
             # The engine process loads weights meanwhile.
-            self._frontend = await asyncio.to_thread(Frontend.load, self.settings, self._chat_template)
+            self._frontend = await asyncio.to_thread(TextFrontend.load, self.settings, self._chat_template)
             self._requests.set_tokenizer(self._frontend.tokenizer)
             await self._engine.wait_until_started()
         except BaseException:
             await self.shutdown()
             raise
         self._inputs = self._frontend.input_processor(self.info, settles_reasoning=self._settles_reasoning)
-        self._admission = Admission(self.settings, self.info, self._served_name, self.index, self._tracer)
+        self._admission = QueueAdmission(self.settings, self.info, self._served_name, self.index, self._tracer)
 
     async def wait_until_dead(self) -> None:
         """Return when the engine is gone for good."""

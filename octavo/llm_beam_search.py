@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from octavo.errors import InvalidRequestError
 from octavo.inputs.foreign import reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.processor import InputProcessor
 from octavo.llm_pooling import as_prompts
 from octavo.outputs.beam_search import PromptSearch
@@ -27,7 +27,7 @@ from octavo.records import (
 class BeamSearchFace(ABC):
     """The part of :class:`octavo.LLM` that searches, with vLLM's interface."""
 
-    _frontend: Frontend
+    _frontend: TextFrontend
     _inputs: InputProcessor
     _request_ids: "count[int]"
 

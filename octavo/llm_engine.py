@@ -10,7 +10,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.local_control import LocalControl
 from octavo.garbage import freeze_until_exit
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.meter import RequestMeter
@@ -47,7 +47,7 @@ class LLMEngine(LocalControl):
 
     def __init__(self, settings: EngineConfig, *, chat_template: str | None = None) -> None:
         self.settings = settings
-        self.frontend = Frontend.load(settings, chat_template)
+        self.frontend = TextFrontend.load(settings, chat_template)
         self.core = self._engine = EngineCore(settings)
         self._take_control(settings)
         self.inputs: InputProcessor = self.frontend.input_processor(self.core.info)

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
 from octavo.inputs.foreign import reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.scoring import Outputs, Score, ScoringJob, ScoringOptions, make_pairs, proceed, score_pairs
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
@@ -34,7 +34,7 @@ class PoolingFace:
     """The part of :class:`octavo.LLM` that gives vectors, with vLLM's interface."""
 
     _engine: EngineCore
-    _frontend: Frontend
+    _frontend: TextFrontend
     _request_ids: "count[int]"
 
     def encode(

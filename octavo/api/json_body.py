@@ -87,7 +87,7 @@ def _is_shallow(value: object) -> bool:
 _CONTAINERS = frozenset({dict, list})
 
 
-async def apart_if_large(request: Request, work: Callable[[], Result]) -> Result:
+async def in_thread_if_large(request: Request, work: Callable[[], Result]) -> Result:
     """What ``work`` comes to; it is done in a thread if the request's body is large, so that streams go on."""
     is_large = isinstance(request, JsonRequest) and len(await request.body()) > LARGE_BODY
     return await asyncio.to_thread(work) if is_large else work()

@@ -10,7 +10,7 @@ from typing import TypeVar
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from octavo.api.connection import Encode, text_writer
+from octavo.api.connection import EncodeText, text_writer
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
 from octavo.api.keep_alive import kept_alive
@@ -158,7 +158,7 @@ async def send_events(
         await events.aclose()
 
 
-def direct_writer(send: Send, encode: Encode) -> TextTaker | None:
+def direct_writer(send: Send, encode: EncodeText) -> TextTaker | None:
     """What writes the events of an answer's text past all layers; None if a layer wants to see them."""
     return text_writer(send.body, encode) if isinstance(send, _DirectSend) else None
 

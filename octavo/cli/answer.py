@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TextIO
 
-from octavo.cli.backend import Piece
+from octavo.cli.backend import AnswerPiece
 
 # A model's text may hold escape sequences; a terminal would obey them.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -18,7 +18,7 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """An answer and how fast it came; times in seconds since it was asked for.
 
     Attributes:
@@ -59,13 +59,13 @@ class Answer:
         return ", ".join(parts)
 
 
-async def show_answer(pieces: AsyncGenerator[Piece, None], out: TextIO) -> Answer:
+async def show_answer(pieces: AsyncGenerator[AnswerPiece, None], out: TextIO) -> TimedAnswer:
     """Write an answer to ``out`` as it comes; Ctrl-C ends the answer, and what came of it is returned.
 
     Raises:
         OctavoError: the request is refused or fails.
     """
-    answer = Answer()
+    answer = TimedAnswer()
     task = asyncio.create_task(_collect(pieces, answer, out))
     with _interrupting(task):
         try:
@@ -87,7 +87,7 @@ def write_note(text: str) -> None:
     print(f"{_DIM}{text}{_PLAIN}" if is_terminal else text, file=sys.stderr, flush=True)
 
 
-async def _collect(pieces: AsyncGenerator[Piece, None], answer: Answer, out: TextIO) -> None:
+async def _collect(pieces: AsyncGenerator[AnswerPiece, None], answer: TimedAnswer, out: TextIO) -> None:
     start = time.perf_counter()
     is_terminal = out.isatty()
     try:

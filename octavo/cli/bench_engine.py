@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.engine import Engine, Turn, measure_ceilings_apart, medians, run_turn
+from octavo.bench.engine import Engine, EngineMeasurement, measure_ceilings_apart, medians, run_turn
 from octavo.bench.engine_turn import CASES
 from octavo.bench.shapes import SHAPES, model_path
 from octavo.cli.bench_environment import describe_environment
@@ -122,7 +122,7 @@ def _measure(given: argparse.Namespace, path: str, cases: Sequence[str]) -> dict
         engines.append(Engine(given.against, {**settings, **given.against_settings}, given.against_python))
     end = min(_END_OF_TOKEN_IDS, model_config.vocab_size)
     token_ids = (min(_FIRST_TOKEN_ID, end // 2), end)
-    turns: list[list[Turn]] = [[] for _ in engines]
+    turns: list[list[EngineMeasurement]] = [[] for _ in engines]
     for _ in range(given.rounds):
         for engine, own in zip(engines, turns, strict=True):
             own.append(run_turn(engine, cases, given.scale, token_ids))
@@ -147,6 +147,6 @@ def _measure(given: argparse.Namespace, path: str, cases: Sequence[str]) -> dict
     }
 
 
-def _as_json(turn: Turn) -> dict[str, Any]:
+def _as_json(turn: EngineMeasurement) -> dict[str, Any]:
     seconds = {name: samples.seconds for name, samples in turn.samples.items()}
     return {"phases": turn.phases, "start_notes": turn.start_notes, "seconds": seconds}

@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from octavo.bench.http_client import HttpClient
-from octavo.bench.load import LoadRequest, Record, choose_aborts, run_load
+from octavo.bench.load import LoadRequest, RequestRecord, choose_aborts, run_load
 from octavo.bench.serving import METRICS, chat_body, completion_body, parse_objectives, summarise_records
 from octavo.bench.timeline import plot_dataset_stats, plot_timeline
 from octavo.bench.workload import BenchPrompt, arrival_times, random_prompts
@@ -87,12 +87,12 @@ class _ServeBenchmark:
         self._save({**self._description(model), **result.as_json()}, records)
         return 1 if result.failed else 0
 
-    async def _measure(self, requests: Sequence[LoadRequest]) -> tuple[list[Record], float]:
+    async def _measure(self, requests: Sequence[LoadRequest]) -> tuple[list[RequestRecord], float]:
         given = self._given
         arrivals = arrival_times(len(requests), given.request_rate, given.burstiness, given.seed)
         with tqdm(total=len(requests), desc="Requests", disable=given.disable_tqdm, dynamic_ncols=True) as bar:
 
-            def count(_: Record) -> None:
+            def count(_: RequestRecord) -> None:
                 bar.update()
 
             start = time.perf_counter()
@@ -193,7 +193,7 @@ class _ServeBenchmark:
             **dict(given.metadata or ()),
         }
 
-    def _save(self, figures: Mapping[str, Any], records: Sequence[Record]) -> None:
+    def _save(self, figures: Mapping[str, Any], records: Sequence[RequestRecord]) -> None:
         given = self._given
         if given.save_detailed:
             figures = {**figures, **_details(records)}
@@ -218,7 +218,7 @@ class _ServeBenchmark:
         return Path(given.result_dir / name)
 
 
-def _details(records: Sequence[Record]) -> dict[str, Any]:
+def _details(records: Sequence[RequestRecord]) -> dict[str, Any]:
     return {
         "statuses": [record.status for record in records],
         "input_lens": [record.prompt_tokens for record in records],

@@ -130,7 +130,7 @@ def _check_files(
     """
     import torch
 
-    from octavo.inputs.frontend import Frontend
+    from octavo.inputs.frontend import TextFrontend
     from octavo.layers.build import Build
     from octavo.models.loading import check_format, check_weights
     from octavo.models.registry import build_model, build_pooled
@@ -150,7 +150,7 @@ def _check_files(
             plan.max_model_len,
         )
     check_weights(model, source, model_config, load_format)
-    Frontend.load(config)
+    TextFrontend.load(config)
 
 
 def report(model: str, device: str, plan: Plan) -> str:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from octavo.cli.answer import Answer, write_note
-from octavo.cli.backend import Backend
+from octavo.cli.answer import TimedAnswer, write_note
+from octavo.cli.backend import ChatBackend
 from octavo.errors import ConfigError, OctavoError
 
 INTERRUPTED = 130
@@ -30,11 +30,11 @@ def is_interactive() -> bool:
 
 
 async def talk(
-    backend: Backend,
+    backend: ChatBackend,
     *,
     quick: str | None,
     with_stats: bool,
-    respond: Callable[[str], Awaitable[Answer | None]],
+    respond: Callable[[str], Awaitable[TimedAnswer | None]],
     history_name: str,
     hint: str,
 ) -> int:
@@ -71,13 +71,13 @@ async def talk(
         await backend.close()
 
 
-def _report(answer: Answer | None, with_stats: bool) -> int:
+def _report(answer: TimedAnswer | None, with_stats: bool) -> int:
     if answer is not None and with_stats:
         write_note(answer.speed())
     return INTERRUPTED if answer is not None and answer.is_interrupted else 0
 
 
-async def _session(reader: LineReader, respond: Callable[[str], Awaitable[Answer | None]]) -> int:
+async def _session(reader: LineReader, respond: Callable[[str], Awaitable[TimedAnswer | None]]) -> int:
     while True:
         try:
             text = await reader.read()

@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.errors import DeadlineExceededError, QueueFullError
-from octavo.inputs.gate import Gate
+from octavo.inputs.gate import QueueGate
 from octavo.outputs.meter import RequestMeter
 from octavo.outputs.request_log import RequestLog
 from octavo.records import EngineInfo, PreparedRequest, StepOutputs
@@ -26,7 +26,7 @@ class Admitted:
     timer: asyncio.TimerHandle | None
 
 
-class Admission:
+class QueueAdmission:
     """Lets requests in while there is room for them, and accounts for what their callers experience.
 
     Args:
@@ -48,7 +48,7 @@ class Admission:
         self.meter = RequestMeter(self.metrics, tracer, model_name)
         self.log = RequestLog(settings.logging)
         limits = settings.scheduler
-        self._gate = Gate(
+        self._gate = QueueGate(
             info.max_num_seqs, limits.max_num_waiting, limits.max_num_waiting_tokens, limits.max_num_queued_reqs
         )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # takes a second to import, and servers do without
 
 
 @dataclass(slots=True)
-class Frontend:
+class TextFrontend:
     """The text side of a model. Loads no weights and no torch.
 
     Attributes:
@@ -37,7 +37,7 @@ class Frontend:
     _callers_tokenizer: "PreTrainedTokenizerBase | None" = None
 
     @classmethod
-    def load(cls, settings: EngineConfig, chat_template: str | None = None) -> "Frontend":
+    def load(cls, settings: EngineConfig, chat_template: str | None = None) -> "TextFrontend":
         """Read tokenizer and configuration.
 
         Args:

@@ -18,7 +18,7 @@ class _Entry:
     num_tokens: int
 
 
-class Gate:
+class QueueGate:
     """Counts one frontend's requests in flight, and refuses more than its limits.
 
     A limit that one client has filled does not shut out the others: whoever has less than an equal share of it may

@@ -69,19 +69,19 @@ def _unanswered(groups: Sequence[list[Message]]) -> list[Message]:
 
 def _assistant_messages(message: Mapping[str, Any]) -> list[Message]:
     rest = {key: value for key, value in message.items() if key not in _REWRITTEN}
-    thought = message.get("thinking") or message.get("reasoning_content")
-    thought = thought if isinstance(thought, str) else ""
+    reasoning_text = message.get("thinking") or message.get("reasoning_content")
+    reasoning_text = reasoning_text if isinstance(reasoning_text, str) else ""
     calls = message.get("tool_calls")
     if not calls:
-        return [{**rest, "thinking": thought} if thought else rest]
+        return [{**rest, "thinking": reasoning_text} if reasoning_text else rest]
     preamble = message["content"]
     if _CHANNEL in preamble:
         # Whether such a text may stand there is for the template to say.
-        thought, preamble = "\n".join(text for text in (thought, preamble) if text), ""
+        reasoning_text, preamble = "\n".join(text for text in (reasoning_text, preamble) if text), ""
     written = [{**rest, "content": "", "tool_calls": [call]} for call in calls]
     written[0]["content"] = preamble
-    if thought:
-        written[0]["thinking"] = thought
+    if reasoning_text:
+        written[0]["thinking"] = reasoning_text
     return written
 
 

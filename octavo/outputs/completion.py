@@ -21,7 +21,7 @@ from octavo.records import (
 from octavo.tokenization.tokenizer import Tokenizer
 
 
-class Completion:
+class CompletionState:
     """Collects what the engine sends for one of a request's ``n`` completions.
 
     A stop string ends the completion here, before the engine knows: the text is cut, the token that completed the

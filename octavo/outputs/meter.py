@@ -11,16 +11,16 @@ from octavo.telemetry.tracing import RequestTrace, Tracer
 
 
 @dataclass(slots=True)
-class _Sequence:
+class _MeteredSequence:
     """One sequence in flight."""
 
-    request: "_Request"
+    request: "_MeteredRequest"
     stats: RequestStateStats
     num_cached: int = 0
 
 
 @dataclass(slots=True)
-class _Request:
+class _MeteredRequest:
     """One request: what its sequences have in common.
 
     Attributes:
@@ -52,17 +52,17 @@ class RequestMeter:
         self._metrics = metrics
         self._tracer = tracer
         self._model_name = model_name
-        self._sequences: dict[str, _Sequence] = {}
+        self._sequences: dict[str, _MeteredSequence] = {}
 
     def begin(self, prepared: PreparedRequest, trace_headers: Mapping[str, str] | None = None) -> None:
         """A request was taken in."""
         count = len(prepared.children)
-        request = _Request(
+        request = _MeteredRequest(
             prepared.request_id, prepared.params, len(prepared.prompt_token_ids), count, count, trace_headers or {}
         )
         for child in prepared.children:
             stats = RequestStateStats(arrival_time=prepared.arrival_time)
-            self._sequences[child.request_id] = _Sequence(request, stats)
+            self._sequences[child.request_id] = _MeteredSequence(request, stats)
 
     def observe(self, outputs: StepOutputs) -> None:
         """Outputs came from the engine."""

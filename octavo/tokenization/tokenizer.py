@@ -11,7 +11,7 @@ import tokenizers
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.tokenization.chat_template import render_chat
 from octavo.tokenization.decoding import DecodingScheme, decoding_scheme
-from octavo.tokenization.frame import Frame
+from octavo.tokenization.frame import SpecialTokenFrame
 
 PARALLEL_ENCODE_LENGTH = 1 << 14
 DECODE_AT_ONCE = 1 << 15
@@ -132,14 +132,14 @@ class Tokenizer:
         return max(map(len, self.get_vocab()), default=1)
 
     @cached_property
-    def frame(self) -> Frame:
+    def frame(self) -> SpecialTokenFrame:
         """The special tokens around a text."""
-        return Frame.of(self.backend, 1)
+        return SpecialTokenFrame.of(self.backend, 1)
 
     @cached_property
-    def pair_frame(self) -> Frame:
+    def pair_frame(self) -> SpecialTokenFrame:
         """The special tokens around a pair of texts."""
-        return Frame.of(self.backend, 2)
+        return SpecialTokenFrame.of(self.backend, 2)
 
     def _special(self, name: str) -> str | None:
         return self.special_tokens.named.get(name)

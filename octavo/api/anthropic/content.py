@@ -66,12 +66,12 @@ def assistant_message(where: str, content: Content) -> dict[str, Any]:
     """
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
-    texts, thoughts, calls = [], [], []
+    texts, reasoning_texts, calls = [], [], []
     for index, block in enumerate(content):
         place = f"{where}.{index}"
         match block.get("type"):
             case "thinking":
-                thoughts.append(_field(place, block, "thinking"))
+                reasoning_texts.append(_field(place, block, "thinking"))
             case "redacted_thinking":
                 pass  # encrypted by another server: nothing that a model could read
             case "tool_use":
@@ -79,10 +79,10 @@ def assistant_message(where: str, content: Content) -> dict[str, Any]:
             case _:
                 texts.append(_block_text(place, block, ("text",)))
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
-    thought = "".join(thoughts)
-    if thought:
+    reasoning_text = "".join(reasoning_texts)
+    if reasoning_text:
         # Templates know it by either name.
-        message["reasoning_content"] = message["reasoning"] = thought
+        message["reasoning_content"] = message["reasoning"] = reasoning_text
     if calls:
         message["tool_calls"] = calls
     return message

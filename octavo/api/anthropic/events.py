@@ -60,7 +60,7 @@ class InputJsonDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
 Delta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
-class OutputTokensDetails(msgspec.Struct):
+class MessageTokensDetails(msgspec.Struct):
     """How many of the tokens were thought."""
 
     thinking_tokens: int
@@ -73,7 +73,7 @@ class MessageUsage(msgspec.Struct, omit_defaults=True):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputTokensDetails | None = None
+    output_tokens_details: MessageTokensDetails | None = None
 
 
 class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
@@ -145,10 +145,10 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 
 BlockEvent = BlockStart | BlockDelta | BlockStop
-Event = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop
+MessageStreamEvent = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop
 
 
-def encode_event(event: Event) -> bytes:
+def encode_event(event: MessageStreamEvent) -> bytes:
     """A server-sent event with its name."""
     name = str(event.__struct_config__.tag)
     return b"event: " + name.encode() + b"\ndata: " + ENCODER.encode(event) + b"\n\n"

@@ -15,7 +15,7 @@ from octavo.api.request_body import MAX_CACHE_SALT, ExtraArgs, Int64, Objects, R
 MIN_THINKING_BUDGET = 1024
 
 
-class Part(BaseModel):
+class AnthropicModel(BaseModel):
     """Base of objects inside a request."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -24,13 +24,13 @@ class Part(BaseModel):
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
-class MessageOutputConfig(Part):
+class MessageOutputConfig(AnthropicModel):
     """What a system message asks of the turns that follow it."""
 
     effort: Effort | None = None
 
 
-class InputMessage(Part):
+class MessageParam(AnthropicModel):
     """A turn so far; content is text or a list of blocks.
 
     Attributes:
@@ -49,13 +49,13 @@ class InputMessage(Part):
         return "content" not in self.model_fields_set and (self.role != "system" or self.output_config is None)
 
     @model_validator(mode="after")
-    def _has_its_own_fields(self) -> "InputMessage":
+    def _has_its_own_fields(self) -> "MessageParam":
         if self.role != "system" and (self.clear_at or self.output_config):
             raise PydanticCustomError("misplaced", "clear_at and output_config are for messages of the role system")
         return self
 
 
-class ThinkingConfig(Part):
+class ThinkingConfig(AnthropicModel):
     """Whether the model is to think first.
 
     Attributes:
@@ -68,7 +68,7 @@ class ThinkingConfig(Part):
     display: Literal["summarized", "omitted", "updates"] | None = None
 
 
-class ToolChoice(Part):
+class ToolChoice(AnthropicModel):
     """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -76,7 +76,7 @@ class ToolChoice(Part):
     disable_parallel_tool_use: bool | None = None
 
 
-class ToolParam(Part):
+class ToolParam(AnthropicModel):
     """A tool of the client's."""
 
     name: str
@@ -87,21 +87,21 @@ class ToolParam(Part):
     defer_loading: bool | None = None
 
 
-class JsonOutputFormat(Part):
+class JsonOutputFormat(AnthropicModel):
     """The answer is JSON that fits a schema."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(Part):
+class OutputConfig(AnthropicModel):
     """Form of the answer, and how hard the model should try."""
 
     effort: Effort | None = None
     format: JsonOutputFormat | None = None
 
 
-class Metadata(Part):
+class Metadata(AnthropicModel):
     """Whom the request is for."""
 
     user_id: str | None = None
@@ -111,7 +111,7 @@ class CountTokensRequest(RequestModel):
     """Body of ``POST /v1/messages/count_tokens``: what decides the prompt."""
 
     model: str
-    messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[MessageParam], Field(min_length=1, fail_fast=True)]
     system: str | Objects | None = None
     tools: Annotated[list[ToolParam], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None

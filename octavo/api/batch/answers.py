@@ -16,7 +16,7 @@ from octavo.errors import ConfigError, RequestFailedError
 _HEADS = msgspec.json.Decoder(AnswerHead)
 
 
-class Answers:
+class AnswerFile:
     """Answers by id in an append-only file; those that :meth:`add` took are on disk.
 
     The output file itself comes into being at the end, whole and in the input's order.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from octavo.api.batch.answers import Answers
+from octavo.api.batch.answers import AnswerFile
 from octavo.api.batch.lines import read_requests, scan_requests
 from octavo.api.batch.remote import describe, download, is_url, parse_url, upload
 from octavo.async_llm import AsyncLLM
@@ -97,7 +97,7 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
         await download(job.input_file, source)
     output, part = _output_path(job), _part_path(job)
     order = scan_requests(source, server.max_request_bytes)
-    answers = Answers(output, part, order, retry_failed=job.retry_failed, overwrite=job.overwrite)
+    answers = AnswerFile(output, part, order, retry_failed=job.retry_failed, overwrite=job.overwrite)
     try:
         if len(answers):
             _say(f"{len(answers)} of {len(order)} requests have their answers already.")
@@ -121,7 +121,7 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
 
 
 async def _ask_all(
-    config: EngineConfig, server: ServerSettings, job: BatchJob, source: Path, answers: Answers, total: int
+    config: EngineConfig, server: ServerSettings, job: BatchJob, source: Path, answers: AnswerFile, total: int
 ) -> None:
     engine = AsyncLLM(config, chat_template=server.chat_template, settles_reasoning=False)
     async with AsyncExitStack() as stack:
@@ -188,7 +188,7 @@ def _serve_metrics(engine: AsyncLLM, server: ServerSettings) -> Callable[[], Non
 class _Progress:
     """A bar on standard error: requests done, errors, tokens a second."""
 
-    def __init__(self, engine: AsyncLLM, total: int, answers: Answers) -> None:
+    def __init__(self, engine: AsyncLLM, total: int, answers: AnswerFile) -> None:
         from tqdm import tqdm
 
         self._engine = engine

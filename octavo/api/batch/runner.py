@@ -9,7 +9,7 @@ import httpx
 from msgspec import UNSET
 from starlette.types import ASGIApp
 
-from octavo.api.batch.answers import Answers
+from octavo.api.batch.answers import AnswerFile
 from octavo.api.batch.lines import BatchRequest, encode_answer, encode_refusal
 
 # Statuses by which a server asks to come back later.
@@ -34,7 +34,7 @@ class BatchRunner:
     def __init__(
         self,
         app: ASGIApp,
-        answers: Answers,
+        answers: AnswerFile,
         max_inflight: int,
         on_answer: Callable[[bool], None] = lambda is_good: None,
         sleep: Sleep = asyncio.sleep,

@@ -92,7 +92,7 @@ class AnswerFormats:
         """Whether text is parsed at all, for which special tokens must be spelled out in it."""
         return self.reasoning is not None or (with_tools and self.tools is not None)
 
-    def thought_end(self, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
+    def reasoning_end(self, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
         """See :func:`~octavo.inputs.reasoning.reasoning_end`."""
         return reasoning_end(self.reasoning, prompt_end)
 

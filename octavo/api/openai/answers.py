@@ -30,7 +30,7 @@ class CompletionChoice(msgspec.Struct):
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
 
 
-class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
+class CompletionResponse(msgspec.Struct, tag_field="object", tag="text_completion"):
     """Answer, or event of a stream, of ``/v1/completions``."""
 
     id: str
@@ -174,6 +174,6 @@ class TextEvents:
         return self._front + ENCODER.encode(text) + self._back
 
 
-def event(chunk: Completion | ChatChunk) -> bytes:
+def event(chunk: CompletionResponse | ChatChunk) -> bytes:
     """A server-sent event."""
     return b"data: " + ENCODER.encode(chunk) + b"\n\n"

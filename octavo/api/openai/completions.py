@@ -15,9 +15,9 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import finite_prompt_logprobs
-from octavo.api.openai.answers import Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
+from octavo.api.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse, TextEvents, event
 from octavo.api.openai.logprobs import completion_logprobs
 from octavo.api.openai.protocol import CompletionRequest
 from octavo.api.openai.sampling import (
@@ -60,7 +60,7 @@ def completions_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
         name = answer_id("cmpl", request, body.request_id)
-        answer = await apart_if_large(request, partial(CompletionAnswer, frontend, body, name, model))
+        answer = await in_thread_if_large(request, partial(CompletionAnswer, frontend, body, name, model))
         prompts = await answer.start()
 
         async def work(send: Send) -> None:
@@ -108,7 +108,7 @@ class CompletionAnswer:
         # Those of several prompts would have to be told one by one.
         self._tells_metrics = frontend.settings.enable_per_request_metrics and self._usage.num_prompts == 1
         self._new_completion = partial(
-            Completion, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
+            CompletionResponse, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
         )
 
     async def start(self) -> list[Prompt]:
@@ -202,7 +202,7 @@ class CompletionAnswer:
                 num_entries += 1 + num_prompt + pieces.num_entries(completion.logprobs)
         return await pieces.write(num_entries, partial(self._whole, outputs))
 
-    def _whole(self, outputs: Sequence[RequestOutput], write: ListWriter) -> Completion:
+    def _whole(self, outputs: Sequence[RequestOutput], write: ListWriter) -> CompletionResponse:
         choices = []
         for prompt_index, output in enumerate(outputs):
             self._account(prompt_index, output)

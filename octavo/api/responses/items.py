@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from octavo.api.logprobs import ChatTokenLogprob
 from octavo.api.request_body import Objects
-from octavo.api.responses.protocol import MAX_TOOLS, Part
+from octavo.api.responses.protocol import MAX_TOOLS, ResponsesModel
 from octavo.errors import InvalidRequestError
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -22,14 +22,14 @@ _LONGEST_ESCAPE = 12
 _REASONING_MARK = "octavo-reasoning-1:"
 
 
-class InputMessage(Part):
+class InputMessage(ResponsesModel):
     """A message of anybody."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Objects
 
 
-class InputCall(Part):
+class InputCall(ResponsesModel):
     """A call of a function, or of a tool that the server has."""
 
     call_id: str | None = None
@@ -38,7 +38,7 @@ class InputCall(Part):
     namespace: str | None = None
 
 
-class InputCustomCall(Part):
+class InputCustomCall(ResponsesModel):
     """A call of a tool that takes text."""
 
     call_id: str
@@ -47,14 +47,14 @@ class InputCustomCall(Part):
     namespace: str | None = None
 
 
-class InputCallOutput(Part):
+class InputCallOutput(ResponsesModel):
     """What a function gave."""
 
     call_id: str
     output: str | Objects
 
 
-class InputReasoning(Part):
+class InputReasoning(ResponsesModel):
     """A thought."""
 
     summary: Objects | None = None
@@ -62,14 +62,14 @@ class InputReasoning(Part):
     encrypted_content: str | None = None
 
 
-class InputMcpList(Part):
+class InputMcpList(ResponsesModel):
     """What tools an MCP server has."""
 
     server_label: str
     tools: Annotated[Objects, Field(max_length=MAX_TOOLS)]
 
 
-class InputMcpCall(Part):
+class InputMcpCall(ResponsesModel):
     """A call of an MCP server's tool, with what came of it."""
 
     server_label: str
@@ -80,7 +80,7 @@ class InputMcpCall(Part):
     approval_request_id: str | None = None
 
 
-class InputApprovalRequest(Part):
+class InputApprovalRequest(ResponsesModel):
     """A call that waits for leave."""
 
     id: str
@@ -89,7 +89,7 @@ class InputApprovalRequest(Part):
     arguments: str
 
 
-class InputApproval(Part):
+class InputApproval(ResponsesModel):
     """Leave for a call, or its refusal."""
 
     approval_request_id: str
@@ -97,13 +97,13 @@ class InputApproval(Part):
     reason: str | None = None
 
 
-class InputReference(Part):
+class InputReference(ResponsesModel):
     """An item that the server keeps."""
 
     id: str
 
 
-class InputBuiltinCall(Part):
+class InputBuiltinCall(ResponsesModel):
     """A call of a built-in tool; one of another server may lack what would tell the model of it."""
 
     name: str | None = None
@@ -111,7 +111,7 @@ class InputBuiltinCall(Part):
     output: str | None = None
 
 
-_MODELS: dict[str, type[Part]] = {
+_MODELS: dict[str, type[ResponsesModel]] = {
     "message": InputMessage,
     "function_call": InputCall,
     "function_call_output": InputCallOutput,
@@ -163,7 +163,7 @@ def _parse_item(where: str, item: dict[str, Any], id_tail: str) -> Item:
     if model is None:
         known = ", ".join(_MODELS)
         raise InvalidRequestError(f"{where} is of type {short(kind)}; this server takes {known}.", "input")
-    check(where, model, item)
+    validate_item(where, model, item)
     given_id = item.get("id")
     if given_id is not None and (not isinstance(given_id, str) or not 0 < len(given_id) <= 256):
         raise InvalidRequestError(f"{where}.id must be a text of 1 to 256 characters.", "input")
@@ -229,7 +229,7 @@ def _need_text(where: str, part: dict[str, Any]) -> str:
     return text
 
 
-def check(where: str, model: type[Part], value: object, param: str = "input") -> Any:
+def validate_item(where: str, model: type[ResponsesModel], value: object, param: str = "input") -> Any:
     """``value`` as ``model``.
 
     Raises:
@@ -257,7 +257,7 @@ def text_of(content: object) -> str:
     return "\n".join(str(part.get("text", part.get("refusal", ""))) for part in content)
 
 
-def thought_of(item: Mapping[str, Any]) -> str:
+def reasoning_of(item: Mapping[str, Any]) -> str:
     """A reasoning item's thought: in the open, or in what this server gave as encrypted content."""
     if item.get("content"):
         return "".join(part["text"] for part in item["content"])
@@ -292,7 +292,7 @@ def qualified_name(namespace: str, name: str) -> str:
     return f"{namespace}__{name}"
 
 
-def sealed_thought(text: str) -> str:
+def seal_reasoning(text: str) -> str:
     """A thought in the form in which clients that keep no conversations send it back.
 
     It is not secret: this server hides no thoughts, and the same text stands beside it.

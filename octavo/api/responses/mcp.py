@@ -44,7 +44,7 @@ class McpServer:
     label: str | None = None
 
 
-class Connection(Protocol):
+class McpSession(Protocol):
     """A session with a server; ``mcp_connection`` has it, in a module of its own because its imports are heavy."""
 
     async def list_tools(self) -> list[McpToolInfo]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.responses.items import CALL_TYPES, Item, called_name, is_builtin_call, text_of, thought_of
+from octavo.api.responses.items import CALL_TYPES, Item, called_name, is_builtin_call, reasoning_of, text_of
 from octavo.errors import InvalidRequestError
 
 Message = dict[str, Any]
@@ -18,14 +18,14 @@ ShownName = Callable[[str, str], str]
 class _Turn:
     """What the assistant said and did before somebody else came."""
 
-    thought: str = ""
+    reasoning_text: str = ""
     texts: list[str] = field(default_factory=list)
     calls: list[tuple[str, str, str]] = field(default_factory=list)  # id, name, arguments
     outputs: list[Message] = field(default_factory=list)  # of calls that the server carried out
 
     @property
     def is_empty(self) -> bool:
-        return not (self.thought or self.texts or self.calls)
+        return not (self.reasoning_text or self.texts or self.calls)
 
 
 def to_messages(
@@ -75,7 +75,7 @@ class _Writer:
             case "reasoning":
                 if self._turn.texts or self._turn.calls:
                     self.flush()
-                self._turn.thought += thought_of(item)
+                self._turn.reasoning_text += reasoning_of(item)
             case "function_call":
                 self._turn.calls.append((item["call_id"], called_name(item), item["arguments"]))
             case "custom_tool_call":
@@ -97,8 +97,8 @@ class _Writer:
         if turn.is_empty:
             return
         message: Message = {"role": "assistant", "content": "\n".join(turn.texts)}
-        if turn.thought:
-            message["reasoning_content"] = message["reasoning"] = turn.thought
+        if turn.reasoning_text:
+            message["reasoning_content"] = message["reasoning"] = turn.reasoning_text
         if turn.calls:
             message["tool_calls"] = [_tool_call(*call) for call in turn.calls]
         self.messages += [message, *turn.outputs]

@@ -43,7 +43,7 @@ class IncompleteDetails(msgspec.Struct):
     reason: str
 
 
-class Response(msgspec.Struct, tag_field="object", tag="response"):
+class ResponseObject(msgspec.Struct, tag_field="object", tag="response"):
     """What clients get: OpenAI's fields, and vLLM's penalties and messages."""
 
     id: str
@@ -81,6 +81,6 @@ class Response(msgspec.Struct, tag_field="object", tag="response"):
     input_messages: list[Any] | msgspec.UnsetType = msgspec.UNSET
     output_messages: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
-    def with_output(self, items: list[OutputItem], **changes: Any) -> "Response":
+    def with_output(self, items: list[OutputItem], **changes: Any) -> "ResponseObject":
         """A copy that shows ``items``."""
         return msgspec.structs.replace(self, output=[shown(item) for item in items], **changes)

@@ -13,7 +13,7 @@ from octavo.api.middleware import clean_request_id
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
-from octavo.api.responses.objects import Response
+from octavo.api.responses.objects import ResponseObject
 from octavo.api.responses.protocol import (
     ENCRYPTED_REASONING,
     LOGPROBS,
@@ -22,7 +22,7 @@ from octavo.api.responses.protocol import (
     ToolChoiceObject,
     refuse_unsupported,
 )
-from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, Turn
+from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, StoredTurn
 from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -47,7 +47,7 @@ class Services:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedResponse:
     """A request that has passed the door.
 
     Attributes:
@@ -62,8 +62,8 @@ class Prepared:
 
     body: ResponsesRequest
     owner: str
-    response: Response
-    parent: Turn | None
+    response: ResponseObject
+    parent: StoredTurn | None
     history: list[Item]
     items: list[Item]
     toolset: Toolset
@@ -78,7 +78,7 @@ class Prepared:
         return self.response.id.removeprefix("resp_")[-64:]
 
 
-def prepare(services: Services, body: ResponsesRequest, owner: str) -> Prepared:
+def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedResponse:
     """Check a request and find what it refers to.
 
     Raises:
@@ -117,7 +117,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> Prepared:
         raise InvalidRequestError("tool_choice forces a call, so text.format has nothing to form.", "tool_choice")
     params = sampling_params(body, frontend.engine.input_processor.default_sampling_params())
     num_logprobs = body.top_logprobs or 0 if body.includes(LOGPROBS) or body.top_logprobs else None
-    return Prepared(
+    return PreparedResponse(
         body=body,
         owner=owner,
         response=_fresh_response(response_id, model, body, params, toolset),
@@ -213,7 +213,7 @@ def template_kwargs(body: ResponsesRequest) -> dict[str, Any]:
 
 def _fresh_response(
     response_id: str, model: str, body: ResponsesRequest, params: SamplingParams, toolset: Toolset
-) -> Response:
+) -> ResponseObject:
     text_format = body.text.format if body.text and body.text.format else None
     text: dict[str, Any] = {"format": {"type": "text"}}
     if text_format is not None:
@@ -223,7 +223,7 @@ def _fresh_response(
     if body.text and body.text.verbosity:
         text["verbosity"] = body.text.verbosity
     choice = toolset.choice
-    return Response(
+    return ResponseObject(
         id=response_id,
         created_at=int(time.time()),
         model=model,

@@ -44,13 +44,13 @@ Include = Literal[
 ]
 
 
-class Part(BaseModel):
+class ResponsesModel(BaseModel):
     """A part of a request: no conversion between types, unknown fields ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class Reasoning(Part):
+class Reasoning(ResponsesModel):
     """How much to think, and what to tell of it."""
 
     effort: Effort | None = None
@@ -58,7 +58,7 @@ class Reasoning(Part):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(Part):
+class TextFormat(ResponsesModel):
     """The form of the answer's text."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -68,14 +68,14 @@ class TextFormat(Part):
     strict: bool | None = None
 
 
-class TextConfig(Part):
+class TextConfig(ResponsesModel):
     """Form and length of the answer's text."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class FunctionTool(Part):
+class FunctionTool(ResponsesModel):
     """A function that the client calls."""
 
     type: Literal["function"]
@@ -85,13 +85,13 @@ class FunctionTool(Part):
     strict: bool | None = None
 
 
-class CustomFormat(Part):
+class CustomFormat(ResponsesModel):
     """What a custom tool's input may be."""
 
     type: ShortText
 
 
-class CustomTool(Part):
+class CustomTool(ResponsesModel):
     """A tool of the client that takes text."""
 
     type: Literal["custom"]
@@ -100,7 +100,7 @@ class CustomTool(Part):
     format: CustomFormat | None = None
 
 
-class NamespaceTool(Part):
+class NamespaceTool(ResponsesModel):
     """Functions and custom tools of the client under one name."""
 
     type: Literal["namespace"]
@@ -109,21 +109,21 @@ class NamespaceTool(Part):
     tools: Annotated[Objects, Field(min_length=1, max_length=MAX_TOOLS)]
 
 
-class ToolFilter(Part):
+class ToolFilter(ResponsesModel):
     """Tools by name, or all that only read."""
 
     tool_names: ToolNames | None = None
     read_only: bool | None = None
 
 
-class ApprovalFilter(Part):
+class ApprovalFilter(ResponsesModel):
     """Which tools are called with and without asking."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
 
 
-class McpTool(Part):
+class McpTool(ResponsesModel):
     """The tools of an MCP server, which this server calls."""
 
     type: Literal["mcp"]
@@ -138,7 +138,7 @@ class McpTool(Part):
     tunnel_id: str | None = None
 
 
-class ToolChoiceObject(Part):
+class ToolChoiceObject(ResponsesModel):
     """A choice that names something."""
 
     type: ShortText

@@ -16,16 +16,16 @@ from octavo.api.chat.template_date import pinned_date
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.middleware import KEY_INDEX
-from octavo.api.responses.background import MAX_RUNNING, Background, EventLog
-from octavo.api.responses.events import Event, encode
+from octavo.api.responses.background import MAX_RUNNING, BackgroundResponse, EventLog
+from octavo.api.responses.events import ResponseStreamEvent, encode_event
 from octavo.api.responses.hooks import load_hooks
 from octavo.api.responses.items import Item
 from octavo.api.responses.mcp import McpServers
-from octavo.api.responses.prepare import Prepared, Services, prepare
+from octavo.api.responses.prepare import PreparedResponse, Services, prepare
 from octavo.api.responses.protocol import InputTokensRequest, ResponsesRequest
-from octavo.api.responses.run import Run
+from octavo.api.responses.run import ResponseRun
 from octavo.api.responses.store import ResponseStore, StoredResponse
 from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
@@ -53,7 +53,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("", summary="Answer, with the tools of the client and of the server.")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = await prepare_apart(services, body, request)
+        prepared = await prepare_in_thread(services, body, request)
         if body.background:
             entry = await _start_in_background(services, prepared)
             assert entry.background is not None
@@ -64,24 +64,24 @@ def responses_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             if body.stream:
                 stream = EventSender(send)
-                await Run(services, prepared, stream.send_events).execute()
+                await ResponseRun(services, prepared, stream.send_events).execute()
                 await stream.close()
             else:
-                await send_json(send, ENCODER.encode(await Run(services, prepared, _drop).execute()))
+                await send_json(send, ENCODER.encode(await ResponseRun(services, prepared, _drop).execute()))
 
         return WatchedResponse(work, frontend.drain)
 
     @router.post("/render", summary="The tokens that a request would have the model read first.")
     async def render_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = await prepare_apart(services, body, request)
-        turn = await Run(services, prepared, _drop).first_turn()
+        prepared = await prepare_in_thread(services, body, request)
+        turn = await ResponseRun(services, prepared, _drop).first_turn()
         rendered = rendered_turn(turn, prepared.response.id, prepared.response.model, body)
         return Response(ENCODER.encode(rendered), media_type=JSON)
 
     @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
-        prepared = await prepare_apart(services, body, request)
-        num_tokens = await Run(services, prepared, _drop).count_input()
+        prepared = await prepare_in_thread(services, body, request)
+        num_tokens = await ResponseRun(services, prepared, _drop).count_input()
         return Response(
             ENCODER.encode({"object": "response.input_tokens", "input_tokens": num_tokens}), media_type=JSON
         )
@@ -138,20 +138,20 @@ def responses_router(frontend: Frontend) -> APIRouter:
     return router
 
 
-async def prepare_apart(services: Services, body: ResponsesRequest, request: Request) -> Prepared:
+async def prepare_in_thread(services: Services, body: ResponsesRequest, request: Request) -> PreparedResponse:
     """:func:`prepare`, in a thread if it may take long."""
     work = partial(prepare, services, body, owner_of(request))
     # What is kept of a conversation may be much more than comes with the request. It is only read there.
     if body.previous_response_id is not None:
         return await asyncio.to_thread(work)
-    return await apart_if_large(request, work)
+    return await in_thread_if_large(request, work)
 
 
-async def _start_in_background(services: Services, prepared: Prepared) -> StoredResponse:
+async def _start_in_background(services: Services, prepared: PreparedResponse) -> StoredResponse:
     if len(services.store.running()) >= MAX_RUNNING:
         raise OverloadedError(f"{MAX_RUNNING} responses are being made in the background; try again later.")
-    background = Background()
-    run = Run(services, prepared, background.log.append)
+    background = BackgroundResponse()
+    run = ResponseRun(services, prepared, background.log.append)
     await run.check()
     background.snapshot = run.snapshot
     everything = [*prepared.history, *prepared.items]
@@ -209,9 +209,9 @@ class EventSender:
         self._send = send
         self._is_started = False
 
-    async def send_events(self, new: Sequence[Event]) -> None:
+    async def send_events(self, new: Sequence[ResponseStreamEvent]) -> None:
         """Send events."""
-        await self.send(b"".join([encode(event) for event in new]))
+        await self.send(b"".join([encode_event(event) for event in new]))
 
     async def send(self, data: bytes) -> None:
         """Send what is encoded."""
@@ -227,7 +227,7 @@ class EventSender:
         await self._send({"type": "http.response.body", "body": b""})
 
 
-async def _drop(new: Sequence[Event]) -> None:
+async def _drop(new: Sequence[ResponseStreamEvent]) -> None:
     """Nobody watches."""
 
 

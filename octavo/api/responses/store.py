@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from octavo.api.errors import HttpError
-from octavo.api.responses.background import Background
+from octavo.api.responses.background import BackgroundResponse
 from octavo.api.responses.items import Item
-from octavo.api.responses.objects import Response
+from octavo.api.responses.objects import ResponseObject
 from octavo.errors import InvalidRequestError
 
 MAX_RECALLED_BYTES = 16 << 20
@@ -23,7 +23,7 @@ _OWN_ID = re.compile(r"resp_([0-9a-f]{8})[0-9a-f]{24}")
 
 
 @dataclass(eq=False, slots=True)
-class Turn:
+class StoredTurn:
     """What one response added to its conversation.
 
     Attributes:
@@ -35,7 +35,7 @@ class Turn:
 
     inputs: bytes
     outputs: bytes
-    parent: "Turn | None"
+    parent: "StoredTurn | None"
     owner: str
     item_ids: list[str]
     num_users: int = 0
@@ -45,10 +45,10 @@ class Turn:
         """What it takes, roughly."""
         return len(self.inputs) + len(self.outputs) + 100 * len(self.item_ids)
 
-    def chain(self) -> "list[Turn]":
+    def chain(self) -> "list[StoredTurn]":
         """The conversation up to this turn, oldest first."""
-        turns: list[Turn] = []
-        turn: Turn | None = self
+        turns: list[StoredTurn] = []
+        turn: StoredTurn | None = self
         while turn is not None:
             turns.append(turn)
             turn = turn.parent
@@ -84,8 +84,8 @@ class StoredResponse:
     """
 
     body: bytes
-    turn: Turn | None
-    background: Background | None = None
+    turn: StoredTurn | None
+    background: BackgroundResponse | None = None
     num_bytes: int = 0
     inputs: list[Item] = field(default_factory=list)
 
@@ -120,7 +120,7 @@ class ResponseStore:
     num_processes: int = 1
     num_bytes: int = 0
     _entries: dict[Key, StoredResponse] = field(default_factory=dict)
-    _turn_of_item: dict[Key, Turn] = field(default_factory=dict)
+    _turn_of_item: dict[Key, StoredTurn] = field(default_factory=dict)
     _tag: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def new_id(self) -> str:
@@ -178,7 +178,9 @@ class ResponseStore:
         items = (item for turn in turns for data in (turn.inputs, turn.outputs) for item in _decode(data))
         return {item["id"]: item for item in items if item["id"] in wanted}
 
-    def begin(self, owner: str, response: Response, background: Background, inputs: list[Item]) -> StoredResponse:
+    def begin(
+        self, owner: str, response: ResponseObject, background: BackgroundResponse, inputs: list[Item]
+    ) -> StoredResponse:
         """Keep a response that is being made."""
         entry = StoredResponse(b"", None, background, inputs=inputs)
         self._entries[owner, response.id] = entry
@@ -186,7 +188,12 @@ class ResponseStore:
         return entry
 
     def finish(
-        self, owner: str, response: Response, inputs: Sequence[Item], outputs: Sequence[Item], parent: Turn | None
+        self,
+        owner: str,
+        response: ResponseObject,
+        inputs: Sequence[Item],
+        outputs: Sequence[Item],
+        parent: StoredTurn | None,
     ) -> None:
         """Keep a response that has ended, with its conversation."""
         if not self.max_count:
@@ -198,7 +205,7 @@ class ResponseStore:
                 return  # it was deleted meanwhile
             entry = self._entries[key] = StoredResponse(b"", None)
         ids = [str(item["id"]) for item in (*inputs, *outputs) if item.get("id")]
-        turn = Turn(msgspec.json.encode(list(inputs)), msgspec.json.encode(list(outputs)), parent, owner, ids)
+        turn = StoredTurn(msgspec.json.encode(list(inputs)), msgspec.json.encode(list(outputs)), parent, owner, ids)
         entry.body = msgspec.json.encode(response)
         entry.turn = turn
         entry.inputs = []
@@ -221,7 +228,7 @@ class ResponseStore:
         """Those that are being made."""
         return [entry for entry in self._entries.values() if entry.is_running]
 
-    def _use(self, turn: Turn | None) -> None:
+    def _use(self, turn: StoredTurn | None) -> None:
         # A turn that nobody built on may have been let go, and comes back.
         while turn is not None:
             turn.num_users += 1
@@ -232,7 +239,7 @@ class ResponseStore:
                 self._turn_of_item[turn.owner, item_id] = turn
             turn = turn.parent
 
-    def _release(self, turn: Turn | None) -> None:
+    def _release(self, turn: StoredTurn | None) -> None:
         while turn is not None:
             turn.num_users -= 1
             if turn.num_users > 0:

@@ -15,12 +15,12 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
 from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.middleware import KEY_INDEX, clean_request_id
 from octavo.api.pieces import ListWriter
 from octavo.api.request_body import AbortRequest
-from octavo.api.scale_out.message import MessageAnswer
+from octavo.api.scale_out.message import DerenderedAnswer
 from octavo.api.scale_out.protocol import (
     GenerateAnswer,
     GenerateChoice,
@@ -64,7 +64,7 @@ def generate_router(frontend: Frontend) -> APIRouter:
         name = request_name(request, body.request_id)
         if body.output_mode == "derender":
             return await derendered(body, request, name, model)
-        answer = await apart_if_large(request, partial(TokensAnswer, frontend, body, name, model))
+        answer = await in_thread_if_large(request, partial(TokensAnswer, frontend, body, name, model))
         source = answer.start()
 
         async def work(send: Send) -> None:
@@ -80,7 +80,7 @@ def generate_router(frontend: Frontend) -> APIRouter:
         if body.stream:
             raise InvalidRequestError("output_mode derender has no stream; set stream to false.", "stream")
         params = generation_params(frontend, body)
-        answer = await apart_if_large(request, partial(MessageAnswer, frontend, body, params, name, model))
+        answer = await in_thread_if_large(request, partial(DerenderedAnswer, frontend, body, params, name, model))
 
         async def work(send: Send) -> None:
             with running.entered(_owner(request), name, answer.turn.engine_id):

@@ -50,13 +50,13 @@ def count_at_most(name: str, limit: int = MAX_RESPONSES) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class Loose(BaseModel):
+class ReplayModel(BaseModel):
     """Base of what another server said: fields that play no part here are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class GivenLogprob(Loose):
+class GivenLogprob(ReplayModel):
     """One candidate at one position."""
 
     token_id: Int64
@@ -70,13 +70,13 @@ class GivenPosition(GivenLogprob):
     top_logprobs: list[GivenLogprob] = []
 
 
-class GivenLogprobs(Loose):
+class GivenLogprobs(ReplayModel):
     """One entry a token."""
 
     content: Annotated[list[GivenPosition], Field(fail_fast=True)] | None = None
 
 
-class GivenChoice(Loose):
+class GivenChoice(ReplayModel):
     """One completion as tokens."""
 
     index: Annotated[int, Field(ge=0, lt=MAX_RESPONSES)]
@@ -86,7 +86,7 @@ class GivenChoice(Loose):
     logprobs: GivenLogprobs | None = None
 
 
-class GivenPromptLogprob(Loose):
+class GivenPromptLogprob(ReplayModel):
     """One candidate at one position of a prompt."""
 
     logprob: float
@@ -104,7 +104,7 @@ def _metrics(value: object) -> RequestMetrics | None:
 _TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 
 
-class GivenResponse(Loose):
+class GivenResponse(ReplayModel):
     """An answer of ``/inference/v1/generate``."""
 
     choices: Annotated[list[GivenChoice], Field(min_length=1, fail_fast=True), count_at_most("choices")]

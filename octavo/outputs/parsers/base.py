@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText
 from octavo.tokenization.tokenizer import Tokenizer
 
 
@@ -29,7 +29,7 @@ class PromptEnd:
     template_kwargs: Mapping[str, Any] | None = None
     tokenizer: Tokenizer | None = None
     token_ids: Sequence[int] = ()
-    is_thought_marked: bool = False
+    is_reasoning_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class ToolParser(ABC):
     """Finds calls of tools in one answer, or in what is left of it without the thought."""
 
     @abstractmethod
-    def feed(self, text: str) -> list[Part]:
+    def feed(self, text: str) -> list[AnswerPart]:
         """Take the next piece of text, special tokens spelled out."""
 
     @abstractmethod
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         """The answer has ended: give out what was held back."""
 
-    def finish_whole(self) -> list[Part]:
+    def finish_whole(self) -> list[AnswerPart]:
         """As :meth:`finish`, where the model ended the answer; the token that did so is not in the text as a rule."""
         return self.finish()

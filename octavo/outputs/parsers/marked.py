@@ -10,7 +10,7 @@ from octavo.outputs.detokenizer import make_detokenizer
 from octavo.outputs.parsers.tags import TagScanner, TagSet
 from octavo.tokenization.tokenizer import Tokenizer
 
-Mark = tuple[int, str]
+TagMark = tuple[int, str]
 """Where in a piece of text a tag begins, and which."""
 
 
@@ -27,7 +27,7 @@ class TagTokens:
         # Not yet read; of this, so many characters have come as text.
         self._spelled = ""
         self._num_come = 0
-        self._marks: list[Mark] = []
+        self._marks: list[TagMark] = []
 
     @classmethod
     def find(
@@ -41,7 +41,7 @@ class TagTokens:
         ids = {token_id: tag for token_id, tag in by_id.items() if token_id is not None}
         return cls(tokenizer, prompt_token_ids, ids) if len(ids) == len(names) else None
 
-    def take(self, text: str, token_ids: Sequence[int]) -> tuple[str, list[Mark] | None]:
+    def take(self, text: str, token_ids: Sequence[int]) -> tuple[str, list[TagMark] | None]:
         """What may be read now that the next piece of text has come, with these tokens or with earlier ones, and the
         tags in it; the beginning of a tag waits for its rest. None if the text is not what the tokens spell.
         """
@@ -75,10 +75,10 @@ class MarkedScanner(TagScanner):
     def __init__(self) -> None:
         super().__init__()
         self._is_marked = False
-        self._marks: list[Mark] = []
+        self._marks: list[TagMark] = []
         self._next_mark = 0
 
-    def feed_marked(self, text: str, marks: Sequence[Mark]) -> None:
+    def feed_marked(self, text: str, marks: Sequence[TagMark]) -> None:
         """Add the next piece, in which the only tags are those of ``marks``."""
         self.feed(text)
         start = len(self._text) - len(text)

@@ -43,4 +43,4 @@ class ToolCallArguments:
     text: str
 
 
-Part = ReasoningText | ContentText | ToolCallBegin | ToolCallArguments
+AnswerPart = ReasoningText | ContentText | ToolCallBegin | ToolCallArguments

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.api.batch.answers import Answers
+from octavo.api.batch.answers import AnswerFile
 from octavo.api.batch.lines import encode_answer, encode_refusal
 from octavo.errors import ConfigError, RequestFailedError
 
@@ -20,7 +20,7 @@ def line_of(custom_id: str, is_good: bool = True) -> bytes:
     return encode_answer(custom_id, "r", 200, b'{"x":1}') if is_good else encode_refusal(custom_id, "r", "No.")
 
 
-def keep(answers: Answers, *ids: str, is_good: bool = True) -> None:
+def keep(answers: AnswerFile, *ids: str, is_good: bool = True) -> None:
     async def run() -> None:
         await asyncio.gather(*(answers.add(each, line_of(each, is_good), is_good) for each in ids))
 
@@ -31,8 +31,8 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.output, self.part = folder / "out.jsonl", folder / "out.jsonl.part"
 
-    def open(self, **options: Any) -> Answers:
-        return Answers(self.output, self.part, IDS, **options)
+    def open(self, **options: Any) -> AnswerFile:
+        return AnswerFile(self.output, self.part, IDS, **options)
 
 
 @pytest.fixture

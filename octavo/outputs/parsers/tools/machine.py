@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from octavo.outputs.parsers.base import Tool, ToolParser
-from octavo.outputs.parsers.parts import ContentText, Part, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.reader import AnswerReader, MalformedCallError, Reading
 
@@ -46,7 +46,7 @@ class ToolMachine(ToolParser):
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._reader = AnswerReader()
         self._schemas: Mapping[str, Mapping[str, Any] | None] = {tool.name: tool.parameters for tool in tools}
-        self._parts: list[Part] = []
+        self._parts: list[AnswerPart] = []
         self._argument_pieces: list[str] = []
         self._space: list[str] = []
         self._num_calls = 0
@@ -56,13 +56,13 @@ class ToolMachine(ToolParser):
         self._has_content = False
         self._steps = self._read_answer()
 
-    def feed(self, text: str) -> list[Part]:
+    def feed(self, text: str) -> list[AnswerPart]:
         if text:
             self._reader.feed(text)
             next(self._steps, None)
         return self._take_parts()
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         self._reader.finish()
         next(self._steps, None)
         return self._take_parts()
@@ -160,7 +160,7 @@ class ToolMachine(ToolParser):
             self._parts.append(ToolCallArguments(self._num_calls - 1, text))
         self._argument_pieces.clear()
 
-    def _take_parts(self) -> list[Part]:
+    def _take_parts(self) -> list[AnswerPart]:
         self._flush_arguments()
         parts, self._parts = self._parts, []
         return parts
