@@ -198,7 +198,7 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
             messages: a conversation is a list of messages with ``role`` and ``content``.
             chat_template: template to use instead of the model's.
             add_generation_prompt: end the prompt with the opening of the assistant's turn.
-            continue_final_message: let the answer go on where the last message ends.
+            continue_final_message: let the answer continue where the last message ends.
             tools: descriptions of functions, for the template.
             chat_template_kwargs: further values for the template.
             chat_template_content_format: how the template gets messages' content: ``string`` is one text, ``openai`` a
@@ -271,7 +271,7 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
                     self._start_some(coming, started)
                     self._run_step(done, bar)
         finally:
-            # After an error or Ctrl-C nothing of this call stays behind.
+            # After an error or Ctrl-C nothing of this call is left behind.
             for request in started:
                 if request.request_id not in done:
                     self.llm_engine.abort_request(request.request_id)

@@ -35,7 +35,7 @@ class BeamSearchFace(ABC):
     def _run(
         self, prepared: Iterable[PreparedRequest], total: int, use_tqdm: bool | Callable[..., tqdm]
     ) -> list[RequestOutput]:
-        """Run so many requests to their ends."""
+        """Run the requests to completion."""
 
     def beam_search(
         self,

@@ -1,4 +1,4 @@
-"""An engine in this process that its owner steps by hand, with vLLM's interface."""
+"""An engine in this process that its caller steps by hand, with vLLM's interface."""
 
 import logging
 from collections.abc import Iterable
@@ -90,7 +90,7 @@ class LLMEngine(LocalControl):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer, None if it was told to do without."""
+        """The model's tokenizer; None with ``skip_tokenizer_init``."""
         return self.frontend.tokenizer
 
     def get_tokenizer(self) -> "PreTrainedTokenizerBase":

@@ -96,7 +96,7 @@ class QueueFace(ABC):
 
         Raises:
             InvalidRequestError: the engine sleeps, or an output is of another type.
-            RequestFailedError: a request failed in the engine. Whatever is raised, no request stays behind, unless the
+            RequestFailedError: a request failed in the engine. In any case no request is left behind, unless the
                 engine sleeps.
         """
         self._engine.check_awake()

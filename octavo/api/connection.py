@@ -1,4 +1,4 @@
-"""A connection that nobody can hold open for free: uvicorn's HTTP protocol with deadlines."""
+"""uvicorn's HTTP protocol with deadlines, so that idle or slow clients cannot hold connections open."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Going down politely: refuse what is new, let what runs finish, then cut the rest."""
+"""Graceful shutdown: reject new requests, let running ones finish, then abort the rest."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from octavo.api.errors import send_error
 from octavo.api.middleware import route_path
 
 SHUTTING_DOWN = "The server is shutting down."
-# Clients are told to come back after a restart may have happened.
+# Clients should retry once a restart may have happened.
 RETRY_AFTER_SHUTDOWN = {"retry-after": "5", "connection": "close"}
 OPEN_WHILE_DRAINING = frozenset({"/health", "/ping", "/version", "/metrics"})
 

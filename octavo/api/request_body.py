@@ -41,7 +41,7 @@ class RequestModel(BaseModel):
     """Base of all request bodies: no conversion between types, unknown fields kept aside.
 
     Attributes:
-        extras_are_read: all unknown fields mean something, so none of them is told to be ignored.
+        extras_are_read: unknown fields are used, so they are not reported as ignored.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -63,7 +63,7 @@ def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells besides text."""
+    """Which usage figures a stream includes."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -88,7 +88,7 @@ _Scalar = str | Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)] | float
 ExtraArgs = Annotated[
     dict[str, _Scalar | Annotated[list[_Scalar], Field(fail_fast=True)]] | None, at_most(MAX_EXTRA_ARGS)
 ]
-"""vLLM's ``vllm_xargs``: values for logits processors of the owner's."""
+"""vLLM's ``vllm_xargs``: values for the operator's logits processors."""
 
 
 class AbortRequest(BaseModel):

@@ -39,7 +39,7 @@ class SpeculationMetrics(msgspec.Struct):
 
     Attributes:
         acceptance_histogram: entry ``i`` counts the steps that accepted ``i`` draft tokens.
-        per_step_accepted, per_step_drafted: one entry a step, where that is recorded.
+        per_step_accepted, per_step_drafted: one entry per step, where that is recorded.
     """
 
     mean_acceptance_length: float
@@ -82,10 +82,10 @@ class UsageCounter:
 
     Args:
         num_prompts: prompts in the request.
-        shows_cached: whether to tell how much of the prompts came from the prefix cache.
+        shows_cached: whether to report tokens from the prefix cache.
 
     Attributes:
-        num_reasoning: tokens of reasoning so far, by completion; None if reasoning is not told from answers.
+        num_reasoning: tokens of reasoning so far, by completion; None if reasoning is not parsed.
     """
 
     def __init__(self, num_prompts: int, shows_cached: bool) -> None:
@@ -139,7 +139,7 @@ class UsageCounter:
 
 @dataclass(frozen=True, slots=True)
 class UsageMode:
-    """What a stream tells about usage.
+    """Which events of a stream have usage.
 
     Attributes:
         is_sent: an event of its own at the end; the others have ``usage`` null.

@@ -28,7 +28,7 @@ EVENT_STREAM_HEADERS = [
 ]
 DONE = b"data: [DONE]\n\n"
 STARTED_AT_ONCE = 8
-"""Of the works of one request, so many begin before other requests have their turn."""
+"""How many coroutines of one request are started before the event loop runs others."""
 SERVER_SEND = "octavo.send"
 """Where a request's scope has the server's own way to send, before any middleware wraps it."""
 
@@ -76,7 +76,7 @@ class _DirectSend:
     A stream sends its body in hundreds of small pieces, and each layer would cost as much as the piece itself.
 
     Attributes:
-        body: the server's own way, for messages behind the head.
+        body: the server's own ``send``, for messages after the response start.
     """
 
     def __init__(self, send: Send, body: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:

@@ -19,10 +19,10 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 @dataclass(slots=True)
 class TimedAnswer:
-    """An answer and how fast it came; times in seconds since it was asked for.
+    """An answer and how fast it came; times in seconds since it was requested.
 
     Attributes:
-        max_tokens: the limit that was asked for, None if there was none.
+        max_tokens: the limit that was requested, None if there was none.
     """
 
     text: str = ""
@@ -82,7 +82,7 @@ async def show_answer(pieces: AsyncGenerator[AnswerPiece, None], out: TextIO) ->
 
 
 def write_note(text: str) -> None:
-    """A line about the program, not of the answer, on standard error; dim on a terminal."""
+    """Print a message of the program itself on standard error; dim on a terminal."""
     is_terminal = sys.stderr.isatty()
     print(f"{_DIM}{text}{_PLAIN}" if is_terminal else text, file=sys.stderr, flush=True)
 

@@ -69,7 +69,7 @@ class _ServeBenchmark:
         self._client = HttpClient(self._url, headers, verify=not given.insecure)
 
     async def run(self) -> int:
-        """Warm up, measure, tell."""
+        """Warm up, measure and report."""
         given = self._given
         model, root = await self._find_model()
         requests = self._requests(given.served_model_name or model, root)

@@ -55,7 +55,7 @@ class Planned:
     """A plan.
 
     Attributes:
-        device: in words.
+        device: a description.
         refusal: why the model cannot be served all the same; None if it can.
     """
 
@@ -69,7 +69,7 @@ def make(config: EngineConfig, device_memory: int | None = None, server: ServerS
 
     Args:
         device_memory: bytes of a GPU to plan for instead of this machine's device.
-        server: what the server is to be told besides; None leaves it at its defaults.
+        server: the server's settings; None for the defaults.
 
     Raises:
         OctavoError: the model or a setting is wrong.

@@ -1,4 +1,4 @@
-"""Answers from a server that speaks OpenAI's protocol."""
+"""Answers from a server with an OpenAI-compatible API."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class RemoteBackend:
-    """A model behind a URL.
+    """A model at a URL.
 
     Args:
         url: up to and including ``/v1``.

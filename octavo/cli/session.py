@@ -11,7 +11,7 @@ from octavo.cli.sampling_flags import PARAMETERS, Sampling, set_parameter
 from octavo.errors import ConfigError
 
 MAX_TOKENS = 512
-"""Tokens of an answer unless the user sets another limit: a small model may go on for ever."""
+"""Tokens of an answer unless the user sets another limit: a small model may never stop."""
 
 
 class SessionAction(Enum):
@@ -75,7 +75,7 @@ class ChatSession:
         return word.startswith("/") and word[1:].isalpha() and "\n" not in line
 
     def command(self, line: str) -> tuple[str, SessionAction]:
-        """Carry out a command; returns what to tell the user and what comes next.
+        """Run a command; returns the message for the user and the next action.
 
         Raises:
             ConfigError: there is no such command, or it cannot be carried out.

@@ -45,7 +45,7 @@ async def talk(
         with_stats: show speed outside of a terminal session too.
         respond: deals with one text; None if that brought no answer.
         history_name: file for what was typed.
-        hint: what to tell at the beginning of a session.
+        hint: printed at the beginning of a session.
 
     Raises:
         OctavoError: the model cannot be started, or answering the one text failed.
@@ -63,7 +63,7 @@ async def talk(
             return _report(await respond(quick), with_stats)
         seconds = time.perf_counter() - start
         write_note(f"{backend.model_name}, ready after {seconds:.1f} s. {hint}")
-        # The line editor takes a tenth of a second to import; only a person needs it.
+        # The line editor takes 0.1 s to import and is only needed on a terminal.
         from octavo.cli.prompt import TerminalReader
 
         return await _session(TerminalReader(history_name), respond)

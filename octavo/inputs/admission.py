@@ -32,12 +32,12 @@ class QueueAdmission:
     Args:
         model_name: what metrics and traces call the model.
         index: place among the frontends of the engine; a label of the metrics.
-        tracer: gets every request when it is over; None if nobody collects traces.
+        tracer: records every finished request; None without tracing.
 
     Attributes:
         metrics: what Prometheus may scrape.
         meter: times requests in flight.
-        log: writes a line per request if that is asked for.
+        log: writes one line per request if request logging is enabled.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class QueueAdmission:
         return Admitted(prepared, timer)
 
     def observe(self, outputs: StepOutputs) -> None:
-        """Outputs came from the engine."""
+        """Account for the engine's outputs."""
         self.meter.observe(outputs)
         for news in outputs.others:
             self._gate.begin(news.request_id)

@@ -1,6 +1,6 @@
 """Conversations in the form that gpt-oss's chat template takes.
 
-It knows reasoning as ``thinking``, one tool call per message with its result right behind it, no preamble before a
+It knows reasoning as ``thinking``, one tool call per message with its result right after it, no preamble before a
 call, and instructions in the first message only. What else a conversation holds it leaves out without a word, or
 refuses.
 """
@@ -76,7 +76,7 @@ def _assistant_messages(message: Mapping[str, Any]) -> list[Message]:
         return [{**rest, "thinking": reasoning_text} if reasoning_text else rest]
     preamble = message["content"]
     if _CHANNEL in preamble:
-        # Whether such a text may stand there is for the template to say.
+        # The template decides whether text may appear there.
         reasoning_text, preamble = "\n".join(text for text in (reasoning_text, preamble) if text), ""
     written = [{**rest, "content": "", "tool_calls": [call]} for call in calls]
     written[0]["content"] = preamble
@@ -86,7 +86,7 @@ def _assistant_messages(message: Mapping[str, Any]) -> list[Message]:
 
 
 class Preambles:
-    """What the model told the user before its calls, kept on the channel ``commentary``.
+    """The model's text before its calls, kept on the channel ``commentary``.
 
     The template would write it as reasoning, and leave it out with the reasoning of earlier turns. So each is set
     aside, the name of its call is marked, and where the mark shows up in the text, the preamble is put in front of the

@@ -203,7 +203,7 @@ def _score_late(
 
 
 def _portions(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of pairs whose queries come to a bounded number of bytes: each pair carries a copy of its own."""
+    """Batches of pairs with a bounded number of query bytes: each pair carries its own copy."""
     portions: list[tuple[int, int]] = []
     start = total = 0
     for index, size in enumerate(sizes):

@@ -51,7 +51,7 @@ class _ByteDetokenizer:
         self._decoder = text_decoder(scheme)
         # Characters may begin in the prompt and end in the output.
         self._decoder.decode(b"".join(map(self._token_bytes, prompt_token_ids[-PROMPT_TAIL:])))
-        # Only what stands at the very front of a text loses its space.
+        # Only the very start of a text loses its space.
         self._num_stripped = scheme.num_stripped
         if self._num_stripped and any(map(self._token_bytes, reversed(prompt_token_ids))):
             self._num_stripped = 0
@@ -83,7 +83,7 @@ class _ByteDetokenizer:
 class _WindowDetokenizer:
     """For all other tokenizers: decodes a window of the last tokens with and without the new ones.
 
-    The window begins far enough back for the tokenizer to see what stands before, and moves on with the text.
+    The window includes enough of the preceding tokens for correct decoding, and advances with the text.
     """
 
     __slots__ = ("_num_known", "_skip_special_tokens", "_tokenizer", "_window")

@@ -53,8 +53,8 @@ class OutputProcessor:
 
     Args:
         tokenizer: None if outputs are to have no text.
-        has_late_logprobs: leave the making of a prompt's log-probabilities to whoever looks at them: there may be
-            millions, and no output of any request would be processed meanwhile.
+        has_late_logprobs: create a prompt's log-probabilities lazily, when they are read: there may be
+            millions, which would delay the outputs of all requests.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, has_late_logprobs: bool = False) -> None:
@@ -87,7 +87,7 @@ class OutputProcessor:
                 be told; those that it takes are in no output.
         """
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
-        # Without text, the tokens of log-probabilities are not spelled out either.
+        # Without text, the tokens of log-probabilities have no text either.
         tokenizer = self._tokenizer if prepared.params.detokenize else None
         request = _RequestState(prepared, tokenizer, has_late_logprobs=self._has_late_logprobs)
         self._requests[prepared.request_id] = request
@@ -102,7 +102,7 @@ class OutputProcessor:
     def process(self, outputs: StepOutputs) -> ProcessedOutputs:
         """Take in what a step brought. Outputs of requests that are gone are passed over.
 
-        A request whose output cannot be made ends with an error; the others go on.
+        A request whose output cannot be made ends with an error; the others continue.
         """
         processed = ProcessedOutputs()
         changed: dict[str, _RequestState] = {}
@@ -196,7 +196,7 @@ class OutputProcessor:
         return None if request is None else request.aborted()
 
     def replays(self) -> list[EngineRequest]:
-        """What to send to a new engine so that every unfinished completion goes on where it was."""
+        """What to send to a new engine so that every unfinished completion continues where it was."""
         return [request.replay(completion) for request, completion in self._completions.values()]
 
     def _forget(self, completion: CompletionState) -> bool:
@@ -287,7 +287,7 @@ class _RequestState:
         self._prompt_rows = []
 
     def replay(self, completion: CompletionState) -> EngineRequest:
-        """What lets a new engine go on with a completion; what came of a prompt's log-probabilities comes again."""
+        """The request with which a new engine continues a completion; partial prompt log-probabilities are dropped."""
         if not completion.has_prompt_logprobs:
             self._prompt_rows = []
         return completion.replay(self.leader_id)
@@ -304,7 +304,7 @@ class _RequestState:
         metrics.num_preemptions = max(metrics.num_preemptions, times.num_preemptions)
 
     def delta(self, completion: CompletionState) -> RequestOutput:
-        """One completion's news; prompt log-probabilities come along once."""
+        """One completion's new output; prompt log-probabilities are included once."""
         news = completion.delta()
         self._metrics.num_generation_tokens += len(news.token_ids)
         if self.is_finished:
@@ -357,7 +357,7 @@ class _RequestState:
 def _show(
     request: _RequestState, completion: CompletionState, processed: ProcessedOutputs, changed: dict[str, _RequestState]
 ) -> None:
-    """Pass on what is new of a completion: at once as a delta, or with the step's other news of the request."""
+    """Emit a completion's new output: at once as a delta, or together with the request's other completions."""
     if not completion.has_news:
         return
     if request.kind is RequestOutputKind.DELTA:

@@ -109,7 +109,7 @@ class GGUFStrings(Sequence[str]):
     """An array of strings, decoded when it is first read: only tokenizers need the vocabularies of a header.
 
     Args:
-        data: the strings, each behind its length.
+        data: the strings, each after its length.
     """
 
     def __init__(self, data: bytes, count: int) -> None:
@@ -252,7 +252,7 @@ class _GGUFReader:
         return list(values)
 
     def _strings(self, count: int) -> "GGUFStrings":
-        """Skip the body of an array of strings, which is most of a header; it is decoded when somebody reads it."""
+        """Skip the body of an array of strings, which is most of a header; it is decoded on access."""
         data, at, limit, length_at = self._data, self._at, self._limit, _U64.unpack_from
         start = at
         for _ in range(count):

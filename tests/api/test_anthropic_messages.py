@@ -26,7 +26,7 @@ TEMPLATE = """
 """
 REASONING = "The user wants the weather.\n"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 😀", "days": [1, 2]}}\n</tool_call>'
-REPLY = f"<think>\n{THOUGHT}</think>\n\nI will look. 世界\n{CALL}\n{CALL}"
+REPLY = f"<think>\n{REASONING}</think>\n\nI will look. 世界\n{CALL}\n{CALL}"
 WEATHER: dict[str, Any] = {
     "name": "weather",
     "description": "Tells the weather.",

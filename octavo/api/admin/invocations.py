@@ -1,4 +1,4 @@
-"""``/invocations``: SageMaker's one route for everything; the body tells which other route is meant."""
+"""``/invocations``: SageMaker's single route; the body determines which other route is meant."""
 
 from typing import Any
 

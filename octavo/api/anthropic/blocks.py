@@ -34,7 +34,7 @@ class BlockWriter:
 
     Args:
         is_parallel: whether there may be more than one call; further ones are dropped.
-        shows_thinking: whether thoughts are spelled out; else their blocks are empty.
+        shows_thinking: whether thinking blocks have their text; else they are empty.
 
     Attributes:
         num_tool_uses: calls so far.
@@ -58,7 +58,7 @@ class BlockWriter:
 
     @property
     def thinking(self) -> str:
-        """All thoughts so far."""
+        """All reasoning so far."""
         return "".join(self._reasoning_texts)
 
     def add(self, part: AnswerPart) -> list[BlockEvent]:

@@ -59,7 +59,7 @@ def user_messages(where: str, content: Content) -> list[dict[str, Any]]:
 
 
 def assistant_message(where: str, content: Content) -> dict[str, Any]:
-    """A turn of the model's: text, thought and calls.
+    """A turn of the model's: text, reasoning and calls.
 
     Raises:
         InvalidRequestError: a block is none that the model makes here.
@@ -118,7 +118,7 @@ def _tool_call(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _block_text(where: str, block: object, kinds: tuple[str, ...]) -> str:
-    """The text of one block, of one of the kinds that may stand there."""
+    """The text of one block, of one of the kinds that may appear there."""
     if not isinstance(block, Mapping):
         raise InvalidRequestError(f"{where}: must be an object with a type.", where.partition(".")[0])
     kind = block.get("type")

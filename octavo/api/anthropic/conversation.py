@@ -68,7 +68,7 @@ def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:
             raise InvalidRequestError(f"{where}: Field required.", "messages")
         match message.role:
             case "system":
-                # Most templates take the system's words at the beginning only.
+                # Most templates take a system message at the beginning only.
                 text = system_text(where, message.content)
                 if message.clear_at != "next_user_message" or index > last_user:
                     system.append(text)
@@ -97,7 +97,7 @@ def _template_kwargs(body: CountTokensRequest, disabled_effort: str, *, is_prefi
     if thinking is not None and thinking.type in ("enabled", "disabled"):
         kwargs["enable_thinking"] = kwargs["thinking"] = thinking.type == "enabled"
     if is_prefilled:
-        # The answer has begun already: there is no room for a thought in front of it.
+        # The answer has already begun, so no reasoning can precede it.
         kwargs["enable_thinking"] = kwargs["thinking"] = False
     if effort is None and thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
         effort = _effort_of(thinking.budget_tokens)

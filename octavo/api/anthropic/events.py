@@ -16,14 +16,14 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
-    """A thought; clients send it back as it is."""
+    """Reasoning; clients send it back as it is."""
 
     thinking: str
     signature: str
 
 
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
-    """A call of a tool; ``input`` is a JSON object."""
+    """A tool call; ``input`` is a JSON object."""
 
     id: str
     name: str
@@ -40,13 +40,13 @@ class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
 
 
 class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    """More of a thought."""
+    """More reasoning."""
 
     thinking: str
 
 
 class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
-    """A thought's signature, after all of its text."""
+    """The reasoning's signature, after all of its text."""
 
     signature: str
 
@@ -61,7 +61,7 @@ Delta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
 class MessageTokensDetails(msgspec.Struct):
-    """How many of the tokens were thought."""
+    """How many output tokens are reasoning."""
 
     thinking_tokens: int
 

@@ -1,4 +1,4 @@
-"""``/v1/messages``: a conversation goes on, in Anthropic's protocol."""
+"""``/v1/messages``: chat completions in Anthropic's protocol."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -71,7 +71,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
 async def start_message(
     frontend: Frontend, body: MessagesRequest, name: str, request: Request
 ) -> tuple[Conversation, ChatTurn]:
-    """What is asked, and the turn that answers it; nothing runs before its updates are asked for.
+    """The conversation and the turn that answers it; generation starts when its updates are iterated.
 
     Raises:
         InvalidRequestError: something is wrong; the sentence says what.
@@ -160,7 +160,7 @@ class AnthropicAnswer:
         async with aclosing(self._turn.updates(direct_writer(send, self._text_events))) as updates:
             async for update in updates:
                 if last is None:
-                    # As vLLM does: the whole prompt at first, told apart by the last event.
+                    # As in vLLM, the first event counts the whole prompt; the last one splits off cached tokens.
                     usage = MessageUsage(len(update.output.prompt_token_ids or ()), 0, 0, self._num_output)
                     message = self._new_message(content=[], stop_reason=None, stop_sequence=None, usage=usage)
                     yield encode_event(MessageStart(message)) + encode_event(Ping())

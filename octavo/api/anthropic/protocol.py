@@ -1,6 +1,6 @@
 """What clients may send to ``/v1/messages``: Anthropic's fields and vLLM's extra ones.
 
-Models check types and hard limits. What a content block may hold depends on where it stands, and is checked where
+Models check types and hard limits. What a content block may hold depends on where it appears, and is checked where
 it is read (:mod:`octavo.api.anthropic.conversation`). Fields that are neither listed here nor in :data:`UNSUPPORTED`
 are ignored: most of them are hints for Anthropic's own servers, such as ``cache_control`` or ``service_tier``.
 """
@@ -60,7 +60,7 @@ class ThinkingConfig(AnthropicModel):
 
     Attributes:
         budget_tokens: how much, as a hint: it chooses the effort for templates that know one.
-        display: "omitted" leaves the thought's text out of the answer.
+        display: "omitted" leaves the reasoning text out of the answer.
     """
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -102,7 +102,7 @@ class OutputConfig(AnthropicModel):
 
 
 class Metadata(AnthropicModel):
-    """Whom the request is for."""
+    """The end user of the request."""
 
     user_id: str | None = None
 

@@ -1,4 +1,4 @@
-"""The file that answers go to while a batch runs, from which a later run goes on."""
+"""The file that collects a batch's answers, and from which an interrupted batch resumes."""
 
 import asyncio
 import contextlib
@@ -83,7 +83,7 @@ class AnswerFile:
         async with self._lock:
             batch, self._pending = self._pending, []
             if not batch:
-                return  # somebody else wrote ours along with theirs
+                return  # another call has already written this line with its own
             writing = asyncio.ensure_future(asyncio.to_thread(self._write, batch))
             try:
                 await asyncio.shield(writing)
@@ -136,7 +136,7 @@ class AnswerFile:
         (self._failed.discard if is_good else self._failed.add)(custom_id)
 
     def _repair(self) -> None:
-        """Read what an earlier run left, and cut off a line that it did not come to write whole."""
+        """Read the answers of an earlier run, and cut off an incomplete last line."""
         end = 0
         for line in iter(self._file.readline, b""):
             head = _read_head(line)

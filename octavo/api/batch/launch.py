@@ -31,7 +31,7 @@ class BatchJob:
         input_file, output_file: paths, or URLs if ``allow_urls``.
         output_tmp_dir: where answers are gathered; beside the output unless given.
         max_inflight: most requests at the same time; None fits the engine.
-        enable_metrics: serve Prometheus' metrics on the settings' host and port meanwhile.
+        enable_metrics: serve Prometheus metrics on the settings' host and port while the batch runs.
         overwrite: forget the answers of earlier runs.
         retry_failed: ask requests again whose answer is an error.
     """
@@ -66,10 +66,10 @@ def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> in
 
 
 def check_files(job: BatchJob) -> None:
-    """Refuse files that cannot be meant.
+    """Check the input, output and temporary paths.
 
     Raises:
-        ConfigError: in words.
+        ConfigError: a path or URL is not allowed or does not exist.
     """
     for name in (job.input_file, job.output_file):
         if is_url(name):
@@ -186,7 +186,7 @@ def _serve_metrics(engine: AsyncLLM, server: ServerSettings) -> Callable[[], Non
 
 
 class _Progress:
-    """A bar on standard error: requests done, errors, tokens a second."""
+    """A bar on standard error: requests done, errors, tokens/s."""
 
     def __init__(self, engine: AsyncLLM, total: int, answers: AnswerFile) -> None:
         from tqdm import tqdm

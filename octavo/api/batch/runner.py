@@ -27,7 +27,7 @@ class BatchRunner:
         app: answers them.
         answers: where answers go.
         max_inflight: most requests at the same time.
-        on_answer: told of each answer that is kept, and whether it is a good one.
+        on_answer: called for each stored answer with whether it succeeded.
         sleep: waits before a request is tried again.
     """
 
@@ -73,7 +73,7 @@ class BatchRunner:
         problem = request.problem()
         if problem is not None:
             return 400, encode_refusal(request.custom_id, request_id, problem)
-        assert request.body is not UNSET, "problem() would have said so"
+        assert request.body is not UNSET, "problem() rejects a missing body"
         body = bytes(request.body)
         headers = {"content-type": "application/json", "x-request-id": request_id}
         response = await client.post(str(request.url), content=body, headers=headers)

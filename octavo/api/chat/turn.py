@@ -26,12 +26,12 @@ from octavo.records import (
     StructuredOutputsParams,
     TokensPrompt,
 )
-from octavo.sampling.grammar.reasoning_text import ThoughtLimit
+from octavo.sampling.grammar.thought import ThoughtLimit
 
 
 @dataclass(slots=True)
 class ChatUpdate:
-    """One completion's news.
+    """The new parts of one completion.
 
     Attributes:
         output: the request's output that it came with.
@@ -92,7 +92,7 @@ class ChatTurn:
         prompt: the conversation as the model reads it.
         is_bare: answers are content and nothing else.
         num_reasoning_tokens: tokens of reasoning so far, by completion.
-        reasoning_ended: whether the answer begins behind the model's reasoning; None if that is not told apart.
+        reasoning_ended: whether the answer begins after the model's reasoning; None if reasoning is not parsed.
         conversation: what is answered.
         engine_id: what the engine calls the request.
     """
@@ -127,7 +127,7 @@ class ChatTurn:
         self._parsers: dict[int, AnswerParser] = {}
         self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))
         self.params = self._adapted(params)
-        # Answers that come in one piece are over before it is seen which of their tokens were thoughts.
+        # An answer that comes in one piece is parsed as a whole, so its reasoning tokens are counted afterwards.
         self._is_whole = length_penalty is not None or params.output_kind is RequestOutputKind.FINAL_ONLY
         self._priority = priority
         self._cache_salt = cache_salt
@@ -162,11 +162,11 @@ class ChatTurn:
         )
 
     def read(self, output: RequestOutput) -> list[ChatUpdate]:
-        """News of the completions in an output."""
+        """The updates of the completions in an output."""
         return [self._update(output, completion) for completion in output.outputs]
 
     async def updates(self, take_text: TextTaker | None = None) -> AsyncGenerator[ChatUpdate, None]:
-        """News of the completions as they come; closing this aborts the request.
+        """The updates of the completions as they come; closing this aborts the request.
 
         Args:
             take_text: may be offered tokens with their text, for :meth:`read_text`; those that it takes are in no
@@ -181,7 +181,7 @@ class ChatTurn:
                     yield update
 
     def read_text(self, index: int, text: str, token_ids: Sequence[int]) -> list[AnswerPart]:
-        """What the next piece of a completion that goes on means."""
+        """Parse the next piece of an unfinished completion."""
         if self.is_bare:
             return [ContentText(text)] if text else []
         parser = self._parser(index)
@@ -208,7 +208,7 @@ class ChatTurn:
         return ChatUpdate(output, completion, parts, reason)
 
     def _num_reasoning_tokens(self, token_ids: Sequence[int], parts: Sequence[AnswerPart]) -> int:
-        """How many of a whole answer's tokens were thoughts, now that the thoughts are over."""
+        """How many tokens of a whole answer are reasoning."""
         reasoning_text = "".join(part.text for part in parts if isinstance(part, ReasoningText))
         tokenizer = self._frontend.engine.tokenizer
         if not reasoning_text or tokenizer is None:
@@ -253,7 +253,7 @@ class ChatTurn:
         return msgspec.structs.replace(params, **changes) if changes else params
 
     def _after_reasoning(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
-        """The constraint, for what follows a thought if there is one."""
+        """The constraint, applied after the reasoning if there is any."""
         if self._formats.reasoning is None:
             return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
         tokenizer = self._frontend.need_tokenizer()

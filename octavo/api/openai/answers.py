@@ -1,4 +1,4 @@
-"""What clients get back. Plain structs that msgspec writes in one go: some are built once a token."""
+"""Response bodies and stream events. Plain msgspec structs, because some are built once per token."""
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -9,7 +9,7 @@ from octavo.api.usage import RequestMetrics, Usage
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists, one entry a token; ``text_offset`` counts characters."""
+    """Parallel lists, one entry per token; ``text_offset`` counts characters."""
 
     text_offset: list[int] | Raw = []
     token_logprobs: list[float | None] | Raw = []
@@ -51,7 +51,7 @@ class FunctionCall(msgspec.Struct, omit_defaults=True):
 
 
 class ToolCallInfo(msgspec.Struct):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     function: FunctionCall

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``: a conversation goes on."""
+"""``/v1/chat/completions``."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -103,7 +103,7 @@ class ChatAnswer:
     """Builds the answer to one request, whole or in events.
 
     Attributes:
-        hides_reasoning: reasoning is left out, and token ids and log-probabilities too, since they would spell it.
+        hides_reasoning: reasoning is omitted, and so are token ids and log-probabilities, which would reveal it.
 
     Args:
         metrics: what the server measured that generated the answer; None if it is this one.
@@ -142,7 +142,7 @@ class ChatAnswer:
         self._new_completion = partial(ChatCompletion, answer, created, model, system_fingerprint=frontend.fingerprint)
 
     async def start(self, run: Callable[[Callable[[], ChatTurn]], Awaitable[ChatTurn]] | None = None) -> ChatTurn:
-        """The rendered conversation; nothing runs before its updates are asked for.
+        """Render the conversation; generation starts when the turn's updates are iterated.
 
         Args:
             run: does what may take long if the request is large; None does it at once.
@@ -241,7 +241,7 @@ class ChatAnswer:
             yield event(self._closing(turn, output))
 
     def _closing(self, turn: ChatTurn, output: RequestOutput | None) -> ChatChunk:
-        """The event behind the answer's: what it took."""
+        """The event after the answer: usage and metrics."""
         chunk = self._new_chunk([])
         if self._usage_mode.is_sent:
             chunk.usage = self._usage.usage()
@@ -250,7 +250,7 @@ class ChatAnswer:
         return chunk
 
     def _events(self, turn: ChatTurn, output: RequestOutput) -> bytes:
-        """Events with what is new; the first of each choice tells the role."""
+        """Events with the new parts; the first of each choice has the role."""
         self._count_reasoning_tokens(turn)
         self._usage.add(0, output, counts_output=False)
         events = [] if self._is_begun else self._openings(turn, output)
@@ -272,7 +272,7 @@ class ChatAnswer:
         return self._parts_event(index, turn.read_text(index, text, (token_id,)))
 
     def _parts_event(self, index: int, parts: Sequence[AnswerPart]) -> bytes:
-        """The event with what is new of a choice that goes on; empty if nothing is."""
+        """The event with an unfinished choice's new parts; empty if there are none."""
         if self._is_brief and len(parts) == 1:
             (part,) = parts
             if isinstance(part, ContentText):

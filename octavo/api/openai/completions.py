@@ -1,4 +1,4 @@
-"""``/v1/completions``: a prompt goes on."""
+"""``/v1/completions``."""
 
 import asyncio
 import time
@@ -105,7 +105,7 @@ class CompletionAnswer:
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._text_events: dict[int, TextEvents] = {}
         self._given_metrics = metrics
-        # Those of several prompts would have to be told one by one.
+        # With several prompts there would be one set of metrics per prompt.
         self._tells_metrics = frontend.settings.enable_per_request_metrics and self._usage.num_prompts == 1
         self._new_completion = partial(
             CompletionResponse, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
@@ -175,7 +175,7 @@ class CompletionAnswer:
         ]
 
     def _params_for(self, prompt: Prompt) -> SamplingParams:
-        """The parameters; with a limit on thoughts, whether the prompt leaves one open is part of them."""
+        """The parameters; with a limit on reasoning, they include whether the prompt leaves reasoning open."""
         tokenizer = self._frontend.engine.tokenizer
         if self._params.thinking_token_budget is None or tokenizer is None:
             return self._params
@@ -309,7 +309,7 @@ class CompletionAnswer:
 
 
 def _tell_absent(choice: CompletionChoice) -> None:
-    """Let a whole answer have null where nothing was asked for, as vLLM's has; events leave it out."""
+    """Set fields that were not requested to null, as vLLM does in whole answers; stream events omit them."""
     for name in ("token_ids", "prompt_token_ids", "prompt_logprobs"):
         if getattr(choice, name) is msgspec.UNSET:
             setattr(choice, name, None)

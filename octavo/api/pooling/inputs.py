@@ -88,7 +88,7 @@ async def pool_prompts(
 
 
 def _check_size(spec: PoolingSpec, prepared: Sequence[PreparedRequest]) -> None:
-    """Refuse what would come to an answer of gigabytes."""
+    """Reject requests whose answer would be gigabytes."""
     num_vectors = 0
     for request in prepared:
         pooling = request.children[0].pooling

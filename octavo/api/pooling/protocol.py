@@ -288,7 +288,7 @@ class RerankAnswer(msgspec.Struct):
 
 
 class ByType(msgspec.Struct, rename={"floats": "float"}, omit_defaults=True):
-    """Embeddings in the forms that were asked for."""
+    """Embeddings in the forms that were requested."""
 
     floats: list[list[float]] | msgspec.Raw | None = None
     binary: list[list[int]] | None = None

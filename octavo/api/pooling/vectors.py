@@ -112,7 +112,7 @@ def _vectors(
 
 
 def _written(body: EncodingBody, output: Pooled, write: ListWriter) -> list[float] | msgspec.Raw | str:
-    """A vector as JSON holds it: numbers (a list of lists for one vector a token), or base64."""
+    """A vector as JSON holds it: numbers (a list of lists for one vector per token), or base64."""
     array = output.outputs.array
     if body.encoding_format == "base64":
         return to_base64(array, body.embed_dtype, body.endianness)

@@ -1,4 +1,4 @@
-"""Responses that are made while nobody waits: their events are kept for those who come later."""
+"""Background responses: their events are kept for clients that connect later."""
 
 import asyncio
 from collections import deque
@@ -44,7 +44,7 @@ class EventLog:
         self._wake()
 
     def check(self, after: int) -> None:
-        """See whether all events behind this number are kept.
+        """Check that all events after this number are kept.
 
         Raises:
             InvalidRequestError: some are gone.
@@ -55,7 +55,7 @@ class EventLog:
             )
 
     async def read(self, after: int) -> AsyncGenerator[bytes, None]:
-        """The events behind this number, as they come.
+        """The events after this number, as they come.
 
         Raises:
             InvalidRequestError: the reader is so slow that events are gone.

@@ -69,7 +69,7 @@ class ItemEvent(ResponseStreamEvent, kw_only=False, tag="item"):
 
 
 class ContentPartAdded(ItemEvent, tag="response.content_part.added"):
-    """A part of a message or a thought begins."""
+    """A part of a message or of reasoning begins."""
 
     content_index: int
     part: OutputText | ReasoningPart
@@ -83,14 +83,14 @@ class ContentPartDone(ItemEvent, tag="response.content_part.done"):
 
 
 class ReasoningPartAdded(ItemEvent, tag="response.reasoning_part.added"):
-    """A thought's part begins: vLLM's name for it, beside that of OpenAI's clients."""
+    """A part of reasoning begins, under vLLM's name; sent besides OpenAI's event."""
 
     content_index: int
     part: ReasoningPart
 
 
 class ReasoningPartDone(ItemEvent, tag="response.reasoning_part.done"):
-    """A thought's part has ended, in vLLM's name."""
+    """A part of reasoning has ended, under vLLM's name."""
 
     content_index: int
     part: ReasoningPart
@@ -113,14 +113,14 @@ class OutputTextDone(ItemEvent, tag="response.output_text.done"):
 
 
 class ReasoningTextDelta(ItemEvent, tag="response.reasoning_text.delta"):
-    """The next piece of a thought."""
+    """The next piece of reasoning."""
 
     content_index: int
     delta: str
 
 
 class ReasoningTextDone(ItemEvent, tag="response.reasoning_text.done"):
-    """The whole thought."""
+    """All of the reasoning."""
 
     content_index: int
     text: str

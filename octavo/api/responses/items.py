@@ -55,7 +55,7 @@ class InputCallOutput(ResponsesModel):
 
 
 class InputReasoning(ResponsesModel):
-    """A thought."""
+    """Reasoning."""
 
     summary: Objects | None = None
     content: Objects | None = None
@@ -104,7 +104,7 @@ class InputReference(ResponsesModel):
 
 
 class InputBuiltinCall(ResponsesModel):
-    """A call of a built-in tool; one of another server may lack what would tell the model of it."""
+    """A built-in tool call; one made by another server may lack a name, arguments or output."""
 
     name: str | None = None
     arguments: str | None = None
@@ -189,7 +189,7 @@ def _parse_item(where: str, item: dict[str, Any], id_tail: str) -> Item:
 
 
 def is_builtin_call(item: Mapping[str, Any]) -> bool:
-    """Whether it is a call of a built-in tool, in the form that this server gives it."""
+    """Whether it is a built-in tool call in this server's format."""
     kind = item.get("type")
     return (
         isinstance(kind, str)
@@ -258,7 +258,7 @@ def text_of(content: object) -> str:
 
 
 def reasoning_of(item: Mapping[str, Any]) -> str:
-    """A reasoning item's thought: in the open, or in what this server gave as encrypted content."""
+    """The text of a reasoning item, from its content or from this server's ``encrypted_content``."""
     if item.get("content"):
         return "".join(part["text"] for part in item["content"])
     sealed = item.get("encrypted_content")
@@ -272,7 +272,7 @@ def reasoning_of(item: Mapping[str, Any]) -> str:
 
 def custom_input(arguments: str) -> str:
     """The text for a custom tool, which the model writes as a function's only argument; the answer may be cut in it."""
-    # A cut may fall into an escaped character, two of which may stand for one.
+    # The cut may fall within an escaped character, which may be a surrogate pair.
     cut = (f'{arguments[: len(arguments) - num]}"}}' for num in range(_LONGEST_ESCAPE))
     for text in (arguments, *cut):
         try:
@@ -293,9 +293,9 @@ def qualified_name(namespace: str, name: str) -> str:
 
 
 def seal_reasoning(text: str) -> str:
-    """A thought in the form in which clients that keep no conversations send it back.
+    """Reasoning text as ``encrypted_content``, which stateless clients send back.
 
-    It is not secret: this server hides no thoughts, and the same text stands beside it.
+    It is encoded, not encrypted: the same text is in the item's content.
     """
     return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode()
 
@@ -313,7 +313,7 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
 
 
 class ReasoningPart(msgspec.Struct, tag_field="type", tag="reasoning_text"):
-    """Text of a thought."""
+    """Reasoning text."""
 
     text: str
 
@@ -328,7 +328,7 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """A thought of the model."""
+    """Reasoning of the model."""
 
     id: str
     status: Status
@@ -349,7 +349,7 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
 
 
 class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
-    """A call of a tool that takes text, which the client is to carry out."""
+    """A call of a custom tool, which takes text, for the client to carry out."""
 
     id: str
     status: Status
@@ -400,11 +400,11 @@ class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval
 
 
 class BuiltinCallItem(msgspec.Struct):
-    """A call of a built-in tool.
+    """A built-in tool call.
 
     Attributes:
         type: such as ``web_search_call``.
-        output: what the model was told.
+        output: the tool output for the model.
         fields: further fields of the type, as its hook gives them.
     """
 

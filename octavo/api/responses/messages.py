@@ -16,7 +16,7 @@ ShownName = Callable[[str, str], str]
 
 @dataclass(slots=True)
 class _Turn:
-    """What the assistant said and did before somebody else came."""
+    """Consecutive items of the assistant, which become one message."""
 
     reasoning_text: str = ""
     texts: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ def to_messages(
 
     Args:
         items: checked, in order.
-        instructions: stand before everything else.
+        instructions: come first, as a system message.
         previous: messages in front of those of the items.
         shown_name: what the model calls an MCP server's tool.
 
@@ -132,7 +132,7 @@ class _Writer:
 
 
 def failure_text(error: str | Mapping[str, Any]) -> str:
-    """What the model is told of a call that failed."""
+    """The tool output for a failed call."""
     if isinstance(error, str):
         return f"Error: {error}"
     content = error.get("content")
@@ -160,7 +160,7 @@ def _as_json(arguments: str) -> str:
 
 
 def _with_instructions(messages: list[Message], instructions: str | None) -> list[Message]:
-    """Instructions first, as one message: many templates take no second one."""
+    """Merge instructions into one leading system message: many templates accept only one."""
     texts = [instructions] if instructions else []
     rest: list[Message] = []
     for message in messages:

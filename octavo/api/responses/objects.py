@@ -1,4 +1,4 @@
-"""The response object: what a request asked for, how far it came, and what the answer is."""
+"""The response object of the Responses API and its parts."""
 
 from typing import Any
 

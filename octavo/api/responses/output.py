@@ -1,6 +1,6 @@
-"""From the parts of an answer to output items, with the events that tell of them as they grow.
+"""From the parts of an answer to output items and stream events.
 
-What comes out depends on the parts' text alone, not on how it was cut: neighbours of one kind make one item.
+The output depends on the parts' text alone, not on how it was split: adjacent parts of one kind make one item.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +95,7 @@ class OutputBuilder:
     Args:
         id_tail: makes the items' ids unique.
         classify: from a tool's name, as the model says it, to who carries it out.
-        seals_reasoning: give each thought as ``encrypted_content``, too.
+        seals_reasoning: also give the reasoning as ``encrypted_content``.
 
     Attributes:
         items: all so far, in order.
@@ -109,7 +109,7 @@ class OutputBuilder:
         self._classify = classify
         self._seals_reasoning = seals_reasoning
         self._open: _Open | None = None
-        self._blank = ""  # white space that may turn out to stand between two other items
+        self._blank = ""  # white space that may turn out to separate two other items
         self._num_before_round = 0
 
     def snapshot(self) -> list[OutputItem]:
@@ -138,7 +138,7 @@ class OutputBuilder:
         """Take the next part.
 
         Args:
-            logprobs: of the tokens behind a piece of content.
+            logprobs: of the tokens after a piece of content.
         """
         match part:
             case ReasoningText(text):
@@ -161,7 +161,7 @@ class OutputBuilder:
         """
         yield from self._close(status)
         if len(self.items) == self._num_before_round:
-            # Whoever asks gets a message, be it an empty one.
+            # A round without items yields a message, possibly empty.
             blank, self._blank = self._blank, ""
             yield from self._open_message()
             if blank:
@@ -173,7 +173,7 @@ class OutputBuilder:
         """A call's item is as it will stay.
 
         Args:
-            progress: types of events that tell how it went.
+            progress: types of progress events to send first.
         """
         call.is_done = True
         for kind in progress:
@@ -294,7 +294,7 @@ class OutputBuilder:
         item, index, text = ended.item, len(self.items) - 1, "".join(ended.pieces)
         if ended.call is not None:
             ended.call.is_whole = status == "completed"
-            # What the server carries out goes on with that, unless the model was cut.
+            # Calls that the server carries out are not done yet, unless the answer was cut.
             ended.call.is_done = not ended.call.is_whole or not isinstance(item, McpCallItem | BuiltinCallItem)
         match item:
             case MessageItem():

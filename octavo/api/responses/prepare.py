@@ -48,16 +48,16 @@ class Services:
 
 @dataclass(slots=True)
 class PreparedResponse:
-    """A request that has passed the door.
+    """A validated request.
 
     Attributes:
         owner: whose responses these are.
         response: as it is before anything is done.
-        parent: the conversation that it goes on with.
+        parent: the last turn of the conversation that it continues.
         history: that conversation's items.
         items: the request's own.
         params: ``max_tokens`` is for all rounds together.
-        num_logprobs: likeliest tokens to tell per token; None tells no log-probabilities.
+        num_logprobs: number of top log-probabilities per token; None disables log-probabilities.
     """
 
     body: ResponsesRequest
@@ -195,14 +195,14 @@ def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> Samplin
         values["logprobs"] = body.top_logprobs or 0
     if body.max_output_tokens is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
         values["max_tokens"] = body.max_output_tokens
-    # Log-probabilities are told apart by the pieces in which they come; what runs unseen may be cut in the middle.
+    # Deltas assign log-probabilities to items; background responses may be cancelled midway.
     in_pieces = body.stream or body.background or has_logprobs
     values["output_kind"] = RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY
     return msgspec.structs.replace(defaults, **values)
 
 
 def template_kwargs(body: ResponsesRequest) -> dict[str, Any]:
-    """Values for the chat template: what the request gives, and how much to think in the words of several families."""
+    """Values for the chat template: the request's own, and the reasoning effort under several families' names."""
     effort = body.reasoning.effort if body.reasoning else None
     kwargs: dict[str, Any] = {}
     if effort is not None:
@@ -258,5 +258,5 @@ def _fresh_response(
 
 
 def seals_reasoning(body: ResponsesRequest) -> bool:
-    """Whether thoughts are given in the form for clients that keep no conversations."""
+    """Whether the client asks for ``reasoning.encrypted_content``."""
     return body.includes(ENCRYPTED_REASONING)

@@ -51,7 +51,7 @@ class ResponsesModel(BaseModel):
 
 
 class Reasoning(ResponsesModel):
-    """How much to think, and what to tell of it."""
+    """Reasoning effort and summary."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None

@@ -1,4 +1,4 @@
-"""``/v1/responses``: answers are made, asked for, watched, cancelled and forgotten."""
+"""``/v1/responses``: create, retrieve, stream, cancel and delete responses."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         ConfigError: a setting for MCP servers or built-in tools is wrong.
     """
     settings = frontend.settings
-    pinned_date(settings)  # a wrong one is told at the start
+    pinned_date(settings)  # an invalid date is an error at start
     store = ResponseStore(settings.response_store_count, settings.response_store_bytes, settings.api_server_count)
     services = Services(frontend, store, McpServers.from_settings(settings), load_hooks(settings.builtin_tool or ()))
     router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=json_route(settings.max_request_bytes))
@@ -168,7 +168,7 @@ async def _start_in_background(services: Services, prepared: PreparedResponse) -
 
     background.task = asyncio.create_task(work())
     services.frontend.drain.track(background.task)
-    await asyncio.sleep(0)  # a task that is cancelled before it began would tell nobody
+    await asyncio.sleep(0)  # let the task start: one cancelled before that would not emit its final event
     return entry
 
 
@@ -190,7 +190,7 @@ def _watch(frontend: Frontend, log: EventLog, after: int) -> WatchedResponse:
         except asyncio.CancelledError:
             if not frontend.drain.is_aborting:
                 raise
-            # The response is being cut as well, and says so as its last words.
+            # The response is being aborted as well; its final event says so.
             await relay(stream, after + stream.num_sent)
         await stream.close()
 
@@ -201,7 +201,7 @@ class EventSender:
     """Sends server-sent events; the answer starts with the first.
 
     Attributes:
-        num_sent: events, as far as somebody counts them.
+        num_sent: number of relayed events; set by the caller.
     """
 
     def __init__(self, send: Send) -> None:
@@ -228,7 +228,7 @@ class EventSender:
 
 
 async def _drop(new: Sequence[ResponseStreamEvent]) -> None:
-    """Nobody watches."""
+    """Discard events."""
 
 
 def _page(items: list[Item], after: str | None, limit: int, order: str) -> bytes:

@@ -90,7 +90,7 @@ class ResponseRun:
         return self._response.with_output(self._builder.snapshot())
 
     async def check(self) -> None:
-        """Render the first prompt where that is possible, so that what is wrong with it is told at the door.
+        """Render the first prompt if possible, so that errors in it are reported before the request is accepted.
 
         Raises:
             OctavoError: the conversation cannot be rendered, or is too long.
@@ -124,7 +124,7 @@ class ResponseRun:
         """Make the response.
 
         Raises:
-            OctavoError: it failed, and no event has been sent. What fails later stands in the response.
+            OctavoError: it failed before the first event. Later failures are reported in the response.
         """
         try:
             await self._work()
@@ -317,7 +317,7 @@ class ResponseRun:
             raise as_http_error(failure)
 
     async def _carry_out_approved(self) -> None:
-        """Carry out the calls that the client was asked for and now allows."""
+        """Carry out the calls that the client has now approved."""
         everything = [*self._prepared.history, *self._prepared.items]
         requests = {item["id"]: item for item in everything if item["type"] == "mcp_approval_request"}
         done = {item.get("approval_request_id") for item in everything if item["type"] == "mcp_call"}
@@ -430,7 +430,7 @@ class ResponseRun:
             changes["output_messages"] = [self._raw_message(token_ids) for token_ids in self._written]
         self._response = self._response.with_output(self._builder.items, usage=usage, **changes)
         if self._response.store:
-            # First kept, then told: whoever reads the last event may go on with the response at once.
+            # Store it before the last event is sent: the client may build on it as soon as it reads the event.
             outputs = as_input(self._builder.items)
             self._services.store.finish(
                 self._prepared.owner, self._response, self._prepared.items, outputs, self._prepared.parent
@@ -442,7 +442,7 @@ class ResponseRun:
         return {"type": "raw_message_tokens", "message": self._frontend.text_of(token_ids), "tokens": token_ids}
 
     async def _count_reasoning(self) -> int:
-        """Tokens of the thoughts' text; what tags there are counts for the answer."""
+        """Tokens of the reasoning text; its tags count as answer tokens."""
         text = "".join(self._reasoning_texts)
         if not text or self._frontend.engine.tokenizer is None:
             return 0

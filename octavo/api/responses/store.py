@@ -74,7 +74,7 @@ def _decode(data: bytes) -> list[Item]:
 
 @dataclass(eq=False, slots=True)
 class StoredResponse:
-    """A response that can be asked for.
+    """A response that can be retrieved.
 
     Attributes:
         body: the response as JSON, once it has ended.
@@ -124,7 +124,7 @@ class ResponseStore:
     _tag: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def new_id(self) -> str:
-        """An id that tells which process made it."""
+        """A new id, which contains the process's tag."""
         return f"resp_{self._tag}{secrets.token_hex(12)}"
 
     def __len__(self) -> int:
@@ -137,8 +137,8 @@ class ResponseStore:
         """The response of that id.
 
         Args:
-            owner: whose key the request bears.
-            param: where the id stands in the request.
+            owner: the request's API key.
+            param: where the id appears in the request.
 
         Raises:
             HttpError: 404; the sentence says what may have become of it.
@@ -202,7 +202,7 @@ class ResponseStore:
         entry = self._entries.get(key)
         if entry is None:
             if response.background:
-                return  # it was deleted meanwhile
+                return  # it has been deleted
             entry = self._entries[key] = StoredResponse(b"", None)
         ids = [str(item["id"]) for item in (*inputs, *outputs) if item.get("id")]
         turn = StoredTurn(msgspec.json.encode(list(inputs)), msgspec.json.encode(list(outputs)), parent, owner, ids)
@@ -215,7 +215,7 @@ class ResponseStore:
         self._make_room()
 
     def delete(self, owner: str, response_id: str) -> StoredResponse:
-        """Forget a response; conversations that build on it keep what it said.
+        """Delete a response; conversations that build on it keep its items.
 
         Raises:
             HttpError: 404.
@@ -229,7 +229,7 @@ class ResponseStore:
         return [entry for entry in self._entries.values() if entry.is_running]
 
     def _use(self, turn: StoredTurn | None) -> None:
-        # A turn that nobody built on may have been let go, and comes back.
+        # An unused turn may have been released; it is added again.
         while turn is not None:
             turn.num_users += 1
             if turn.num_users > 1:

@@ -62,7 +62,7 @@ class McpSource:
     async def connect(self) -> McpSession:
         """The session, opened if it is not."""
         if self.connection is None:
-            # The package takes a second to import the first time; others go on meanwhile.
+            # The first import of the package takes a second; a thread keeps the event loop free.
             module = await asyncio.to_thread(importlib.import_module, "octavo.api.responses.mcp_connection")
             if self.connection is None:
                 self.connection = module.McpConnection(self.server, self.headers)
@@ -112,7 +112,7 @@ class CallOutcome:
     """What came of a call that the server carried out.
 
     Attributes:
-        text: what the model is told.
+        text: the tool output for the model.
         error: one of the protocol's error objects.
         fields: of a built-in tool's item.
     """
@@ -292,7 +292,7 @@ class Toolset:
         return lambda label, name: names.get((label, name), name)
 
     def classify(self, name: str) -> CallKind:
-        """Who carries out a call of this name; what nobody knows is the client's."""
+        """Who carries out a call of this name; unknown names belong to the client."""
         return self._kind(name, self.server_tools().get(name))
 
     def _kind(self, name: str, found: ServerTool | None) -> CallKind:

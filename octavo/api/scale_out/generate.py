@@ -110,7 +110,7 @@ class RunningRequests:
 
     @contextmanager
     def entered(self, owner: str, name: str, engine_request: str) -> Iterator[None]:
-        """List a request meanwhile."""
+        """Register a request for the duration of the context."""
         ids = self._engine_ids.setdefault((owner, name), set())
         ids.add(engine_request)
         try:
@@ -165,7 +165,7 @@ def generation_params(frontend: Frontend, body: GenerateRequest) -> SamplingPara
     """The parameters of a request; without ``max_tokens`` an answer may fill the context.
 
     Raises:
-        InvalidRequestError: a parameter is wrong, or does not go with the kind of answer.
+        InvalidRequestError: a parameter is wrong, or cannot be combined with the kind of answer.
     """
     is_text = body.output_mode != "tokens"
     if is_text:
@@ -185,7 +185,7 @@ def generation_params(frontend: Frontend, body: GenerateRequest) -> SamplingPara
 def _settle_reasoning(
     frontend: Frontend, constraint: StructuredOutputsParams, has_ended: bool
 ) -> StructuredOutputsParams:
-    """The constraint, for an answer that begins behind the model's reasoning or with it."""
+    """The constraint, for an answer that begins after the model's reasoning or with it."""
     if has_ended:
         return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
     reasoning = frontend.formats().reasoning

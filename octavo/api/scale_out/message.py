@@ -1,4 +1,4 @@
-"""``output_mode: derender``: tokens in, an assistant's message out, told apart as ``/v1/chat/completions`` would.
+"""``output_mode: derender``: tokens in, an assistant message out, parsed as in ``/v1/chat/completions``.
 
 The rendered request brings what the parsers must know of the conversation (its ``parse_context``); the chat route's own
 code reads the answer.
@@ -17,7 +17,7 @@ from octavo.errors import InvalidRequestError
 from octavo.records import SamplingParams, TokensPrompt
 
 NUM_LAST_TOKENS = 512
-"""As much of the prompt's end as tells whether it leaves a thought open."""
+"""Tokens or characters at the prompt's end that are searched for open reasoning."""
 
 
 class DerenderedAnswer:

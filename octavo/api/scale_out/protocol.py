@@ -1,7 +1,7 @@
 """Bodies and answers of the routes that split serving: render → generate → derender.
 
 One server may turn requests into tokens, another generate from them, a third turn tokens back into answers. Names are
-vLLM's; what belongs to images or to moving caches between servers is refused where it says something.
+vLLM's; fields for images or for KV transfer between servers are rejected unless empty.
 """
 
 from typing import Annotated, Any, Literal
@@ -40,7 +40,7 @@ class ParseContext(RequestModel):
 class GenerateRequest(RequestModel):
     """Body of ``POST /inference/v1/generate``: tokens in; tokens, text or a message out.
 
-    ``reasoning_ended`` says whether the answer begins behind the model's reasoning, as a render route found out; None
+    ``reasoning_ended`` says whether the answer begins after the model's reasoning, as reported by a render route; None
     leaves it to the sampling parameters. ``parse_context`` is read for messages alone.
     """
 
@@ -76,7 +76,7 @@ class PositionLogprobs(msgspec.Struct):
 
 
 class TokensLogprobs(msgspec.Struct):
-    """One entry a token."""
+    """One entry per token."""
 
     content: list[PositionLogprobs] | msgspec.Raw
 
@@ -84,7 +84,7 @@ class TokensLogprobs(msgspec.Struct):
 class GenerateChoice(msgspec.Struct):
     """One completion, or the new part of it in a stream; ``text`` and ``message`` only in their modes.
 
-    ``token_ids`` is null where they would spell reasoning that the request hides.
+    ``token_ids`` is null if they would reveal reasoning that the request hides.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""An engine that says again what another one said."""
+"""An engine that replays given responses."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -51,7 +51,7 @@ def count_at_most(name: str, limit: int = MAX_RESPONSES) -> BeforeValidator:
 
 
 class ReplayModel(BaseModel):
-    """Base of what another server said: fields that play no part here are ignored."""
+    """Base of another server's output: unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -71,7 +71,7 @@ class GivenPosition(GivenLogprob):
 
 
 class GivenLogprobs(ReplayModel):
-    """One entry a token."""
+    """One entry per token."""
 
     content: Annotated[list[GivenPosition], Field(fail_fast=True)] | None = None
 
@@ -126,13 +126,13 @@ class GivenResponse(ReplayModel):
 
 
 class ReplayEngine:
-    """Answers requests with given responses, one after the other, in place of the engine that it stands in front of.
+    """Answers requests with given responses, in order, in place of a real engine.
 
     Args:
         responses: what to say to the first request, the second and so on.
         prompts: the prompts' tokens, where they are known.
         prompt_counts: how many there are, where only that is known.
-        is_parsed: whether reasoning is told from answers.
+        is_parsed: whether reasoning is parsed.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class ReplayEngine:
         return await self.engine.pool(prepared)
 
     async def abort(self, request_id: str) -> None:
-        """See :class:`ServingEngine`; what was said already has no end to bring forward."""
+        """See :class:`ServingEngine`; replayed responses have already ended."""
 
     def generate(
         self,
@@ -252,7 +252,7 @@ class ReplayEngine:
         assert self.tokenizer is not None
         prompt_ids = known
         if prompt_ids is None:
-            # Only their number is told where they are not known.
+            # If the tokens are unknown, only their number is used.
             prompt_ids = [0] * count if count is not None else await asyncio.to_thread(self._prompt_ids, prompt)
         outputs = [
             CompletionOutput(
@@ -276,7 +276,7 @@ class ReplayEngine:
 
 
 def spell(tokenizer: Tokenizer, prompt_ids: list[int], choice: GivenChoice, params: SamplingParams) -> str:
-    """The text of a completion, without what ended it unless that is asked for."""
+    """The text of a completion, without the stop token or string that ended it unless that is requested."""
     token_ids = choice.token_ids
     if choice.finish_reason == "stop" and token_ids and not params.include_stop_str_in_output:
         last = token_ids[-1]

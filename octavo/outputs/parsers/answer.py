@@ -1,4 +1,4 @@
-"""One answer as it is generated: reasoning, content and calls told apart."""
+"""Parses one answer as it is generated into reasoning, content and tool calls."""
 
 from collections.abc import Sequence
 
@@ -27,11 +27,11 @@ class AnswerParser:
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether what comes next belongs to the thought, as far as can be told."""
+        """Whether the next text is reasoning, as far as is known."""
         return self._reasoning is not None and self._reasoning.is_reasoning
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[AnswerPart]:
-        """Take the next piece of text, special tokens spelled out, and its tokens; either may be empty."""
+        """Parse the next piece of text, including special tokens, and its tokens; either may be empty."""
         if self._harmony is not None:
             return self._counted(self._harmony.feed_parts(text, token_ids))
         if self._reasoning is not None:

@@ -1,6 +1,6 @@
 """gpt-oss's answers: Harmony messages, each on a channel and some addressed to a tool.
 
-Read from text with the special tokens spelled out, so that nothing but the model's own tokenizer is needed::
+Parsed from text that includes the special tokens, so that only the model's own tokenizer is needed::
 
     <|channel|>analysis<|message|>…<|end|>
     <|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>
@@ -68,7 +68,7 @@ class HarmonyMachine(MessageMachine):
         text = header[start:]
         if not text.strip():
             return None
-        # A text without a header is content, whatever its words are, unless it is somebody else's.
+        # A text without a header is content, unless it belongs to another role.
         body = self.read_header(header[:start] or (text.split()[0] if self._header_has_tags else ""), "")
         if body.kind is BodyKind.CALL and not body.is_code and not text.startswith("{"):
             body = MessageBody(BodyKind.CONTENT)
@@ -76,7 +76,7 @@ class HarmonyMachine(MessageMachine):
 
 
 def _recipient(header: str) -> str:
-    """To whom a message goes, "" if the header does not say; the model may leave out ``to=`` before a tool's name."""
+    """A message's recipient, "" if the header has none; the model may omit ``to=`` before a tool's name."""
     found = _RECIPIENT.search(header)
     return "" if found is None else found.group(1) or found.group(2)
 
@@ -86,7 +86,7 @@ def _kind_of(channel: str) -> BodyKind:
 
 
 class HarmonyReasoningParser(MessageReasoningParser):
-    """Thought and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
+    """Reasoning and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
 
     def __init__(self, prompt_end: PromptEnd) -> None:
         super().__init__(HarmonyMachine, prompt_end)
@@ -101,7 +101,7 @@ class HarmonyReasoningParser(MessageReasoningParser):
 
 
 class HarmonyToolParser(ToolParser):
-    """Content and calls of a Harmony answer; the thought is left out, for nobody asked for it."""
+    """Content and calls of a Harmony answer; the reasoning is dropped because no reasoning parser is set."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._machine = HarmonyMachine()

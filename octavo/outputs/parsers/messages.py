@@ -1,4 +1,4 @@
-"""Answers that are made of messages with a header each: the header says for whom the body is.
+"""Answers that consist of messages, each with a header that names the recipient of the body.
 
 The machine of all such formats. A format brings its tags and reads headers; see ``harmony.py``.
 """
@@ -59,7 +59,7 @@ class MessageTags:
 
     Attributes:
         start: what begins a message; the header follows.
-        inner: what may stand within a header.
+        inner: tags that may appear within a header.
         body: what ends the header and begins the body.
         end: what ends a message.
         sudden: what begins a header in the middle of a body, where the model forgot to end it.
@@ -80,13 +80,13 @@ class MessageTags:
 
 
 class MessageMachine(ABC):
-    """One answer made of messages, or a prompt's last one and the answer that goes on with it.
+    """One answer made of messages, or the prompt's last message and the answer that continues it.
 
     Messages of one kind are joined by a newline. Text that no header precedes is content; a header that breaks off is
     left out.
 
     Args:
-        prompt: the prompt's end. The answer goes on with its last message, of which nothing is given out but the name
+        prompt: the prompt's end. The answer continues its last message, of which nothing is given out but the name
             of the tool that it calls.
     """
 
@@ -119,7 +119,7 @@ class MessageMachine(ABC):
             self._parts = [part for part in self._run() if self._is_call and isinstance(part, ToolCallBegin)]
             self._num_calls = len(self._parts)
             self._begun = set()
-            # Behind the mere role an answer may stand without a header.
+            # After the role alone the answer may have no header.
             self._header_has_tags = self._header.strip() not in ("", *self.tags.roles)
             # The prompt's end may look like the beginning of a tag.
             num_held = len(self._scanner.rest)
@@ -129,11 +129,11 @@ class MessageMachine(ABC):
 
     @abstractmethod
     def read_header(self, header: str, body_tag: str) -> MessageBody:
-        """What a header says; inner tags stand in it as they were written."""
+        """Parse a header; inner tags appear in it as they were written."""
 
     def read_unmarked(self, header: str) -> tuple[MessageBody, int] | None:
         """What a header says that ends without a body's tag, and where in it the body begins that the model did not
-        mark; None if there is nothing behind the header.
+        mark; None if there is nothing after the header.
         """
         return None
 
@@ -143,7 +143,7 @@ class MessageMachine(ABC):
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether what comes next belongs to the thought; an answer begins with one as a rule."""
+        """Whether the next text is reasoning; an answer usually begins with it."""
         if self._body is not None:
             return self._body.kind is BodyKind.REASONING
         return not self._has_left_reasoning
@@ -166,7 +166,7 @@ class MessageMachine(ABC):
         """The answer has ended: give out what was held back, unless it is a header.
 
         Args:
-            is_whole: the model ended it. The tag that did so is not in the text as a rule, so it is taken as read.
+            is_whole: the model ended it. The end tag is usually not in the text, so it is assumed.
         """
         if self._body is not None:
             self._scanner.finish()
@@ -249,7 +249,7 @@ class MessageMachine(ABC):
         return True
 
     def _begin_unmarked(self, num_looked_at: int) -> bool:
-        """Begin a body that stands in the header, if its first ``num_looked_at`` characters tell of one."""
+        """Begin a body that the model wrote in the header, if its first ``num_looked_at`` characters contain one."""
         found = self.read_unmarked(self._header[:num_looked_at])
         if found is None:
             return False
@@ -261,7 +261,7 @@ class MessageMachine(ABC):
     def _begin_header(self, tag: str) -> None:
         self._header = ""
         self._num_header_from_prompt = 0
-        # Behind a start tag stands a header, whatever it looks like.
+        # A start tag is always followed by a header, whatever it looks like.
         self._header_has_tags = tag in self.tags.start
 
     def _begin_body(self, body: MessageBody) -> None:
@@ -321,7 +321,7 @@ class MessageMachine(ABC):
 
 
 class MessageReasoningParser(ReasoningParser):
-    """Thought and content of an answer made of messages; calls are given by ``feed_parts`` only."""
+    """Reasoning and content of an answer made of messages; calls are given by ``feed_parts`` only."""
 
     def __init__(self, machine: type[MessageMachine], prompt_end: PromptEnd) -> None:
         self._machine = machine(prompt_end.text)

@@ -1,4 +1,4 @@
-"""The formats of thoughts between tags, by the names that vLLM gives them."""
+"""The reasoning formats between tags, by the names that vLLM gives them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
 from octavo.outputs.parsers.parts import ContentText, ReasoningText
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat, UnmarkedAnswer
 
-# A thought may mention the tag of a call; a call is what goes on like one.
+# Reasoning may mention the tag of a call; only text that continues like a call is one.
 _XML_CALLS = ("<tool_call>\n<function=", "<tool_call><function=")
 _JSON_CALLS = ('<tool_call>\n{"', '<tool_call>{"')
 _DSML_CALLS = ("<｜DSML｜tool_calls>", "<｜DSML｜ calls>", "<｜DSML｜function_calls>")
@@ -15,7 +15,7 @@ _DEEPSEEK_CALLS = ("<｜tool▁calls▁begin｜>", *_DSML_CALLS)
 
 
 class NonemptyContentFormat(TaggedFormat):
-    """Nemotron's: a request may ask for content even if the answer is nothing but a thought."""
+    """Nemotron's: a request may ask for content even if the answer is nothing but reasoning."""
 
     def start(self, prompt_end: PromptEnd) -> ReasoningParser:  # type: ignore[override]
         parser = super().start(prompt_end)
@@ -25,7 +25,7 @@ class NonemptyContentFormat(TaggedFormat):
 
 
 class NonemptyContentParser(ReasoningParser):
-    """Gives the thought once more, as content, if the answer has no other."""
+    """Repeats the reasoning as content if the answer has no other."""
 
     def __init__(self, parser: ReasoningParser) -> None:
         self._parser = parser
@@ -60,7 +60,7 @@ class NonemptyContentParser(ReasoningParser):
 
 
 class PrefixedReasoningParser(ReasoningParser):
-    """Leaves the thought in the content, and writes the start tag that the prompt has swallowed."""
+    """Leaves the reasoning in the content, and adds the start tag that was part of the prompt."""
 
     def __init__(self, parser: ReasoningParser, start_tag: str) -> None:
         self._parser = parser
@@ -76,7 +76,7 @@ class PrefixedReasoningParser(ReasoningParser):
         return self._parser.end_tag
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        self._parser.feed(text, token_ids)  # only its state is of use: content begins where the thought ends
+        self._parser.feed(text, token_ids)  # only its state is used: content begins where the reasoning ends
         return self._with_tag(text, is_finished=False)
 
     def finish(self) -> list[ReasoningText | ContentText]:
@@ -103,7 +103,9 @@ class PrefixedReasoningFormat(TaggedFormat):
         return PrefixedReasoningParser(super().start(prompt_end), self.start_tags[0])
 
 
-_R1 = TaggedFormat("deepseek_r1", unmarked=UnmarkedAnswer.REASONING, thinking_keys=(), implicit_end_tags=_DEEPSEEK_CALLS)
+_R1 = TaggedFormat(
+    "deepseek_r1", unmarked=UnmarkedAnswer.REASONING, thinking_keys=(), implicit_end_tags=_DEEPSEEK_CALLS
+)
 _V3 = TaggedFormat(
     "deepseek_v3",
     unmarked=UnmarkedAnswer.REASONING,

@@ -9,7 +9,7 @@ _RECIPIENT = re.compile(r"\bto=(\S+)")
 
 
 class MuseMachine(MessageMachine):
-    """``<|start|>assistant to=self<|message|>…<|eom|>`` is a thought.
+    """``<|start|>assistant to=self<|message|>…<|eom|>`` is reasoning.
 
     What is said to a tool is content without its header, for a parser of calls.
     """
@@ -26,7 +26,7 @@ class MuseMachine(MessageMachine):
 
 
 class InklingMachine(MessageMachine):
-    """``<|message_model|><|content_thinking|>…<|end_message|>`` is a thought; calls of tools go on as they are."""
+    """``<|message_model|><|content_thinking|>…<|end_message|>`` is reasoning; tool calls are passed on unchanged."""
 
     _KINDS = (
         ("<|content_thinking|>", BodyKind.REASONING),

@@ -23,7 +23,7 @@ _BOUNDARIES = (
 class PromptState(Enum):
     """Where the prompt leaves the answer."""
 
-    UNTOLD = "nothing of the answer stands in the prompt"
+    UNKNOWN = "the prompt does not begin the answer"
     IN_REASONING = "the prompt opens the thought"
     AFTER_REASONING = "the prompt opens and closes the thought"
     IN_CONTENT = "the prompt opens what is meant for the reader"
@@ -50,4 +50,4 @@ class PromptReader:
         last = ""
         for match in self._pattern.finditer(text):
             last = match.group()
-        return self._states.get(last, PromptState.UNTOLD), last
+        return self._states.get(last, PromptState.UNKNOWN), last

@@ -1,4 +1,4 @@
-"""Thoughts between tags, as most models write them: ``<think>…</think>`` and its relatives."""
+"""Reasoning between tags, as most models write it: ``<think>…</think>`` and variants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from octavo.outputs.parsers.reasoning.prompt import PromptReader, PromptState
 from octavo.outputs.parsers.tags import TagScanner, TagSet
 
 MAX_LEADING_SPACE = 64
-"""Characters of white space before a start tag; an answer that begins with more is no thought."""
+"""Characters of white space before a start tag; an answer that begins with more is not reasoning."""
 
 
 class UnmarkedAnswer(Enum):
@@ -26,20 +26,20 @@ class UnmarkedAnswer(Enum):
 
 @dataclass(frozen=True)
 class TaggedFormat:
-    """How one family of models writes its thoughts.
+    """How one family of models writes its reasoning.
 
     Attributes:
-        start_tags: what begins a thought.
-        end_tags: what ends a thought; if there are as many as start tags, each belongs to one.
-        implicit_end_tags: what ends a thought and is content itself: a call of a tool that begins without an end tag.
+        start_tags: tags that begin reasoning.
+        end_tags: tags that end reasoning; if there are as many as start tags, they are pairs.
+        implicit_end_tags: content that also ends reasoning: a tool call that begins without an end tag.
         unmarked: what an answer without a start tag is.
         thinks_by_default: whether the model thinks unless ``thinking_keys`` of the template's values say otherwise.
         thinking_keys: names of the template's values that switch thinking; an empty tuple if there is no switch.
-        has_several_thoughts: whether a start tag within the content opens another thought.
-        content_open_tags: what may stand around the content, and is left out, ...
-        content_close_tags: ... with what ends it.
-        ignored_tags: what is left out of the content wherever it stands.
-        stripped: characters that are left out at both ends of a thought, and of content between tags.
+        has_several_reasoning_blocks: whether a start tag within the content opens another reasoning block.
+        content_open_tags: tags that may precede the content and are dropped, ...
+        content_close_tags: ... and those that follow it.
+        ignored_tags: tags that are dropped from the content.
+        stripped: characters that are left out at both ends of reasoning, and of content between tags.
     """
 
     name: str
@@ -94,21 +94,21 @@ class _State(Enum):
     ANSWER_START = 0
     """Nothing but white space has come."""
     REASONING_START = 1
-    """Only white space of a thought has come, or the start tag once more."""
+    """Only white space of the reasoning has come, or the start tag again."""
     REASONING = 2
     CONTENT_START = 3
-    """Behind a thought; white space and the tag that opens the content may come."""
+    """After reasoning; white space and the tag that opens the content may come."""
     CONTENT = 4
 
 
 class TaggedReasoningParser(ReasoningParser):
     """One answer of a :class:`TaggedFormat`.
 
-    Newlines right after a start tag, around an end tag, and at the end of a thought that breaks off are left out: they
-    belong to the template. A second thought begins with a newline, so that the thoughts read well when they are joined.
+    Newlines right after a start tag, around an end tag, and at the end of reasoning that breaks off are left out: they
+    belong to the template. Later reasoning blocks begin with a newline, so that joined blocks stay readable.
 
     Attributes:
-        is_left_to_model: whether the prompt leaves it to the model to begin a thought.
+        is_left_to_model: whether the model itself decides to begin reasoning.
     """
 
     def __init__(self, format_: TaggedFormat, prompt_end: PromptEnd) -> None:
@@ -118,21 +118,21 @@ class TaggedReasoningParser(ReasoningParser):
         self._parts: list[ReasoningText | ContentText] = []
         self._num_reasoning_blocks = 0
         self._is_content_open = False
-        # White space that is left out if the thought, or the content between tags, ends here.
+        # White space that is left out if the reasoning, or the content between tags, ends here.
         self._held_space: list[str] = []
         self._state = _State.ANSWER_START
         state, tag = self._tags.prompt.read(prompt_end.text)
         is_asked = format_.is_thinking_asked(prompt_end.template_kwargs)
         self._is_unmarked_reasoning = state is PromptState.IN_REASONING
         self._is_reasoning_expected = self._is_unmarked_reasoning
-        self.is_left_to_model = state is PromptState.UNTOLD
+        self.is_left_to_model = state is PromptState.UNKNOWN
         self._end_tag = format_.end_tags[0]
         if self._is_unmarked_reasoning and len(format_.end_tags) == len(format_.start_tags):
             self._end_tag = format_.end_tags[format_.start_tags.index(tag)]
         if state is PromptState.IN_CONTENT:
             self._state = _State.CONTENT
             self._is_content_open = True
-        elif state is PromptState.UNTOLD and is_asked and not prompt_end.is_reasoning_marked:
+        elif state is PromptState.UNKNOWN and is_asked and not prompt_end.is_reasoning_marked:
             self._is_reasoning_expected = format_.unmarked is not UnmarkedAnswer.CONTENT
             self._is_unmarked_reasoning = format_.unmarked is UnmarkedAnswer.REASONING or (
                 format_.unmarked is UnmarkedAnswer.REASONING_IF_PROMPT_UNKNOWN and not prompt_end.text
@@ -169,7 +169,7 @@ class TaggedReasoningParser(ReasoningParser):
         return parts
 
     def _step(self) -> bool:
-        """Take what can be told in this state; whether there is more to do."""
+        """Consume what is certain in this state; returns whether there is more to do."""
         match self._state:
             case _State.ANSWER_START:
                 return self._begin_answer()
@@ -193,7 +193,7 @@ class TaggedReasoningParser(ReasoningParser):
         if tag in self._format.start_tags:
             self._begin_reasoning()
         elif tag in self._format.end_tags:
-            self._state = _State.CONTENT_START  # an empty thought, whose start tag was left out
+            self._state = _State.CONTENT_START  # empty reasoning, whose start tag was left out
         elif tag:
             self._open_content()
         else:

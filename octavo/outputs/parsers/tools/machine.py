@@ -2,7 +2,7 @@
 
 - A start tag after which no call follows is content, with all that was read after it.
 - Once a call has begun (its name is known and given out), it stays. Arguments that break off are never closed: half a
-  call must not look like a whole one. Arguments that break the format go on as the model wrote them up to the call's
+  call must not look like a whole one. Arguments that break the format continue as the model wrote them up to the call's
   end tag, or to the answer's end where the format has none; it is for the client to refuse them.
 - White space next to a call, before or after, belongs to neither content nor call.
 """
