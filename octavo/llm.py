@@ -1,4 +1,4 @@
-"""The offline face: a model in this process, prompts in, texts out."""
+"""The offline entry point: a model in this process, prompts in, texts out."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,10 +13,10 @@ from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.chat import ContentFormat
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
-from octavo.llm_beam_search import BeamSearchFace
+from octavo.llm_beam_search import BeamSearchMixin
 from octavo.llm_engine import LLMEngine
-from octavo.llm_pooling import PoolingFace, as_prompts
-from octavo.llm_queue import Params, QueueFace, one_each, progress_bar
+from octavo.llm_pooling import PoolingMixin, as_prompts, one_each, progress_bar
+from octavo.llm_queue import Params, QueueMixin
 from octavo.outputs.processor import error_of
 from octavo.records import (
     PreparedRequest,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a toke
 Message = dict[str, Any]
 
 
-class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
+class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
     """A model for offline inference, with vLLM's interface.
 
     Args:

@@ -53,7 +53,7 @@ class PromptBudget:
     def __init__(self) -> None:
         self._num_tokens = 0
 
-    def add(self, num_tokens: int) -> None:
+    def add_prompt(self, num_tokens: int) -> None:
         """Count one more prompt.
 
         Raises:

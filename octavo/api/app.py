@@ -71,7 +71,6 @@ class App(FastAPI):
     sends_directly = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         _accept_root_path(scope)
         if self.sends_directly:
             scope[SERVER_SEND] = send

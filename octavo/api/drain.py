@@ -31,7 +31,7 @@ class Drain:
         """Requests that are being worked on."""
         return len(self._tasks)
 
-    def start(self) -> None:
+    def start_draining(self) -> None:
         """Refuse new requests from now on."""
         self.is_draining = True
 
@@ -55,7 +55,6 @@ class DrainMiddleware:
         self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] == "http" and self._drain.is_draining and route_path(scope) not in OPEN_WHILE_DRAINING:
             await send_error(send, 503, SHUTTING_DOWN, RETRY_AFTER_SHUTDOWN, scope)
         else:

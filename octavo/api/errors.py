@@ -70,8 +70,6 @@ class ErrorInfo(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """The body of every error answer."""
-
     error: ErrorInfo
 
 

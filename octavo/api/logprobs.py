@@ -17,8 +17,6 @@ PromptLogprobs = list[dict[int, Logprob] | None] | Raw
 
 
 class ChatLogprob(msgspec.Struct):
-    """One candidate at one position."""
-
     token: str
     logprob: float
     bytes: list[int]
@@ -34,8 +32,6 @@ class ChatTokenLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """One entry per token."""
-
     content: list[ChatTokenLogprob] | Raw
 
 

@@ -54,7 +54,6 @@ class ApiKeyMiddleware:
         self._digests = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it with status 401."""
         if scope["type"] == "lifespan" or route_path(scope) in self._open_paths or self._admit(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -100,7 +99,6 @@ class RequestIdMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with the header added to its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -3,13 +3,14 @@
 A validator that goes through everything and then counts makes an error record for each of a million wrong entries.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from octavo.api.ignored_fields import note_ignored
+from octavo.errors import InvalidRequestError
 from octavo.records.sampling_params import MAX_LISTED_TOKENS
 
 MAX_EXTRA_ARGS = 64
@@ -20,6 +21,8 @@ Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
 TokenIds = Annotated[list[Int64], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Priority = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)]
 
 
 def _check_bias(value: object) -> object:
@@ -60,6 +63,20 @@ def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Those of a body's unknown fields that have one of the names; of others there may be hundreds of thousands."""
     given = body.model_extra or {}
     return ((name, given[name]) for name in names if name in given)
+
+
+def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
+    """Reject unsupported fields that would change the result; empty values are accepted.
+
+    Args:
+        reasons: field → why it is not supported.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    for name, value in extras(body, reasons):
+        if value not in (None, False, "", [], {}):
+            raise InvalidRequestError(f"{name}: {reasons[name]}.", name)
 
 
 class StreamOptions(BaseModel):

@@ -64,7 +64,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, abort what is left, close."""
         logger.info("Shutting down")
-        self._drain.start()
+        self._drain.start_draining()
         # New requests are rejected at once and do not delay the shutdown.
         running = set(self.server_state.tasks)
         if running:

@@ -13,20 +13,14 @@ from octavo.records import RequestOutput
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """Where prompt tokens came from."""
-
     cached_tokens: int
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """What generated tokens were for."""
-
     reasoning_tokens: int
 
 
 class Usage(msgspec.Struct):
-    """Tokens that a request read and wrote."""
-
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
@@ -100,7 +94,7 @@ class UsageCounter:
         """Prompts in the request."""
         return len(self._prompt_tokens)
 
-    def add(self, prompt_index: int, output: RequestOutput, counts_output: bool = True) -> None:
+    def add_output(self, prompt_index: int, output: RequestOutput, counts_output: bool = True) -> None:
         """Account for one output of a prompt (a part, or the whole)."""
         if output.prompt_token_ids is not None:
             self._prompt_tokens[prompt_index] = len(output.prompt_token_ids)

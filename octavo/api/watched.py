@@ -46,7 +46,6 @@ class WatchedResponse(Response):
         self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
         send = _DirectSend(send, scope.get(SERVER_SEND) or send, headers)
         work = asyncio.ensure_future(_as_coroutine(self._work(send)))

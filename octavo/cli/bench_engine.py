@@ -12,7 +12,7 @@ from octavo.bench.shapes import SHAPES, model_path
 from octavo.cli.bench_environment import describe_environment
 from octavo.cli.bench_report import check_counts, write_json
 from octavo.cli.parser import Parser
-from octavo.cli.values import parse_count, parse_float, parse_json_object
+from octavo.cli.values import parse_count, parse_float, parse_json_object, split_names
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     given = make_parser().parse(arguments)
     check_counts(given, "rounds", "max_model_len")
-    cases = _cases(given.cases)
+    cases = split_names(given.cases, CASES, "case")
     if not 0 < given.scale <= 1:
         raise ConfigError(f"--scale is a share above 0 up to 1, not {given.scale}.")
     with model_path(given.model) as path:
@@ -85,14 +85,6 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and all samples here")
     return parser
-
-
-def _cases(text: str) -> list[str]:
-    cases = [name.strip() for name in text.split(",") if name.strip()]
-    for name in cases:
-        if name not in CASES:
-            raise ConfigError(f"There is no case {name!r}; there are {', '.join(CASES)}.")
-    return cases
 
 
 def _measure(given: argparse.Namespace, path: str, cases: Sequence[str]) -> dict[str, Any]:

@@ -196,7 +196,7 @@ class PromptSearch:
         """What to complete by one token each, with :attr:`step_params`."""
         return [TokensPrompt(prompt_token_ids=[*self._prompt, *beam.token_ids]) for beam in self._search.running]
 
-    def take(self, outputs: Sequence[RequestOutput]) -> None:
+    def advance(self, outputs: Sequence[RequestOutput]) -> None:
         """The answers to :attr:`prompts`."""
         self._search.advance([(output.outputs[0].logprobs or [{}])[0] for output in outputs])
 

@@ -57,7 +57,6 @@ class _ByteDetokenizer:
             self._num_stripped = 0
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         if len(token_ids) == 1:
             spelled = self._token_bytes(token_ids[0])
             if spelled.isascii() and not self._decoder.buffer and not self._num_stripped:
@@ -68,7 +67,6 @@ class _ByteDetokenizer:
         return self._strip(text) if self._num_stripped else text
 
     def finish(self) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         text = self._decoder.decode(b"", True)
         return self._strip(text) if self._num_stripped else text
 
@@ -97,11 +95,9 @@ class _WindowDetokenizer:
         self._num_known = len(self._window)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def finish(self) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         return self._new_text()
 
     def _push_one(self, token_id: int) -> str:

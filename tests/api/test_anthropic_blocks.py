@@ -53,7 +53,7 @@ def answers(draw: st.DrawFn) -> list[AnswerPart]:
 
 def write(parts: list[AnswerPart], **options: Any) -> list[BlockEvent]:
     writer = BlockWriter(**options)
-    return [event for part in parts for event in writer.add(part)] + writer.finish()
+    return [event for part in parts for event in writer.add_part(part)] + writer.finish()
 
 
 def blocks(events: list[BlockEvent]) -> list[dict[str, Any]]:
@@ -164,10 +164,10 @@ def test_what_comes_amid_a_call_waits() -> None:
 
 def test_text_after_a_call_does_not_wait() -> None:
     writer = BlockWriter()
-    writer.add(ToolCallBegin(0, "f", "a"))
-    writer.add(ToolCallArguments(0, '{"x": 1}'))
-    assert [type(event) for event in writer.add(ContentText("on"))] == [BlockStop, BlockStart, BlockDelta]
-    assert writer.add(ToolCallArguments(0, "\n")) == []
+    writer.add_part(ToolCallBegin(0, "f", "a"))
+    writer.add_part(ToolCallArguments(0, '{"x": 1}'))
+    assert [type(event) for event in writer.add_part(ContentText("on"))] == [BlockStop, BlockStart, BlockDelta]
+    assert writer.add_part(ToolCallArguments(0, "\n")) == []
 
 
 @pytest.mark.parametrize("arguments", [', "a', "Paris", "[1, 2]", " 5"])

@@ -20,7 +20,7 @@ from octavo.api.responses.store import ResponseStore, StoredTurn
 def keep(store: ResponseStore, owner: str, parent: StoredTurn | None = None, size: int = 10) -> str:
     response = ResponseObject(store.new_id(), 0, "m", "completed")
     inputs = [{"type": "message", "id": f"in_{response.id}", "content": "x" * size}]
-    store.finish(owner, response, inputs, [{"type": "message", "id": f"out_{response.id}"}], parent)
+    store.finish_response(owner, response, inputs, [{"type": "message", "id": f"out_{response.id}"}], parent)
     return response.id
 
 

@@ -16,8 +16,6 @@ from octavo.errors import InvalidRequestError
 
 
 class TokenizeAnswer(msgspec.Struct):
-    """A text's tokens."""
-
     count: int
     max_model_len: int
     tokens: list[int]
@@ -25,8 +23,6 @@ class TokenizeAnswer(msgspec.Struct):
 
 
 class DetokenizeAnswer(msgspec.Struct):
-    """The text of tokens."""
-
     prompt: str
 
 

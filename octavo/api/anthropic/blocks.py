@@ -61,7 +61,7 @@ class BlockWriter:
         """All reasoning so far."""
         return "".join(self._reasoning_texts)
 
-    def add(self, part: AnswerPart) -> list[BlockEvent]:
+    def add_part(self, part: AnswerPart) -> list[BlockEvent]:
         """The events that a part brings."""
         match part:
             case ToolCallBegin(index, name, call_id):

@@ -8,7 +8,7 @@ from octavo.api.anthropic.protocol import UNSUPPORTED, CountTokensRequest, ToolC
 from octavo.api.anthropic.tools import offered_tools
 from octavo.api.chat.conversation import Conversation
 from octavo.api.chat.conversation import ToolChoice as Choice
-from octavo.api.request_body import extras
+from octavo.api.request_body import reject_unsupported
 from octavo.errors import InvalidRequestError
 from octavo.records import StructuredOutputsParams
 
@@ -28,7 +28,7 @@ def conversation_of(body: CountTokensRequest, disabled_thinking_effort: str = "a
     Raises:
         InvalidRequestError: a block, a tool or a choice is none that this server takes; the sentence says where.
     """
-    refuse_unsupported(body)
+    reject_unsupported(body, UNSUPPORTED)
     is_prefilled = body.messages[-1].role == "assistant"
     choice = body.tool_choice or ToolChoice(type="auto")
     if choice.type == "tool" and choice.name is None:
@@ -45,17 +45,6 @@ def conversation_of(body: CountTokensRequest, disabled_thinking_effort: str = "a
         template_kwargs=kwargs,
         response_format=_response_format(body),
     )
-
-
-def refuse_unsupported(body: CountTokensRequest) -> None:
-    """Refuse fields whose silent neglect would change what the client gets.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    for name, value in extras(body, UNSUPPORTED):
-        if value not in (None, False, "", [], {}):
-            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
 
 
 def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:

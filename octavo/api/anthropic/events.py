@@ -4,13 +4,10 @@ import msgspec
 from starlette.types import Scope
 
 from octavo.api.errors import describe_error
-
-ENCODER = msgspec.json.Encoder()
+from octavo.api.json_answer import ENCODER
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
-    """Text for the reader."""
-
     text: str
     citations: None = None
 
@@ -34,14 +31,10 @@ Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
-    """More text."""
-
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    """More reasoning."""
-
     thinking: str
 
 
@@ -61,8 +54,6 @@ Delta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
 class MessageTokensDetails(msgspec.Struct):
-    """How many output tokens are reasoning."""
-
     thinking_tokens: int
 
 
@@ -96,8 +87,6 @@ class TokenCount(msgspec.Struct):
 
 
 class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
-    """First event: the message without its content."""
-
     message: Message
 
 
@@ -106,28 +95,20 @@ class Ping(msgspec.Struct, tag_field="type", tag="ping"):
 
 
 class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
-    """A block begins, empty."""
-
     index: int
     content_block: Block
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    """The open block grows."""
-
     index: int
     delta: Delta
 
 
 class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
-    """The open block is whole."""
-
     index: int
 
 
 class StopDelta(msgspec.Struct):
-    """Why the message ended."""
-
     stop_reason: str | None
     stop_sequence: str | None
     stop_details: None = None

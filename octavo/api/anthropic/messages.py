@@ -11,7 +11,6 @@ from starlette.types import Send
 from octavo.api.anthropic.blocks import BlockWriter, gather_blocks
 from octavo.api.anthropic.conversation import conversation_of
 from octavo.api.anthropic.events import (
-    ENCODER,
     BlockEvent,
     Message,
     MessageDelta,
@@ -29,7 +28,7 @@ from octavo.api.anthropic.protocol import CountTokensRequest, MessagesRequest
 from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.turn import ChatTurn, ChatUpdate
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import json_answer
+from octavo.api.json_answer import ENCODER, json_answer
 from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
@@ -174,11 +173,11 @@ class AnthropicAnswer:
     def _text_events(self, index: int, token_id: int, text: str) -> bytes:
         self._num_output += 1
         parts = self._turn.read_text(index, text, (token_id,))
-        return b"".join([encode_event(event) for part in parts for event in self._writer.add(part)])
+        return b"".join([encode_event(event) for part in parts for event in self._writer.add_part(part)])
 
     def _block_events(self, update: ChatUpdate) -> list[BlockEvent]:
         self._num_output += len(update.completion.token_ids)
-        events = [event for part in update.parts for event in self._writer.add(part)]
+        events = [event for part in update.parts for event in self._writer.add_part(part)]
         return events + self._writer.finish() if update.finish_reason is not None else events
 
     def _stop(self, last: ChatUpdate) -> StopDelta:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from octavo.api.request_body import MAX_CACHE_SALT, ExtraArgs, Int64, Objects, RequestModel, Strings
+from octavo.api.request_body import CacheSalt, ExtraArgs, Int64, Objects, Priority, RequestModel, Strings
 
 MIN_THINKING_BUDGET = 1024
 
@@ -131,8 +131,8 @@ class MessagesRequest(CountTokensRequest):
     top_k: Int64 | None = None
     top_p: float | None = None
     metadata: Metadata | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    cache_salt: CacheSalt | None = None
+    priority: Priority = 0
     vllm_xargs: ExtraArgs = None
 
 

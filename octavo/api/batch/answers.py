@@ -17,7 +17,7 @@ _HEADS = msgspec.json.Decoder(AnswerHead)
 
 
 class AnswerFile:
-    """Answers by id in an append-only file; those that :meth:`add` took are on disk.
+    """Answers by id in an append-only file; those that :meth:`add_answer` took are on disk.
 
     The output file itself comes into being at the end, whole and in the input's order.
 
@@ -61,11 +61,9 @@ class AnswerFile:
             raise
 
     def __contains__(self, custom_id: str) -> bool:
-        """Whether a request has its answer."""
         return custom_id in self._offsets
 
     def __len__(self) -> int:
-        """How many requests have their answer."""
         return len(self._offsets)
 
     @property
@@ -73,7 +71,7 @@ class AnswerFile:
         """How many of the answers are errors."""
         return len(self._failed)
 
-    async def add(self, custom_id: str, line: bytes, is_good: bool) -> None:
+    async def add_answer(self, custom_id: str, line: bytes, is_good: bool) -> None:
         """Keep an answer; returns when it is on disk. Answers that come at the same time share a write.
 
         Raises:
@@ -93,7 +91,7 @@ class AnswerFile:
             except OSError as error:
                 raise RequestFailedError(f"Cannot write to {self._part}: {error.strerror or error}.") from None
 
-    def finish(self, order: Iterable[str]) -> None:
+    def write_output(self, order: Iterable[str]) -> None:
         """Make the output file of the answers, in the order of ``order``, and remove the part file.
 
         Raises:
@@ -116,7 +114,7 @@ class AnswerFile:
             raise RequestFailedError(f"Cannot write {self._output}: {error.strerror or error}.") from None
 
     def close(self) -> None:
-        """Let go of the file, which stays for a later run unless there is nothing in it or :meth:`finish` is done."""
+        """Close the file, which stays for a later run unless it is empty or :meth:`write_output` is done."""
         if not self._offsets and not self._file.closed:
             with contextlib.suppress(FileNotFoundError):
                 self._part.unlink()

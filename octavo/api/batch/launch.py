@@ -103,7 +103,7 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
             _say(f"{len(answers)} of {len(order)} requests have their answers already.")
         if len(answers) < len(order):
             await _ask_all(config, server, job, source, answers, len(order))
-        answers.finish(order)
+        answers.write_output(order)
     except BaseException:
         if len(answers):
             _say(f"{len(answers)} of {len(order)} answers are kept in {part}; the same command goes on from there.")

@@ -56,8 +56,6 @@ class BatchRequest(msgspec.Struct):
 
 
 class BatchResponse(msgspec.Struct):
-    """What the route answered."""
-
     status_code: int
     request_id: str
     body: msgspec.Raw

@@ -66,7 +66,7 @@ class BatchRunner:
         for request in todo:
             request_id = uuid.uuid4().hex
             status, line = await self._ask(client, request, request_id)
-            await self._answers.add(request.custom_id, line, status == 200)
+            await self._answers.add_answer(request.custom_id, line, status == 200)
             self._on_answer(status == 200)
 
     async def _ask(self, client: httpx.AsyncClient, request: BatchRequest, request_id: str) -> tuple[int, bytes]:

@@ -18,8 +18,6 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 class CompletionChoice(msgspec.Struct):
-    """One text completion, or the new part of it in a stream."""
-
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
@@ -51,8 +49,6 @@ class FunctionCall(msgspec.Struct, omit_defaults=True):
 
 
 class ToolCallInfo(msgspec.Struct):
-    """A tool call."""
-
     id: str
     function: FunctionCall
     type: str = "function"
@@ -68,8 +64,6 @@ class ToolCallDelta(msgspec.Struct, omit_defaults=True):
 
 
 class ChatMessage(msgspec.Struct):
-    """An answer in a conversation."""
-
     role: str
     content: str | None
     refusal: None = None
@@ -78,8 +72,6 @@ class ChatMessage(msgspec.Struct):
 
 
 class ChatChoice(msgspec.Struct):
-    """One whole answer."""
-
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
@@ -105,8 +97,6 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
-    """The new part of an answer."""
-
     role: str | None = None
     content: str | None = None
     reasoning: str | None = None
@@ -114,8 +104,6 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChunkChoice(msgspec.Struct):
-    """One answer's part of an event."""
-
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
@@ -139,8 +127,6 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
-    """A served model."""
-
     id: str
     created: int
     root: str
@@ -172,8 +158,3 @@ class TextEvents:
     def event(self, text: str) -> bytes:
         """The event with this text."""
         return self._front + ENCODER.encode(text) + self._back
-
-
-def event(chunk: CompletionResponse | ChatChunk) -> bytes:
-    """A server-sent event."""
-    return b"data: " + ENCODER.encode(chunk) + b"\n\n"

@@ -15,6 +15,7 @@ from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.tools import allowed_tools, parse_tool_choice, parse_tools
 from octavo.api.chat.turn import AssistantAnswer, ChatTurn, ChatUpdate, Gathered, gather
 from octavo.api.frontend import Frontend, answer_id
+from octavo.api.json_answer import encode_event
 from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.answers import (
@@ -28,7 +29,6 @@ from octavo.api.openai.answers import (
     TextEvents,
     ToolCallDelta,
     ToolCallInfo,
-    event,
 )
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
@@ -185,7 +185,7 @@ class ChatAnswer:
             write: takes its long lists.
         """
         output, answers = gathered
-        self._usage.add(0, output)
+        self._usage.add_output(0, output)
         self._count_reasoning_tokens(turn)
         choices = [
             ChatChoice(
@@ -238,7 +238,7 @@ class ChatAnswer:
                 if data := self._events(turn, output):
                     yield data
         if self._usage_mode.is_sent or self._frontend.settings.enable_per_request_metrics:
-            yield event(self._closing(turn, output))
+            yield encode_event(self._closing(turn, output))
 
     def _closing(self, turn: ChatTurn, output: RequestOutput | None) -> ChatChunk:
         """The event after the answer: usage and metrics."""
@@ -252,9 +252,9 @@ class ChatAnswer:
     def _events(self, turn: ChatTurn, output: RequestOutput) -> bytes:
         """Events with the new parts; the first of each choice has the role."""
         self._count_reasoning_tokens(turn)
-        self._usage.add(0, output, counts_output=False)
+        self._usage.add_output(0, output, counts_output=False)
         events = [] if self._is_begun else self._openings(turn, output)
-        self._usage.add(0, output)
+        self._usage.add_output(0, output)
         self._is_begun = True
         for update in turn.read(output):
             if update.finish_reason is None and not self._has_details:
@@ -283,7 +283,7 @@ class ChatAnswer:
         return b"" if delta is None else self._event(ChatChunkChoice(index, delta))
 
     def _event(self, choice: ChatChunkChoice) -> bytes:
-        return event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage, 0, choice.index)))
+        return encode_event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage, 0, choice.index)))
 
     def _bare_event(self, index: int, kind: Literal["content", "reasoning"], text: str) -> bytes:
         events = self._text_events.get((index, kind))
@@ -327,7 +327,7 @@ class ChatAnswer:
             chunks[0].prompt_token_ids = output.prompt_token_ids or []
         if self._body.return_prompt_text:
             chunks[0].prompt_text = turn.prompt.get("prompt", "")
-        return [event(chunk) for chunk in chunks]
+        return [encode_event(chunk) for chunk in chunks]
 
     def _chunk_choice(self, update: ChatUpdate, delta: ChatDelta) -> ChatChunkChoice:
         completion = update.completion

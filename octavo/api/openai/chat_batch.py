@@ -54,7 +54,7 @@ def chat_batch_router(frontend: Frontend) -> APIRouter:
         for one in requests:
             answer = ChatAnswer(frontend, one, name, model)
             turn = await answer.start()
-            budget.add(len(turn.prompt["prompt_token_ids"]))
+            budget.add_prompt(len(turn.prompt["prompt_token_ids"]))
             started.append((answer, turn))
 
         async def work(send: Send) -> None:

@@ -15,9 +15,10 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
+from octavo.api.json_answer import encode_event
 from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import finite_prompt_logprobs
-from octavo.api.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse, TextEvents, event
+from octavo.api.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse, TextEvents
 from octavo.api.openai.logprobs import completion_logprobs
 from octavo.api.openai.protocol import CompletionRequest
 from octavo.api.openai.sampling import (
@@ -235,7 +236,7 @@ class CompletionAnswer:
                 closing.usage = self._usage.usage()
             if self._tells_metrics and last is not None:
                 closing.metrics = request_metrics(last, self._params.n, StreamedMetrics)
-            yield event(closing)
+            yield encode_event(closing)
 
     def _text_event(self, index: int, token_id: int, text: str) -> bytes:
         """The event with the text that a token adds to a completion of the only prompt."""
@@ -251,7 +252,7 @@ class CompletionAnswer:
 
     def _event(self, choice: CompletionChoice) -> bytes:
         usage = self._usage_mode.within(self._usage, *divmod(choice.index, self._params.n))
-        return event(self._new_completion([choice], usage=usage))
+        return encode_event(self._new_completion([choice], usage=usage))
 
     def _events(self, prompt_index: int, output: RequestOutput) -> bytes:
         """Events with what is new of a prompt's completions."""
@@ -264,7 +265,7 @@ class CompletionAnswer:
         return b"".join(events)
 
     def _account(self, prompt_index: int, output: RequestOutput) -> None:
-        self._usage.add(prompt_index, output, counts_output=not self._is_prompt_only)
+        self._usage.add_output(prompt_index, output, counts_output=not self._is_prompt_only)
         if output.prompt_logprobs is not None:
             self._prompt_logprobs[prompt_index] = output.prompt_logprobs
 

@@ -40,7 +40,7 @@ _NEUTRAL = {"repetition_penalty": 1.0, "thinking_token_budget": -1}
 
 
 def refuse_unsupported(body: GenerationRequest) -> None:
-    """Refuse fields whose silent neglect would change what the client gets.
+    """Reject unsupported fields that would change the result.
 
     Raises:
         InvalidRequestError: naming the field.

@@ -27,7 +27,7 @@ class EventLog:
         self._is_closed = False
         self._changed = asyncio.Event()
 
-    async def append(self, new: Sequence[ResponseStreamEvent]) -> None:
+    async def append_events(self, new: Sequence[ResponseStreamEvent]) -> None:
         """Add the next events."""
         for event in new:
             data = encode_event(event)

@@ -48,8 +48,6 @@ class ResponseFailed(ResponseEvent, tag="response.failed"):
 
 
 class OutputItemAdded(ResponseStreamEvent, kw_only=False, tag="response.output_item.added"):
-    """An item begins."""
-
     output_index: int
     item: ShownItem
 
@@ -69,15 +67,11 @@ class ItemEvent(ResponseStreamEvent, kw_only=False, tag="item"):
 
 
 class ContentPartAdded(ItemEvent, tag="response.content_part.added"):
-    """A part of a message or of reasoning begins."""
-
     content_index: int
     part: OutputText | ReasoningPart
 
 
 class ContentPartDone(ItemEvent, tag="response.content_part.done"):
-    """The part has ended."""
-
     content_index: int
     part: OutputText | ReasoningPart
 
@@ -90,76 +84,54 @@ class ReasoningPartAdded(ItemEvent, tag="response.reasoning_part.added"):
 
 
 class ReasoningPartDone(ItemEvent, tag="response.reasoning_part.done"):
-    """A part of reasoning has ended, under vLLM's name."""
-
     content_index: int
     part: ReasoningPart
 
 
 class OutputTextDelta(ItemEvent, tag="response.output_text.delta"):
-    """The next piece of a message."""
-
     content_index: int
     delta: str
     logprobs: list[ChatTokenLogprob]
 
 
 class OutputTextDone(ItemEvent, tag="response.output_text.done"):
-    """A message's whole text."""
-
     content_index: int
     text: str
     logprobs: list[ChatTokenLogprob]
 
 
 class ReasoningTextDelta(ItemEvent, tag="response.reasoning_text.delta"):
-    """The next piece of reasoning."""
-
     content_index: int
     delta: str
 
 
 class ReasoningTextDone(ItemEvent, tag="response.reasoning_text.done"):
-    """All of the reasoning."""
-
     content_index: int
     text: str
 
 
 class FunctionCallArgumentsDelta(ItemEvent, tag="response.function_call_arguments.delta"):
-    """The next piece of a call's arguments."""
-
     delta: str
 
 
 class FunctionCallArgumentsDone(ItemEvent, tag="response.function_call_arguments.done"):
-    """All of a call's arguments."""
-
     name: str
     arguments: str
 
 
 class CustomToolCallInputDelta(ItemEvent, tag="response.custom_tool_call_input.delta"):
-    """The next piece of a custom tool's input."""
-
     delta: str
 
 
 class CustomToolCallInputDone(ItemEvent, tag="response.custom_tool_call_input.done"):
-    """All of a custom tool's input."""
-
     input: str
 
 
 class McpCallArgumentsDelta(ItemEvent, tag="response.mcp_call_arguments.delta"):
-    """The next piece of a tool's arguments."""
-
     delta: str
 
 
 class McpCallArgumentsDone(ItemEvent, tag="response.mcp_call_arguments.done"):
-    """All of a tool's arguments."""
-
     arguments: str
 
 

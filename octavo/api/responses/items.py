@@ -305,22 +305,16 @@ class _CustomArguments(msgspec.Struct):
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
-    """Text of an answer."""
-
     text: str
     annotations: list[Any] = []
     logprobs: list[ChatTokenLogprob] = []
 
 
 class ReasoningPart(msgspec.Struct, tag_field="type", tag="reasoning_text"):
-    """Reasoning text."""
-
     text: str
 
 
 class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
-    """A message of the model."""
-
     id: str
     status: Status
     content: list[OutputText]
@@ -328,8 +322,6 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """Reasoning of the model."""
-
     id: str
     status: Status
     content: list[ReasoningPart]
@@ -338,8 +330,6 @@ class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
-    """A call that the client is to carry out."""
-
     id: str
     status: Status
     call_id: str
@@ -360,8 +350,6 @@ class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call
 
 
 class McpToolInfo(msgspec.Struct):
-    """A tool as its MCP server describes it."""
-
     name: str
     input_schema: Any
     description: str | None = None
@@ -369,8 +357,6 @@ class McpToolInfo(msgspec.Struct):
 
 
 class McpListToolsItem(msgspec.Struct, tag_field="type", tag="mcp_list_tools"):
-    """The tools of an MCP server."""
-
     id: str
     server_label: str
     tools: list[McpToolInfo]
@@ -391,8 +377,6 @@ class McpCallItem(msgspec.Struct, tag_field="type", tag="mcp_call"):
 
 
 class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval_request"):
-    """A call for which the client is asked."""
-
     id: str
     server_label: str
     name: str
@@ -422,26 +406,9 @@ class BuiltinCallItem(msgspec.Struct):
         return {**self.fields, **own}
 
 
-OutputItem = (
-    MessageItem
-    | ReasoningItem
-    | FunctionCallItem
-    | CustomToolCallItem
-    | McpListToolsItem
-    | McpCallItem
-    | McpApprovalRequestItem
-    | BuiltinCallItem
-)
-ShownItem = (
-    MessageItem
-    | ReasoningItem
-    | FunctionCallItem
-    | CustomToolCallItem
-    | McpListToolsItem
-    | McpCallItem
-    | McpApprovalRequestItem
-    | dict[str, Any]
-)
+_ToolItem = FunctionCallItem | CustomToolCallItem | McpListToolsItem | McpCallItem | McpApprovalRequestItem
+OutputItem = MessageItem | ReasoningItem | _ToolItem | BuiltinCallItem
+ShownItem = MessageItem | ReasoningItem | _ToolItem | dict[str, Any]
 
 
 def shown(item: OutputItem) -> ShownItem:

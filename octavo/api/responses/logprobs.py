@@ -22,12 +22,12 @@ class ContentLogprobs:
         self._num_top = num_top
         self._tokens: list[_Token] = []
 
-    def add(self, completion: CompletionOutput) -> None:
+    def add_tokens(self, completion: CompletionOutput) -> None:
         """Take the next tokens."""
         for token_id, candidates in zip(completion.token_ids, completion.logprobs or (), strict=False):
             self._tokens.append((token_id, candidates, self._bytes(token_id, candidates)))
 
-    def take(self, text: str) -> list[ChatTokenLogprob]:
+    def take_content(self, text: str) -> list[ChatTokenLogprob]:
         """The tokens of this piece of content; those before them are dropped."""
         taken = self._cut(text)
         if taken is None:  # the parser has changed the text
@@ -36,7 +36,7 @@ class ContentLogprobs:
         positions = [candidates for _, candidates, _ in taken]
         return list(chat_logprobs(ids, positions, self._num_top, self._tokenizer))
 
-    def skip(self, text: str) -> None:
+    def skip_text(self, text: str) -> None:
         """Drop the tokens of this piece of reasoning or arguments."""
         self._cut(text)
 

@@ -48,7 +48,7 @@ def to_messages(
     """
     writer = _Writer(items, shown_name)
     for item in items:
-        writer.add(item)
+        writer.add_item(item)
     writer.flush()
     messages = [*[dict(message) for message in previous], *writer.messages]
     return _with_instructions(messages, instructions)
@@ -62,7 +62,7 @@ class _Writer:
         self._names = {item["call_id"]: called_name(item) for item in items if item["type"] in CALL_TYPES}
         self._requests = {item["id"]: item for item in items if item["type"] == "mcp_approval_request"}
 
-    def add(self, item: Item) -> None:
+    def add_item(self, item: Item) -> None:
         """Take the next item."""
         match item["type"]:
             case "message" if item["role"] == "assistant":

@@ -8,21 +8,15 @@ from octavo.api.responses.items import OutputItem, ShownItem, shown
 
 
 class InputTokensDetails(msgspec.Struct):
-    """Where prompt tokens came from."""
-
     cached_tokens: int = 0
     cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """What tokens were written for."""
-
     reasoning_tokens: int = 0
 
 
 class ResponseUsage(msgspec.Struct):
-    """Tokens read and written, over all rounds."""
-
     input_tokens: int = 0
     input_tokens_details: InputTokensDetails = msgspec.field(default_factory=InputTokensDetails)
     output_tokens: int = 0
@@ -38,8 +32,6 @@ class ResponseError(msgspec.Struct):
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why a response was cut."""
-
     reason: str
 
 

@@ -134,7 +134,7 @@ class OutputBuilder:
         self.calls = []
         self._num_before_round = len(self.items)
 
-    def feed(self, part: AnswerPart, logprobs: Sequence[ChatTokenLogprob] = ()) -> Iterator[ResponseStreamEvent]:
+    def add_part(self, part: AnswerPart, logprobs: Sequence[ChatTokenLogprob] = ()) -> Iterator[ResponseStreamEvent]:
         """Take the next part.
 
         Args:
@@ -187,19 +187,6 @@ class OutputBuilder:
             if not call.is_done and isinstance(call.item, McpCallItem | BuiltinCallItem):
                 call.item.status = "incomplete"
                 yield from self.finish_call(call)
-
-    def add(self, item: OutputItem, *progress: str) -> Iterator[ResponseStreamEvent]:
-        """Add an item that is whole at once.
-
-        Args:
-            progress: types of events between its beginning and its end.
-        """
-        index = len(self.items)
-        self.items.append(item)
-        yield events.OutputItemAdded(index, shown(item))
-        for kind in progress:
-            yield events.ToolProgress(kind, item.id, index)
-        yield events.OutputItemDone(index, shown(item))
 
     def new_id(self, prefix: str) -> str:
         """The id for the next item."""

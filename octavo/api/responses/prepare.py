@@ -10,6 +10,7 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
+from octavo.api.openai.structured import parse_structured_outputs
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
@@ -26,7 +27,6 @@ from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, Stored
 from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
-from octavo.records.structured import SERVER_FIELDS
 
 _SHARED_FIELDS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed"),
@@ -173,14 +173,7 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
         return StructuredOutputsParams(json=wanted.json_schema)
     if not body.structured_outputs:
         return None
-    known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
-    for name in body.structured_outputs:
-        if name not in known:
-            raise InvalidRequestError(f"structured_outputs has no field {short(name)}.", "structured_outputs")
-    try:
-        return msgspec.convert(body.structured_outputs, StructuredOutputsParams)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"structured_outputs: {str(error).rstrip('.')}.", "structured_outputs") from None
+    return parse_structured_outputs(body.structured_outputs)
 
 
 def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from octavo.api.request_body import (
-    MAX_CACHE_SALT,
+    CacheSalt,
     Int64,
     LogitBias,
     Objects,
+    Priority,
     RequestModel,
     Strings,
     TokenIds,
@@ -191,8 +192,8 @@ class ResponsesRequest(RequestModel):
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
     request_id: str | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    priority: Priority = 0
+    cache_salt: CacheSalt | None = None
     enable_response_messages: bool = False
     previous_input_messages: Objects | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -224,7 +225,7 @@ UNSUPPORTED: Mapping[str, str] = {
 
 
 def refuse_unsupported(body: ResponsesRequest) -> None:
-    """Refuse fields whose silent neglect would change what the client gets, and fields that contradict each other.
+    """Reject unsupported fields that would change the result, and fields that contradict each other.
 
     Raises:
         InvalidRequestError: naming the field.

@@ -151,11 +151,11 @@ async def _start_in_background(services: Services, prepared: PreparedResponse) -
     if len(services.store.running()) >= MAX_RUNNING:
         raise OverloadedError(f"{MAX_RUNNING} responses are being made in the background; try again later.")
     background = BackgroundResponse()
-    run = ResponseRun(services, prepared, background.log.append)
+    run = ResponseRun(services, prepared, background.log.append_events)
     await run.check()
     background.snapshot = run.snapshot
     everything = [*prepared.history, *prepared.items]
-    entry = services.store.begin(prepared.owner, prepared.response, background, everything)
+    entry = services.store.begin_response(prepared.owner, prepared.response, background, everything)
 
     async def work() -> None:
         try:
@@ -163,7 +163,7 @@ async def _start_in_background(services: Services, prepared: PreparedResponse) -
         finally:
             if entry.is_running:  # it was cancelled twice
                 ended = msgspec.structs.replace(run.snapshot(), status="cancelled")
-                services.store.finish(prepared.owner, ended, prepared.items, [], prepared.parent)
+                services.store.finish_response(prepared.owner, ended, prepared.items, [], prepared.parent)
             background.log.close()
 
     background.task = asyncio.create_task(work())

@@ -207,7 +207,7 @@ class ResponseRun:
     def _news(self, update: ChatUpdate) -> list[ResponseStreamEvent]:
         news: list[ResponseStreamEvent] = []
         if self._logprobs is not None:
-            self._logprobs.add(update.completion)
+            self._logprobs.add_tokens(update.completion)
         is_parallel = self._prepared.body.parallel_tool_calls is not False
         for part in update.parts:
             if isinstance(part, ToolCallBegin | ToolCallArguments) and part.index > 0 and not is_parallel:
@@ -216,14 +216,14 @@ class ResponseRun:
             if isinstance(part, ContentBreak):
                 pass  # no token of the model's
             elif self._logprobs is not None and isinstance(part, ContentText):
-                logprobs = self._logprobs.take(part.text)
+                logprobs = self._logprobs.take_content(part.text)
             elif self._logprobs is not None and isinstance(part, ReasoningText | ToolCallArguments):
-                self._logprobs.skip(part.text)
+                self._logprobs.skip_text(part.text)
             if isinstance(part, ReasoningText):
                 self._reasoning_texts.append(part.text)
                 if not self._prepared.body.include_reasoning:
                     continue
-            news += self._builder.feed(part, logprobs)
+            news += self._builder.add_part(part, logprobs)
         return news
 
     async def _conversation(self, index: int) -> Conversation:
@@ -432,7 +432,7 @@ class ResponseRun:
         if self._response.store:
             # Store it before the last event is sent: the client may build on it as soon as it reads the event.
             outputs = as_input(self._builder.items)
-            self._services.store.finish(
+            self._services.store.finish_response(
                 self._prepared.owner, self._response, self._prepared.items, outputs, self._prepared.parent
             )
         await self._emit([last(self._response)])

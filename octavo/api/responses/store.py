@@ -178,7 +178,7 @@ class ResponseStore:
         items = (item for turn in turns for data in (turn.inputs, turn.outputs) for item in _decode(data))
         return {item["id"]: item for item in items if item["id"] in wanted}
 
-    def begin(
+    def begin_response(
         self, owner: str, response: ResponseObject, background: BackgroundResponse, inputs: list[Item]
     ) -> StoredResponse:
         """Keep a response that is being made."""
@@ -187,7 +187,7 @@ class ResponseStore:
         self._make_room()
         return entry
 
-    def finish(
+    def finish_response(
         self,
         owner: str,
         response: ResponseObject,

@@ -14,14 +14,15 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.json_answer import ENCODER
+from octavo.api.json_answer import encode_event
 from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.middleware import KEY_INDEX, clean_request_id
 from octavo.api.pieces import ListWriter
-from octavo.api.request_body import AbortRequest
+from octavo.api.request_body import AbortRequest, reject_unsupported
 from octavo.api.scale_out.message import DerenderedAnswer
 from octavo.api.scale_out.protocol import (
+    UNSUPPORTED,
     GenerateAnswer,
     GenerateChoice,
     GenerateChunk,
@@ -29,7 +30,6 @@ from octavo.api.scale_out.protocol import (
     PositionLogprobs,
     TokenLogprob,
     TokensLogprobs,
-    refuse_unsupported_transfers,
 )
 from octavo.api.usage import UsageCounter
 from octavo.api.watched import WatchedResponse, last_items, send_json
@@ -58,7 +58,7 @@ def generate_router(frontend: Frontend) -> APIRouter:
     @router.post("/inference/v1/generate", summary="Generate from token ids.")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
-        refuse_unsupported_transfers(body)
+        reject_unsupported(body, UNSUPPORTED)
         if body.stream_options is not None and not body.stream:
             raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
         name = request_name(request, body.request_id)
@@ -225,7 +225,7 @@ class TokensAnswer:
 
     async def whole(self, output: RequestOutput) -> list[bytes]:
         """The answer as JSON, in pieces, from the final output."""
-        self._usage.add(0, output)
+        self._usage.add_output(0, output)
         num_entries = pieces.num_entries(output.prompt_logprobs)
         for completion in output.outputs:
             num_entries += len(completion.token_ids) + pieces.num_entries(completion.logprobs)
@@ -252,18 +252,18 @@ class TokensAnswer:
         is_first = True
         async with aclosing(source) as outputs:
             async for output in outputs:
-                self._usage.add(0, output)
+                self._usage.add_output(0, output)
                 chunk = self._chunk([self._choice(completion) for completion in output.outputs])
                 if options and options.continuous_usage_stats:
                     chunk.usage = self._usage.usage()
                 if is_first and self._body.return_token_ids:
                     chunk.prompt_token_ids = self._body.token_ids
                 is_first = False
-                yield _event(chunk)
+                yield encode_event(chunk)
         if options and options.include_usage:
             chunk = self._chunk([])
             chunk.usage = self._usage.usage()
-            yield _event(chunk)
+            yield encode_event(chunk)
 
     def _chunk(self, choices: list[GenerateChoice]) -> GenerateChunk:
         return GenerateChunk(request_id=self._name, output_mode=self._body.output_mode, choices=choices)
@@ -298,7 +298,3 @@ def tokens_logprobs(token_ids: Sequence[int], positions: SampleLogprobs) -> Iter
         chosen = candidates.get(token_id)
         logprob, rank = (finite(chosen.logprob), chosen.rank) if chosen else (finite(float("-inf")), None)
         yield PositionLogprobs(token_id, logprob, rank, entries)
-
-
-def _event(chunk: GenerateChunk) -> bytes:
-    return b"data: " + ENCODER.encode(chunk) + b"\n\n"

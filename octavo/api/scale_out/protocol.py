@@ -12,9 +12,8 @@ from pydantic import Field
 
 from octavo.api.logprobs import ChatLogprobs, PromptLogprobs
 from octavo.api.openai.answers import ChatMessage
-from octavo.api.request_body import MAX_CACHE_SALT, RequestModel, StreamOptions, TokenIds
+from octavo.api.request_body import CacheSalt, Priority, RequestModel, StreamOptions, TokenIds
 from octavo.api.usage import Usage
-from octavo.errors import InvalidRequestError
 
 _NO_MEDIA = "images, audio and video are not supported"
 _NO_TRANSFER = "moving caches between servers is not supported"
@@ -54,13 +53,11 @@ class GenerateRequest(RequestModel):
     return_token_ids: bool | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    cache_salt: CacheSalt | None = None
+    priority: Priority = 0
 
 
 class TokenLogprob(msgspec.Struct):
-    """One candidate at one position."""
-
     token_id: int
     logprob: float
     rank: int | None = None
@@ -76,8 +73,6 @@ class PositionLogprobs(msgspec.Struct):
 
 
 class TokensLogprobs(msgspec.Struct):
-    """One entry per token."""
-
     content: list[PositionLogprobs] | msgspec.Raw
 
 
@@ -110,21 +105,8 @@ class GenerateAnswer(msgspec.Struct, kw_only=True):
 
 
 class GenerateChunk(msgspec.Struct, kw_only=True):
-    """Event of its stream."""
-
     request_id: str
     output_mode: str
     choices: list[GenerateChoice]
     usage: Usage | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-def refuse_unsupported_transfers(body: RequestModel) -> None:
-    """Refuse fields whose silent neglect would change what the client gets.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    for name, value in (body.model_extra or {}).items():
-        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
-            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)

@@ -11,11 +11,7 @@ from pydantic_core import PydanticCustomError
 from octavo.api.engine import ServingEngine
 from octavo.api.request_body import Int64, TokenIds
 from octavo.api.usage import RequestMetrics
-from octavo.config import ModelSettings
 from octavo.errors import InvalidRequestError
-from octavo.inputs.chat import ChatRenderer
-from octavo.inputs.pooling import PoolingProcessor
-from octavo.inputs.processor import InputProcessor
 from octavo.inputs.prompts import parse_prompt
 from octavo.outputs.detokenizer import make_detokenizer
 from octavo.outputs.pooling import Pooled
@@ -32,7 +28,6 @@ from octavo.records import (
     SampleLogprobs,
     SamplingParams,
 )
-from octavo.telemetry.metrics import Metrics
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_RESPONSES = 4096
@@ -144,8 +139,16 @@ class ReplayEngine:
         *,
         is_parsed: bool = True,
     ) -> None:
-        self.engine = engine
-        self._is_parsed = is_parsed
+        self._engine = engine
+        self.model_name, self.info, self.metrics = engine.model_name, engine.info, engine.metrics
+        self.tokenizer, self.chat_renderer = engine.tokenizer, engine.chat_renderer
+        self.input_processor, self.pooling_processor = engine.input_processor, engine.pooling_processor
+        self.is_healthy, self.fault = engine.is_healthy, engine.fault
+        self.model_settings = engine.model_settings
+        if not is_parsed:
+            self.model_settings = msgspec.structs.replace(
+                self.model_settings, reasoning_parser="", reasoning_config=None
+            )
         limit, max_logprobs = engine.info.max_model_len, engine.input_processor.max_logprobs
         for response, prompt, count in zip(responses, prompts, prompt_counts, strict=True):
             if max_logprobs >= 0 and (response.num_top_logprobs or 0) > max(1, max_logprobs):
@@ -164,62 +167,8 @@ class ReplayEngine:
                 raise InvalidRequestError(f"prompt_tokens must be at most {limit}, got {count}.", "prompt_tokens")
         self._waiting = list(zip(responses, prompts, prompt_counts, strict=True))
 
-    @property
-    def model_name(self) -> str:
-        """See :class:`ServingEngine`."""
-        return self.engine.model_name
-
-    @property
-    def model_settings(self) -> ModelSettings:
-        """See :class:`ServingEngine`."""
-        settings = self.engine.model_settings
-        if self._is_parsed:
-            return settings
-        return msgspec.structs.replace(settings, reasoning_parser="", reasoning_config=None)
-
-    @property
-    def info(self) -> EngineInfo:
-        """See :class:`ServingEngine`."""
-        return self.engine.info
-
-    @property
-    def metrics(self) -> Metrics:
-        """See :class:`ServingEngine`."""
-        return self.engine.metrics
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """See :class:`ServingEngine`."""
-        return self.engine.tokenizer
-
-    @property
-    def input_processor(self) -> InputProcessor:
-        """See :class:`ServingEngine`."""
-        return self.engine.input_processor
-
-    @property
-    def pooling_processor(self) -> PoolingProcessor:
-        """See :class:`ServingEngine`."""
-        return self.engine.pooling_processor
-
-    @property
-    def chat_renderer(self) -> ChatRenderer | None:
-        """See :class:`ServingEngine`."""
-        return self.engine.chat_renderer
-
-    @property
-    def is_healthy(self) -> bool:
-        """See :class:`ServingEngine`."""
-        return self.engine.is_healthy
-
-    @property
-    def fault(self) -> str | None:
-        """See :class:`ServingEngine`."""
-        return self.engine.fault
-
     async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
-        """See :class:`ServingEngine`."""
-        return await self.engine.pool(prepared)
+        return await self._engine.pool(prepared)
 
     async def abort(self, request_id: str) -> None:
         """See :class:`ServingEngine`; replayed responses have already ended."""
@@ -269,7 +218,7 @@ class ReplayEngine:
         yield RequestOutput(request_id, None, prompt_ids, _prompt_logprobs(response), outputs, True)
 
     def _prompt_ids(self, prompt: PromptType) -> list[int]:
-        info = self.engine.info
+        info = self.info
         return parse_prompt(
             prompt, self.tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size
         ).token_ids

@@ -92,7 +92,6 @@ class MarkedScanner(TagScanner):
         self._is_marked = False
 
     def take(self, tags: TagSet) -> tuple[str, str | None]:
-        """As :meth:`TagScanner.take`."""
         if not self._is_marked:
             return super().take(tags)
         text, start = self._text, self._position
@@ -106,7 +105,6 @@ class MarkedScanner(TagScanner):
         return text[start:], None
 
     def give_back(self, text: str) -> None:
-        """As :meth:`TagScanner.give_back`."""
         super().give_back(text)
         while self._next_mark and self._marks[self._next_mark - 1][0] >= self._position:
             self._next_mark -= 1

@@ -45,7 +45,7 @@ class Batch:
             answers = AnswerFile(self.output, self.part, ids)
             try:
                 await BatchRunner(app, answers, max_inflight, sleep=sleep).run(iter(requests))
-                answers.finish(ids)
+                answers.write_output(ids)
             finally:
                 answers.close()
 
