@@ -23,7 +23,7 @@ import psutil
 from common import describe, resident_bytes, running_server, save
 
 from octavo.bench.http_client import HttpClient
-from octavo.bench.load import LoadRequest, Record, run_load
+from octavo.bench.load import LoadRequest, RequestRecord, run_load
 from octavo.bench.serving import completion_body, summarise_records
 
 MODEL = "bundled:smollm2"
@@ -47,7 +47,7 @@ class Soak:
         self._seconds = seconds
         self._abort_fraction = abort_fraction
         self._source = random.Random(0)
-        self.records: list[Record] = []
+        self.records: list[RequestRecord] = []
         self.memory: list[tuple[float, int]] = []
         self.device_memory: list[tuple[float, int]] = []
         self._has_gpu = shutil.which("nvidia-smi") is not None

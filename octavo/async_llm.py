@@ -13,10 +13,10 @@ from octavo.engine.lifecycle import EngineLifecycle
 from octavo.engine.messages import check_sendable
 from octavo.engine.remote_control import RemoteControl
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
-from octavo.inputs.admission import Admission, Admitted
+from octavo.inputs.admission import Admitted, QueueAdmission
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.foreign import reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.in_flight import RequestsInFlight, fail_futures
@@ -49,18 +49,18 @@ _LONG_LISTS = 1 << 13
 class AsyncLLM(RemoteControl):
     """A model served to many callers of one event loop.
 
-    The engine runs in a process of its own. If that dies it is started again, and requests in flight go on where
+    The engine runs in a process of its own. If that dies it is started again, and requests in flight continue where
     they were: callers see a pause. Its life is the business of :class:`EngineLifecycle`, requests and their replay
-    that of :class:`RequestsInFlight`, limits and metrics that of :class:`Admission`.
+    that of :class:`RequestsInFlight`, limits and metrics that of :class:`QueueAdmission`.
 
     Args:
         settings: the engine's settings; None takes those of ``engine_settings``.
         chat_template: a chat template, or a file with one, instead of the model's own.
-        address: where to listen for an engine that somebody else keeps alive; by default this object keeps its own.
+        address: where to listen for an engine supervised by another process; by default this object runs its own.
         index: place among the frontends of that engine; part of the metrics' labels.
         served_name: what metrics and traces call the model; by default what the settings call it.
         child: an engine process to begin with, started but not launched; by default one is started.
-        settles_reasoning: let structured output begin behind the model's reasoning, if ``reasoning_parser`` is set;
+        settles_reasoning: let structured output begin after the model's reasoning, if ``reasoning_parser`` is set;
             servers do that themselves.
         engine_settings: any setting of :mod:`octavo.config.settings` by name, ``model`` among them.
 
@@ -96,9 +96,9 @@ class AsyncLLM(RemoteControl):
         self._settles_reasoning = settles_reasoning
         self._engine = EngineLifecycle(settings, self, address, child)
         self._requests = RequestsInFlight()
-        self._frontend: Frontend | None = None
+        self._frontend: TextFrontend | None = None
         self._inputs: InputProcessor | None = None
-        self._admission: Admission | None = None
+        self._admission: QueueAdmission | None = None
         self._numbers = itertools.count(1)
         self._start_lock = asyncio.Lock()
         endpoint = settings.logging.otlp_traces_endpoint
@@ -163,12 +163,12 @@ class AsyncLLM(RemoteControl):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer, None if it was told to do without."""
+        """The model's tokenizer; None with ``skip_tokenizer_init``."""
         return None if self._frontend is None else self._frontend.tokenizer
 
     @property
     def model_settings(self) -> ModelSettings:
-        """What the owner said of the model."""
+        """The settings of the model."""
         return self.settings.model
 
     @property
@@ -211,7 +211,7 @@ class AsyncLLM(RemoteControl):
 
     @property
     def fault(self) -> str | None:
-        """Why the engine does nothing until its owner acts, in a sentence; None if nothing of that kind is known."""
+        """Why the engine needs the operator, as a sentence; None if it does not."""
         return self.stats.fault or None
 
     @property
@@ -225,12 +225,12 @@ class AsyncLLM(RemoteControl):
         return len(self._requests)
 
     @property
-    def _started_admission(self) -> Admission:
+    def _started_admission(self) -> QueueAdmission:
         assert self._admission is not None, "start() comes first"
         return self._admission
 
     async def start(self) -> None:
-        """Start the engine and wait until it is loaded; the first request does so if nobody did before.
+        """Start the engine and wait until it is loaded; otherwise the first request does so.
 
         Raises:
             OctavoError: the model or a setting is wrong.
@@ -245,15 +245,15 @@ class AsyncLLM(RemoteControl):
     async def _start(self) -> None:
         self._engine.start()
         try:
-            # The engine process loads weights meanwhile.
-            self._frontend = await asyncio.to_thread(Frontend.load, self.settings, self._chat_template)
+            # The engine process loads weights in the meantime.
+            self._frontend = await asyncio.to_thread(TextFrontend.load, self.settings, self._chat_template)
             self._requests.set_tokenizer(self._frontend.tokenizer)
             await self._engine.wait_until_started()
         except BaseException:
             await self.shutdown()
             raise
         self._inputs = self._frontend.input_processor(self.info, settles_reasoning=self._settles_reasoning)
-        self._admission = Admission(self.settings, self.info, self._served_name, self.index, self._tracer)
+        self._admission = QueueAdmission(self.settings, self.info, self._served_name, self.index, self._tracer)
 
     async def wait_until_dead(self) -> None:
         """Return when the engine is gone for good."""
@@ -277,7 +277,7 @@ class AsyncLLM(RemoteControl):
             sampling_params: None takes the model's defaults; ``output_kind`` decides what each output holds.
             clip_max_tokens: cut ``max_tokens`` to what the context has room for, rather than refuse the request.
             take_text: is offered tokens of which there is nothing to say but their text, with ``output_kind`` DELTA;
-                those that it takes are in no output, and nobody is woken for them. See :meth:`OutputStream.relay`.
+                those that it takes are in no output and wake no reader. See :meth:`OutputStream.relay`.
 
         Raises:
             InvalidRequestError: the request is wrong; raised before the first output.
@@ -413,7 +413,7 @@ class AsyncLLM(RemoteControl):
         return requests
 
     def handle_outputs(self, outputs: StepOutputs) -> None:
-        """The engine said how requests went on."""
+        """Handle the engine's outputs."""
         if self._admission is not None:
             self._admission.metrics.record_stats(self.stats)
             self._admission.observe(outputs)
@@ -437,7 +437,7 @@ class AsyncLLM(RemoteControl):
         self._started_admission.check(num_tokens)
 
     def _number(self, prepared: PreparedRequest) -> None:
-        """Tell a request from earlier ones of its name: what the engine said of an aborted one may be on its way."""
+        """Make an internal id unique: outputs of an aborted request with the same id may still arrive."""
         suffix = f"#{next(self._numbers)}"
         for child in prepared.children:
             child.request_id += suffix

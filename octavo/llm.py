@@ -1,4 +1,4 @@
-"""The offline face: a model in this process, prompts in, texts out."""
+"""The offline entry point: a model in this process, prompts in, texts out."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,10 +13,10 @@ from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.chat import ContentFormat
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
-from octavo.llm_beam_search import BeamSearchFace
+from octavo.llm_beam_search import BeamSearchMixin
 from octavo.llm_engine import LLMEngine
-from octavo.llm_pooling import PoolingFace, as_prompts
-from octavo.llm_queue import Params, QueueFace, one_each, progress_bar
+from octavo.llm_pooling import PoolingMixin, as_prompts, one_each, progress_bar
+from octavo.llm_queue import Params, QueueMixin
 from octavo.outputs.processor import error_of
 from octavo.records import (
     PreparedRequest,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a toke
 Message = dict[str, Any]
 
 
-class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
+class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
     """A model for offline inference, with vLLM's interface.
 
     Args:
@@ -198,7 +198,7 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
             messages: a conversation is a list of messages with ``role`` and ``content``.
             chat_template: template to use instead of the model's.
             add_generation_prompt: end the prompt with the opening of the assistant's turn.
-            continue_final_message: let the answer go on where the last message ends.
+            continue_final_message: let the answer continue where the last message ends.
             tools: descriptions of functions, for the template.
             chat_template_kwargs: further values for the template.
             chat_template_content_format: how the template gets messages' content: ``string`` is one text, ``openai`` a
@@ -271,7 +271,7 @@ class LLM(QueueFace, PoolingFace, BeamSearchFace, LocalControl):
                     self._start_some(coming, started)
                     self._run_step(done, bar)
         finally:
-            # After an error or Ctrl-C nothing of this call stays behind.
+            # After an error or Ctrl-C nothing of this call is left behind.
             for request in started:
                 if request.request_id not in done:
                     self.llm_engine.abort_request(request.request_id)

@@ -1,4 +1,4 @@
-"""The offline face's beam search."""
+"""Beam search of the offline entry point."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -8,9 +8,9 @@ from tqdm import tqdm
 
 from octavo.errors import InvalidRequestError
 from octavo.inputs.foreign import reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.processor import InputProcessor
-from octavo.llm_pooling import as_prompts
+from octavo.llm_pooling import as_prompts, one_each
 from octavo.outputs.beam_search import PromptSearch
 from octavo.records import (
     BeamSearchOutput,
@@ -24,10 +24,10 @@ from octavo.records import (
 )
 
 
-class BeamSearchFace(ABC):
+class BeamSearchMixin(ABC):
     """The part of :class:`octavo.LLM` that searches, with vLLM's interface."""
 
-    _frontend: Frontend
+    _frontend: TextFrontend
     _inputs: InputProcessor
     _request_ids: "count[int]"
 
@@ -35,7 +35,7 @@ class BeamSearchFace(ABC):
     def _run(
         self, prepared: Iterable[PreparedRequest], total: int, use_tqdm: bool | Callable[..., tqdm]
     ) -> list[RequestOutput]:
-        """Run so many requests to their ends."""
+        """Run the requests to completion."""
 
     def beam_search(
         self,
@@ -62,9 +62,7 @@ class BeamSearchFace(ABC):
         """
         reject_foreign(lora_request=lora_request)
         items = as_prompts(prompts)
-        priorities = list(priority) if isinstance(priority, Sequence) else [priority or 0] * len(items)
-        if len(priorities) != len(items):
-            raise InvalidRequestError(f"There are {len(items)} prompts but {len(priorities)} priority.", "priority")
+        priorities = one_each(priority or 0, len(items), "priority")
         if concurrency_limit is not None and concurrency_limit < 1:
             raise InvalidRequestError(
                 f"concurrency_limit must be at least 1, got {concurrency_limit}.", "concurrency_limit"
@@ -98,7 +96,7 @@ class BeamSearchFace(ABC):
                 requests += [self._step_request(prepared, prompt, search.step_params) for prompt in prompts]
             outputs = self._run(requests, len(requests), False)
             for (_, search), size in zip(running, sizes, strict=True):
-                search.take(outputs[:size])
+                search.advance(outputs[:size])
                 del outputs[:size]
                 bar.update(search.is_over)
 

@@ -1,4 +1,4 @@
-"""An engine in this process that its owner steps by hand, with vLLM's interface."""
+"""An engine in this process that its caller steps by hand, with vLLM's interface."""
 
 import logging
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.local_control import LocalControl
 from octavo.garbage import freeze_until_exit
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.processor import InputProcessor
 from octavo.outputs.meter import RequestMeter
@@ -47,7 +47,7 @@ class LLMEngine(LocalControl):
 
     def __init__(self, settings: EngineConfig, *, chat_template: str | None = None) -> None:
         self.settings = settings
-        self.frontend = Frontend.load(settings, chat_template)
+        self.frontend = TextFrontend.load(settings, chat_template)
         self.core = self._engine = EngineCore(settings)
         self._take_control(settings)
         self.inputs: InputProcessor = self.frontend.input_processor(self.core.info)
@@ -90,7 +90,7 @@ class LLMEngine(LocalControl):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer, None if it was told to do without."""
+        """The model's tokenizer; None with ``skip_tokenizer_init``."""
         return self.frontend.tokenizer
 
     def get_tokenizer(self) -> "PreTrainedTokenizerBase":

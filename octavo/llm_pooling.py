@@ -1,6 +1,6 @@
-"""The offline face for models that answer with vectors: embeddings, classes, scores."""
+"""The offline entry point for pooling models: embeddings, classes, scores."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -9,7 +9,7 @@ from tqdm import tqdm
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
 from octavo.inputs.foreign import reject_foreign
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor
 from octavo.inputs.scoring import Outputs, Score, ScoringJob, ScoringOptions, make_pairs, proceed, score_pairs
 from octavo.outputs.pooling import Pooled, PoolingOutputs, checked
@@ -30,11 +30,11 @@ Params = PoolingParams | Sequence[PoolingParams] | None
 Bar = bool | Callable[..., tqdm]
 
 
-class PoolingFace:
+class PoolingMixin:
     """The part of :class:`octavo.LLM` that gives vectors, with vLLM's interface."""
 
     _engine: EngineCore
-    _frontend: Frontend
+    _frontend: TextFrontend
     _request_ids: "count[int]"
 
     def encode(
@@ -65,7 +65,7 @@ class PoolingFace:
         """
         reject_foreign(lora_request=lora_request)
         items = as_prompts(prompts)
-        given = _one_each(pooling_params, len(items))
+        given = one_each(pooling_params, len(items), "pooling_params")
         processor, options = self._pooling_processor(), _options(tokenization_kwargs)
         prepared = [
             processor.process(str(next(self._request_ids)), prompt, params, pooling_task, options)
@@ -83,23 +83,11 @@ class PoolingFace:
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """An embedding for each prompt; arguments and errors as of :meth:`encode`."""
-        outputs = self.encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            pooling_task="embed",
-            tokenization_kwargs=tokenization_kwargs,
-        )
+        options: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
+        outputs = self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="embed", **options)
         return [
-            EmbeddingRequestOutput(
-                output.request_id,
-                EmbeddingOutput(output.outputs.array.tolist()),
-                output.prompt_token_ids,
-                output.num_cached_tokens,
-                True,
-            )
-            for output in outputs
+            EmbeddingRequestOutput(name, EmbeddingOutput(values), token_ids, num_cached, True)
+            for name, values, token_ids, num_cached in map(_fields, outputs)
         ]
 
     def classify(
@@ -112,23 +100,11 @@ class PoolingFace:
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """Probabilities of classes for each prompt; arguments and errors as of :meth:`encode`."""
-        outputs = self.encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            pooling_task="classify",
-            tokenization_kwargs=tokenization_kwargs,
-        )
+        options: dict[str, Any] = {"use_tqdm": use_tqdm, "tokenization_kwargs": tokenization_kwargs}
+        outputs = self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="classify", **options)
         return [
-            ClassificationRequestOutput(
-                output.request_id,
-                ClassificationOutput(output.outputs.array.tolist()),
-                output.prompt_token_ids,
-                output.num_cached_tokens,
-                True,
-            )
-            for output in outputs
+            ClassificationRequestOutput(name, ClassificationOutput(values), token_ids, num_cached, True)
+            for name, values, token_ids, num_cached in map(_fields, outputs)
         ]
 
     def score(
@@ -177,9 +153,8 @@ class PoolingFace:
         in_flight = PoolingOutputs()
         self._engine.check_awake()
         done: dict[str, Pooled] = {}
-        make = use_tqdm if callable(use_tqdm) else tqdm
         try:
-            with make(total=len(prepared), desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm) as bar:
+            with progress_bar(use_tqdm, len(prepared)) as bar:
 
                 def take(output: Pooled) -> None:
                     done[output.request_id] = checked(output)
@@ -195,6 +170,11 @@ class PoolingFace:
         return [done[request.request_id] for request in prepared]
 
 
+def _fields(output: Pooled) -> tuple[str, list[float], list[int], int]:
+    values = output.outputs.array.tolist()
+    return output.request_id, values, output.prompt_token_ids, output.num_cached_tokens
+
+
 def as_prompts(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
     """One prompt or several, as a list; a list of token ids is one prompt."""
     if isinstance(prompts, (str, dict)):
@@ -205,19 +185,30 @@ def as_prompts(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
     return items  # type: ignore[return-value]
 
 
+def one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
+    """One value per prompt, from one for all or a sequence.
+
+    Raises:
+        InvalidRequestError: the sequence has another length.
+    """
+    if not isinstance(value, Sequence):
+        return [value] * num_prompts
+    if len(value) != num_prompts:
+        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(value)} {name}.", name)
+    return list(value)
+
+
+def progress_bar(use_tqdm: Bar, total: int, title: str = "Processed prompts") -> tqdm:
+    """A progress bar over requests, of the given class if there is one."""
+    make = use_tqdm if callable(use_tqdm) else tqdm
+    return make(total=total, desc=title, dynamic_ncols=True, disable=not use_tqdm)
+
+
 def _as_texts(texts: str | Sequence[str], name: str) -> list[str]:
     items = [texts] if isinstance(texts, str) else list(texts)
     if not all(isinstance(text, str) for text in items):
         raise InvalidRequestError(f"{name} must be a text or a list of texts.", name)
     return items
-
-
-def _one_each(params: Params, num_prompts: int) -> Iterator[PoolingParams | None]:
-    if not isinstance(params, Sequence):
-        return iter([params] * num_prompts)
-    if len(params) != num_prompts:
-        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(params)} pooling_params.")
-    return iter(params)
 
 
 def _options(tokenization_kwargs: dict[str, Any] | None) -> PoolingOptions:

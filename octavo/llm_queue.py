@@ -2,25 +2,22 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from tqdm import tqdm
 
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_engine import LLMEngine
-from octavo.llm_pooling import as_prompts
+from octavo.llm_pooling import Bar, as_prompts, one_each, progress_bar
 from octavo.outputs.pooling import Pooled, checked
 from octavo.outputs.processor import error_of
 from octavo.records import PreparedRequest, PromptType, RequestOutput, SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
-Bar = bool | Callable[..., tqdm]
 
 
-class QueueFace(ABC):
+class QueueMixin(ABC):
     """The part of :class:`octavo.LLM` that queues requests, with vLLM's interface."""
 
     llm_engine: LLMEngine
@@ -96,7 +93,7 @@ class QueueFace(ABC):
 
         Raises:
             InvalidRequestError: the engine sleeps, or an output is of another type.
-            RequestFailedError: a request failed in the engine. Whatever is raised, no request stays behind, unless the
+            RequestFailedError: a request failed in the engine. In any case no request is left behind, unless the
                 engine sleeps.
         """
         self._engine.check_awake()
@@ -113,25 +110,6 @@ class QueueFace(ABC):
             engine.abort_all_requests()
             self._enqueued = []
         return sorted(done, key=lambda output: order.get(output.request_id, len(order)))
-
-
-def progress_bar(use_tqdm: Bar, total: int, title: str = "Processed prompts") -> tqdm:
-    """A progress bar over requests, of the given class if there is one."""
-    make = use_tqdm if callable(use_tqdm) else tqdm
-    return make(total=total, desc=title, dynamic_ncols=True, disable=not use_tqdm)
-
-
-def one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
-    """One value per prompt, from one for all or a sequence.
-
-    Raises:
-        InvalidRequestError: the sequence has another length.
-    """
-    if not isinstance(value, Sequence):
-        return [value] * num_prompts
-    if len(value) != num_prompts:
-        raise InvalidRequestError(f"There are {num_prompts} prompts but {len(value)} {name}.", name)
-    return list(value)
 
 
 def _checked(output: RequestOutput | Pooled, output_type: type[Any] | tuple[type[Any], ...] | None) -> Any:

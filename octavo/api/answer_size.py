@@ -10,7 +10,7 @@ MAX_PROMPT_TOKENS = 1 << 22
 
 
 def check_repeated_text(num_characters: int, num_copies: int, param: str) -> None:
-    """Refuse to say a text of the request's so many times.
+    """Reject an answer that would repeat a text of the request too often.
 
     Raises:
         InvalidRequestError: naming ``param``.
@@ -30,8 +30,8 @@ def check_prompt_entries(
 
     Args:
         num_tokens: of all prompts of the request.
-        num_copies: how often the answer says it.
-        has_token_ids: whether the tokens themselves are said.
+        num_copies: how often the answer repeats them.
+        has_token_ids: whether the answer includes the token ids.
 
     Raises:
         InvalidRequestError: saying how much would be too much.
@@ -53,7 +53,7 @@ class PromptBudget:
     def __init__(self) -> None:
         self._num_tokens = 0
 
-    def add(self, num_tokens: int) -> None:
+    def add_prompt(self, num_tokens: int) -> None:
         """Count one more prompt.
 
         Raises:

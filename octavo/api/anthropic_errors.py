@@ -15,8 +15,6 @@ _TYPES = {
 
 
 class AnthropicErrorInfo(msgspec.Struct):
-    """What went wrong."""
-
     type: str
     message: str
 

@@ -62,16 +62,15 @@ ROUTERS = (
 
 
 class App(FastAPI):
-    """FastAPI, with the server's own ``send`` at hand for streams.
+    """FastAPI that puts the server's own ``send`` into the scope, for streams.
 
     Attributes:
-        sends_directly: whether it is; middleware that looks at bodies would not see those otherwise.
+        sends_directly: whether it does; false with custom middleware, which would not see the bodies otherwise.
     """
 
     sends_directly = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         _accept_root_path(scope)
         if self.sends_directly:
             scope[SERVER_SEND] = send
@@ -95,7 +94,7 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         drain: shared with the server, which ends requests through it.
 
     Raises:
-        ConfigError: a plug-in cannot be found, or the admin routes are asked for and the engine has no control.
+        ConfigError: a plug-in cannot be found, or the admin routes are enabled and the engine cannot be controlled.
     """
     frontend = Frontend(engine, settings, drain or Drain())
     app = App(

@@ -59,7 +59,7 @@ async def beam_outputs(
         outputs = await last_items(sources)
         if not num_steps:
             num_cached = outputs[0].num_cached_tokens
-        search.take(outputs)
+        search.advance(outputs)
         num_steps += 1
     yield RequestOutput(
         request_id,

@@ -52,7 +52,7 @@ class CallerMiddleware:
                 await send_error(send, 400, message, None, scope)
                 return
             seconds = wanted if seconds is None else min(seconds, wanted)
-        # Each request is answered by a task of its own, so this is seen by nobody else.
+        # Each request runs in its own task, so the context variable is private to it.
         CALLER.set(
             Caller(
                 client=self._client(scope),

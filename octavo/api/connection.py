@@ -1,4 +1,4 @@
-"""A connection that nobody can hold open for free: uvicorn's HTTP protocol with deadlines."""
+"""uvicorn's HTTP protocol with deadlines, so that idle or slow clients cannot hold connections open."""
 
 import asyncio
 import logging
@@ -171,11 +171,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
 
-Encode = Callable[[int, int, str], bytes]
+EncodeText = Callable[[int, int, str], bytes]
 """Makes an event of a completion's index, its next token and the text that it adds; empty if there is none."""
 
 
-def text_writer(send: Send, encode: Encode) -> TextTaker | None:
+def text_writer(send: Send, encode: EncodeText) -> TextTaker | None:
     """What writes an answer's text on the spot, where the server's own way is a coroutine's step for each piece.
 
     It takes text only once the body has begun, and while the client reads as fast as it is written. The answer's

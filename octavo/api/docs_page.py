@@ -33,7 +33,7 @@ _PAGE = b"""<!doctype html>
 </head>
 <body>
   <div id="swagger-ui"></div>
-  <noscript>This page needs JavaScript. The same lies in <a href="openapi.json">openapi.json</a>.</noscript>
+  <noscript>This page needs JavaScript. See <a href="openapi.json">openapi.json</a> for the same content.</noscript>
 </body>
 </html>
 """

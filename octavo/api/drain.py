@@ -1,4 +1,4 @@
-"""Going down politely: refuse what is new, let what runs finish, then cut the rest."""
+"""Graceful shutdown: reject new requests, let running ones finish, then abort the rest."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from octavo.api.errors import send_error
 from octavo.api.middleware import route_path
 
 SHUTTING_DOWN = "The server is shutting down."
-# Clients are told to come back after a restart may have happened.
+# Clients should retry once a restart may have happened.
 RETRY_AFTER_SHUTDOWN = {"retry-after": "5", "connection": "close"}
 OPEN_WHILE_DRAINING = frozenset({"/health", "/ping", "/version", "/metrics"})
 
@@ -31,7 +31,7 @@ class Drain:
         """Requests that are being worked on."""
         return len(self._tasks)
 
-    def start(self) -> None:
+    def start_draining(self) -> None:
         """Refuse new requests from now on."""
         self.is_draining = True
 
@@ -55,7 +55,6 @@ class DrainMiddleware:
         self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] == "http" and self._drain.is_draining and route_path(scope) not in OPEN_WHILE_DRAINING:
             await send_error(send, 503, SHUTTING_DOWN, RETRY_AFTER_SHUTDOWN, scope)
         else:

@@ -23,7 +23,7 @@ class ServingEngine(Protocol):
 
     @property
     def model_settings(self) -> ModelSettings:
-        """What the owner said of the model."""
+        """The settings of the model."""
 
     @property
     def info(self) -> EngineInfo:
@@ -55,7 +55,7 @@ class ServingEngine(Protocol):
 
     @property
     def fault(self) -> str | None:
-        """Why it does nothing until its owner acts, in a sentence; None if that is not so."""
+        """Why the engine needs the operator, as a sentence; None if it does not."""
 
     async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
         """The answers of pooling requests, which run side by side; cancelling aborts them.

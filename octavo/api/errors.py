@@ -70,13 +70,11 @@ class ErrorInfo(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """The body of every error answer."""
-
     error: ErrorInfo
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status that tells a client what kind of error it met."""
+    """The HTTP status of an error."""
     match error:
         case HttpError():
             return error.status
@@ -93,7 +91,7 @@ def status_of(error: Exception) -> int:
 
 
 def is_anthropic(scope: Scope) -> bool:
-    """Whether a request speaks Anthropic's protocol: by its route, or by the header that its clients send."""
+    """Whether a request uses Anthropic's protocol: by its route, or by the header that its clients send."""
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return True
@@ -140,7 +138,7 @@ def error_response(
 async def send_error(
     send: Send, status: int, message: str, headers: Mapping[str, str] | None = None, scope: Scope | None = None
 ) -> None:
-    """An error answer from outside the router, where no response object is at hand."""
+    """Send an error from middleware, where there is no response object."""
     body = error_body(status, message, scope=scope)
     fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
@@ -165,7 +163,7 @@ async def _on_octavo_error(request: Request, error: Exception) -> Response:
 
 
 def _headers_of(error: Exception) -> Mapping[str, str] | None:
-    """What tells a client whether and when to try again."""
+    """Headers that say whether and when to retry."""
     match error:
         case QueueFullError():
             return {"retry-after": str(error.retry_after)}

@@ -38,7 +38,7 @@ class Frontend:
     _formats: list[AnswerFormats] = field(default_factory=list)
 
     def formats(self) -> AnswerFormats:
-        """How the model marks thoughts and calls of tools; settled once the tokenizer is there."""
+        """How the model marks reasoning and tool calls; available once the tokenizer is loaded."""
         if not self._formats:
             renderer = self.engine.chat_renderer
             takes_tools = True

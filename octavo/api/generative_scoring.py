@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.types import Send
@@ -14,7 +13,8 @@ from starlette.types import Send
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
 from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import json_route
-from octavo.api.request_body import MAX_CACHE_SALT, RequestModel, Strings, TokenIds
+from octavo.api.pooling.protocol import PooledListAnswer, ScoreData
+from octavo.api.request_body import CacheSalt, Priority, RequestModel, Strings, TokenIds
 from octavo.api.usage import Usage
 from octavo.api.watched import WatchedResponse, last_items, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
@@ -33,26 +33,9 @@ class GenerativeScoringRequest(RequestModel):
     apply_softmax: bool = True
     item_first: bool = False
     add_special_tokens: bool = True
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    cache_salt: CacheSalt | None = None
+    priority: Priority = 0
     request_id: str | None = None
-
-
-class ItemScore(msgspec.Struct, tag_field="object", tag="score"):
-    """Probability of the first label after one item."""
-
-    index: int
-    score: float
-
-
-class ScoringAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/generative_scoring``."""
-
-    id: str
-    created: int
-    model: str
-    data: list[ItemScore]
-    usage: Usage
 
 
 def generative_scoring_router(frontend: Frontend) -> APIRouter:
@@ -122,7 +105,7 @@ class Scoring:
     def _ids(self, text: str | list[int], add_special_tokens: bool) -> list[int]:
         return text if isinstance(text, list) else self._frontend.need_tokenizer().encode(text, add_special_tokens)
 
-    async def answer(self, prompts: Sequence[list[int]], model: str) -> ScoringAnswer:
+    async def answer(self, prompts: Sequence[list[int]], model: str) -> PooledListAnswer:
         """Score all items."""
         firsts = await self._logprobs(prompts, self._labels[:1])
         others = await self._logprobs(prompts, self._labels[1:])
@@ -130,10 +113,10 @@ class Scoring:
         scores = []
         for index, first in enumerate(firsts):
             rivals = others[index * num_others : (index + 1) * num_others]
-            scores.append(ItemScore(index, share(first, rivals) if self._body.apply_softmax else math.exp(first)))
+            scores.append(ScoreData(index, share(first, rivals) if self._body.apply_softmax else math.exp(first)))
         num_prompt, num_generated = sum(map(len, prompts)), len(prompts)
         usage = Usage(num_prompt, num_prompt + num_generated, num_generated)
-        return ScoringAnswer(self._name, int(time.time()), model, scores, usage)
+        return PooledListAnswer(self._name, int(time.time()), model, scores, usage)
 
     async def _logprobs(self, prompts: Sequence[list[int]], labels: Sequence[int]) -> list[float]:
         """Log-probability of each label after each prompt, prompt by prompt."""

@@ -1,4 +1,4 @@
-"""Fields of a request's body that nothing here reads: told in the answer's head and, once each, in the log."""
+"""Unknown fields of a request's body: reported in a response header and, once per name, in the log."""
 
 import logging
 import re
@@ -11,10 +11,10 @@ logger = logging.getLogger(__name__)
 
 HEADER = "x-octavo-ignored-fields"
 MAX_NAMES = 16
-"""Names told in one answer."""
+"""Names reported in one response."""
 MAX_NAME_LENGTH = 64
 MAX_LOGGED = 256
-"""Names logged in the life of a process: clients choose them."""
+"""Names logged in the lifetime of a process, limited because clients choose them."""
 _MAX_LOOKED_AT = 1024
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _logged: set[str] = set()
@@ -22,7 +22,7 @@ _IGNORED: ContextVar[list[str] | None] = ContextVar("ignored_fields", default=No
 
 
 def watch() -> list[str]:
-    """Begin to note the ignored fields of one request; the list grows while its body is read."""
+    """Start recording the ignored fields of one request; the list grows while its body is read."""
     names: list[str] = []
     _IGNORED.set(names)
     return names

@@ -1,4 +1,4 @@
-"""The door for request bodies: size, type, encoding and nesting are checked before anything is built."""
+"""Reading request bodies: size, type, encoding and nesting are checked before any model is built."""
 
 import asyncio
 import re
@@ -21,11 +21,11 @@ MAX_CONTAINERS = 1 << 17
 """Lists and objects in one body: two bytes of JSON become a hundred of Python's, and each is looked at many times."""
 
 LARGE_BODY = 1 << 17
-"""Bytes. What goes through the parts of a larger body one by one may take a tenth of a second."""
+"""Bytes. Validating a larger body may take a tenth of a second."""
 
 # Matches at every quote that opens a string, closed or not, so that no part of a body is read twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-# A part of a body with as many whole strings as are gone through at once: other threads wait meanwhile.
+# A part of a body with a bounded number of whole strings: matching it holds the GIL.
 _STRINGS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,4096}+', re.DOTALL)
 
 
@@ -87,8 +87,8 @@ def _is_shallow(value: object) -> bool:
 _CONTAINERS = frozenset({dict, list})
 
 
-async def apart_if_large(request: Request, work: Callable[[], Result]) -> Result:
-    """What ``work`` comes to; it is done in a thread if the request's body is large, so that streams go on."""
+async def in_thread_if_large(request: Request, work: Callable[[], Result]) -> Result:
+    """The result of ``work``, run in a thread if the request's body is large, so that streams are not blocked."""
     is_large = isinstance(request, JsonRequest) and len(await request.body()) > LARGE_BODY
     return await asyncio.to_thread(work) if is_large else work()
 
@@ -102,7 +102,7 @@ class JsonRequest(Request):
         """The whole body.
 
         Raises:
-            HttpError: 413 if it is longer than the limit, whether or not it says so.
+            HttpError: 413 if it is longer than the limit, with or without a content-length.
             ClientDisconnect: the client left first.
         """
         if not hasattr(self, "_body"):

@@ -8,9 +8,9 @@ COMMENT = b": keep-alive\n\n"
 
 
 async def kept_alive(events: AsyncGenerator[bytes, None], seconds: float) -> AsyncGenerator[bytes, None]:
-    """The events, and a comment whenever none came for so many seconds. Closing this closes the events.
+    """The events, and a comment whenever none came for ``seconds``. Closing this closes the events.
 
-    The events are only asked for the next one when the last one was sent, as they are without comments.
+    As without comments, the next event is awaited only when the last one was sent.
     """
     coming: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
     pumping = asyncio.create_task(_pump(events, coming))

@@ -1,4 +1,4 @@
-"""From settings to a running server: which processes there are and who looks after whom.
+"""Start a server from its settings: which processes there are and which one supervises the others.
 
 With one API process, it serves HTTP itself and keeps the engine process alive. With several, this process serves
 nothing: it keeps the engine and the API processes alive, which share its listening sockets.
@@ -142,18 +142,18 @@ async def serve_engine(
 
 
 def let_the_loop_run() -> None:
-    """Let a thread that computes in Python give way to the streams after a millisecond, not five."""
+    """Let threads release the GIL to the event loop after 1 ms instead of Python's default of 5 ms."""
     sys.setswitchinterval(_MAX_SECONDS_OF_OTHERS)
 
 
 def collect_garbage_rarely() -> None:
-    """Do not look through everything again every few hundred new objects: answers leave no circles behind.
+    """Collect garbage less often: answers leave no reference cycles.
 
-    What exists by now stays for good and is not looked at any more.
+    Objects that exist now are frozen and never examined again.
     """
     gc.collect()
     freeze_until_exit()
-    # The second collection looks at what two of the first have left: nothing else runs meanwhile.
+    # Nothing else runs during a collection, so the second generation follows after two of the first.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 2, 20)
 
 
@@ -181,7 +181,7 @@ async def _serve_with_children(settings: EngineConfig, server: ServerSettings, c
         await asyncio.wait({engine, stop, *children}, return_when=asyncio.FIRST_COMPLETED)
         status = 0 if stopping.is_set() else _status_of_failure(children)
         if status == START_FAILED:
-            # All of them find the same, and the first one says it.
+            # All API processes hit the same error, and the first one reports it.
             await asyncio.wait({children[0], stop}, timeout=_EXTRA_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         stopping.set()
         await asyncio.wait(children, timeout=server.shutdown_timeout + _EXTRA_SECONDS)
@@ -198,7 +198,7 @@ async def _serve_with_children(settings: EngineConfig, server: ServerSettings, c
 
 
 def _status_of_failure(children: list[asyncio.Task[int]]) -> int:
-    """The exit status of an API process that gave up, which has said why; 1 if all still run."""
+    """The exit status of an API process that gave up and logged the reason; 1 if all still run."""
     return next((task.result() for task in children if task.done()), 1)
 
 

@@ -23,7 +23,6 @@ class LoadReportMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
         kind = (header(scope, FORMAT_HEADER) or "").upper() if scope["type"] == "http" else ""
         if kind not in ("TEXT", "JSON"):
             await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Log-probabilities as chats show them, one object a token, and in numbers that JSON can hold."""
+"""Log-probabilities in the format of chat completions, one object per token, with finite numbers."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,13 @@ from octavo.records import Logprob, SampleLogprobs
 from octavo.records import PromptLogprobs as EnginePromptLogprobs
 from octavo.tokenization.tokenizer import Tokenizer
 
-# JSON has no infinity; this is what stands for a token that cannot be sampled.
+# JSON has no infinity; this value represents a token that cannot be sampled.
 LEAST_LOGPROB = -9999.0
 
 PromptLogprobs = list[dict[int, Logprob] | None] | Raw
 
 
 class ChatLogprob(msgspec.Struct):
-    """One candidate at one position."""
-
     token: str
     logprob: float
     bytes: list[int]
@@ -34,8 +32,6 @@ class ChatTokenLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """One entry a token."""
-
     content: list[ChatTokenLogprob] | Raw
 
 
@@ -45,7 +41,7 @@ def finite(logprob: float) -> float:
 
 
 def token_text(token_id: int, entry: Logprob | None, as_id: bool) -> str:
-    """How a token is shown: its text, or ``token_id:ID`` where that is asked for or there is no text."""
+    """A token's text, or ``token_id:ID`` if that is requested or there is no text."""
     if as_id or entry is None or entry.decoded_token is None:
         return f"token_id:{token_id}"
     return entry.decoded_token
@@ -58,7 +54,7 @@ def chat_logprobs(
     tokenizer: Tokenizer | None,
     as_ids: bool = False,
 ) -> Iterator[ChatTokenLogprob]:
-    """The chat protocol's objects, one a token.
+    """The chat protocol's objects, one per token.
 
     Args:
         token_ids: the tokens themselves, [T].

@@ -1,4 +1,4 @@
-"""What surrounds every route: keys and request ids. Plain ASGI, so that a streamed chunk pays nothing."""
+"""Middleware for API keys and request ids. Plain ASGI, so that it costs nothing per streamed chunk."""
 
 import hashlib
 import hmac
@@ -45,7 +45,7 @@ class ApiKeyMiddleware:
     """Lets requests through that bear one of the keys.
 
     Args:
-        open_paths: open to all; what is served there tells nothing that needs a key.
+        open_paths: served without a key.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Collection[str] = ("/health",)) -> None:
@@ -54,7 +54,6 @@ class ApiKeyMiddleware:
         self._digests = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it with status 401."""
         if scope["type"] == "lifespan" or route_path(scope) in self._open_paths or self._admit(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -69,7 +68,7 @@ class ApiKeyMiddleware:
         # Anthropic's clients have a header of their own.
         offered = [bearer if kind.lower() == "bearer" else "", header(scope, b"x-api-key") or ""]
         digests = [_digest(key.strip()) for key in offered if key.strip()]
-        # All keys are compared, each in constant time: how long it takes tells nothing about any of them.
+        # All keys are compared, each in constant time, so that timing reveals nothing about them.
         matches = [hmac.compare_digest(digest, known) for digest in digests for known in self._digests]
         if not any(matches):
             return False
@@ -94,13 +93,12 @@ class RequestId:
 
 
 class RequestIdMiddleware:
-    """Sends each request's ``X-Request-Id`` back, or one of its own making."""
+    """Returns each request's ``X-Request-Id``, or a generated one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with the header added to its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,7 +1,7 @@
 """Answers too large to be written in one go: their long lists are written in a thread, piece by piece.
 
 The writer of JSON does not let other threads run until it is done. Hundreds of thousands of log-probabilities take it
-seconds, in which no stream would go on.
+seconds, during which no stream would advance.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class ListWriter(Protocol):
-    """Puts a list into an answer. Its items are asked for once, and at once; they hold no such lists themselves."""
+    """Puts a list into an answer. Its items are iterated once, immediately, and contain no such lists themselves."""
 
     def __call__(self, items: Iterable[Item], /) -> "list[Item] | msgspec.Raw":
-        """The list, or what stands for it until the answer is put together."""
+        """The list, or a placeholder until the answer is assembled."""
 
 
 async def write(num_entries: int, build: Callable[[ListWriter], Any]) -> list[bytes]:
@@ -51,7 +51,7 @@ class _ListsApart:
     """Writes lists by themselves, and a mark in the place of each."""
 
     def __init__(self) -> None:
-        # Nobody who has a say in the answer's text can know it.
+        # Unpredictable, so that the answer's text cannot contain it.
         self._mark = uuid.uuid4().hex
         self._lists: list[list[bytes]] = []
 

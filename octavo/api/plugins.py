@@ -1,4 +1,4 @@
-"""Middleware that the owner brings along."""
+"""Middleware supplied by the operator."""
 
 import importlib
 import inspect

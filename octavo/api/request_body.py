@@ -3,13 +3,14 @@
 A validator that goes through everything and then counts makes an error record for each of a million wrong entries.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from octavo.api.ignored_fields import note_ignored
+from octavo.errors import InvalidRequestError
 from octavo.records.sampling_params import MAX_LISTED_TOKENS
 
 MAX_EXTRA_ARGS = 64
@@ -20,6 +21,8 @@ Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
 TokenIds = Annotated[list[Int64], Field(fail_fast=True)]
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Priority = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)]
 
 
 def _check_bias(value: object) -> object:
@@ -41,7 +44,7 @@ class RequestModel(BaseModel):
     """Base of all request bodies: no conversion between types, unknown fields kept aside.
 
     Attributes:
-        extras_are_read: all unknown fields mean something, so none of them is told to be ignored.
+        extras_are_read: unknown fields are used, so they are not reported as ignored.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -62,8 +65,22 @@ def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     return ((name, given[name]) for name in names if name in given)
 
 
+def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
+    """Reject unsupported fields that would change the result; empty values are accepted.
+
+    Args:
+        reasons: field → why it is not supported.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    for name, value in extras(body, reasons):
+        if value not in (None, False, "", [], {}):
+            raise InvalidRequestError(f"{name}: {reasons[name]}.", name)
+
+
 class StreamOptions(BaseModel):
-    """What a stream tells besides text."""
+    """Which usage figures a stream includes."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -88,7 +105,7 @@ _Scalar = str | Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)] | float
 ExtraArgs = Annotated[
     dict[str, _Scalar | Annotated[list[_Scalar], Field(fail_fast=True)]] | None, at_most(MAX_EXTRA_ARGS)
 ]
-"""vLLM's ``vllm_xargs``: values for logits processors of the owner's."""
+"""vLLM's ``vllm_xargs``: values for the operator's logits processors."""
 
 
 class AbortRequest(BaseModel):

@@ -43,7 +43,7 @@ class DrainingServer(uvicorn.Server):
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Listen, then call ``on_started``."""
         await super().startup(sockets)
         self._on_started()
 
@@ -64,8 +64,8 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, abort what is left, close."""
         logger.info("Shutting down")
-        self._drain.start()
-        # Those that come from now on are told so at once; they do not prolong the end.
+        self._drain.start_draining()
+        # New requests are rejected at once and do not delay the shutdown.
         running = set(self.server_state.tasks)
         if running:
             logger.info("Finishing %d requests", len(running))
@@ -131,7 +131,7 @@ def describe_address(listener: socket.socket, settings: ServerSettings) -> str:
 
 
 def _check_tls(settings: ServerSettings) -> None:
-    """Look whether the files and numbers make sense together, in words that OpenSSL does not have.
+    """Check the TLS settings, with clearer errors than OpenSSL's.
 
     Raises:
         ConfigError: they do not.

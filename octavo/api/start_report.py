@@ -1,4 +1,4 @@
-"""What a server says of itself once it answers requests."""
+"""The report that a server prints once it answers requests."""
 
 import logging
 import sys
@@ -20,7 +20,7 @@ _SHORTEST_PHASE = 0.005
 def report_start(
     engine: ServingEngine, settings: EngineConfig, server: ServerSettings, address: str, age: float
 ) -> None:
-    """Tell people in one block, or programs in one line of JSON, what is served, how, and where.
+    """Print what is served, how and where: as a block of text, or as one line of JSON in the log.
 
     Args:
         address: the server's URL, as :func:`octavo.api.server.describe_address` gives it.

@@ -17,7 +17,7 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
     "woff2": "font/woff2",
 }
-# Headers of every page and file: nothing is guessed, told to others, or embedded elsewhere.
+# Headers of every page and file: no MIME sniffing, no referrer, no cross-origin use.
 COMMON_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

@@ -13,20 +13,14 @@ from octavo.records import RequestOutput
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """Where prompt tokens came from."""
-
     cached_tokens: int
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """What generated tokens were for."""
-
     reasoning_tokens: int
 
 
 class Usage(msgspec.Struct):
-    """Tokens that a request read and wrote."""
-
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
@@ -39,7 +33,7 @@ class SpeculationMetrics(msgspec.Struct):
 
     Attributes:
         acceptance_histogram: entry ``i`` counts the steps that accepted ``i`` draft tokens.
-        per_step_accepted, per_step_drafted: one entry a step, where that is recorded.
+        per_step_accepted, per_step_drafted: one entry per step, where that is recorded.
     """
 
     mean_acceptance_length: float
@@ -82,10 +76,10 @@ class UsageCounter:
 
     Args:
         num_prompts: prompts in the request.
-        shows_cached: whether to tell how much of the prompts came from the prefix cache.
+        shows_cached: whether to report tokens from the prefix cache.
 
     Attributes:
-        num_reasoning: tokens of reasoning so far, by completion; None if reasoning is not told from answers.
+        num_reasoning: tokens of reasoning so far, by completion; None if reasoning is not parsed.
     """
 
     def __init__(self, num_prompts: int, shows_cached: bool) -> None:
@@ -100,7 +94,7 @@ class UsageCounter:
         """Prompts in the request."""
         return len(self._prompt_tokens)
 
-    def add(self, prompt_index: int, output: RequestOutput, counts_output: bool = True) -> None:
+    def add_output(self, prompt_index: int, output: RequestOutput, counts_output: bool = True) -> None:
         """Account for one output of a prompt (a part, or the whole)."""
         if output.prompt_token_ids is not None:
             self._prompt_tokens[prompt_index] = len(output.prompt_token_ids)
@@ -139,7 +133,7 @@ class UsageCounter:
 
 @dataclass(frozen=True, slots=True)
 class UsageMode:
-    """What a stream tells about usage.
+    """Which events of a stream have usage.
 
     Attributes:
         is_sent: an event of its own at the end; the others have ``usage`` null.

@@ -10,7 +10,7 @@ from typing import TypeVar
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from octavo.api.connection import Encode, text_writer
+from octavo.api.connection import EncodeText, text_writer
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
 from octavo.api.keep_alive import kept_alive
@@ -28,7 +28,7 @@ EVENT_STREAM_HEADERS = [
 ]
 DONE = b"data: [DONE]\n\n"
 STARTED_AT_ONCE = 8
-"""Of the works of one request, so many begin before other requests have their turn."""
+"""How many coroutines of one request are started before the event loop runs others."""
 SERVER_SEND = "octavo.send"
 """Where a request's scope has the server's own way to send, before any middleware wraps it."""
 
@@ -46,7 +46,6 @@ class WatchedResponse(Response):
         self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
         send = _DirectSend(send, scope.get(SERVER_SEND) or send, headers)
         work = asyncio.ensure_future(_as_coroutine(self._work(send)))
@@ -76,7 +75,7 @@ class _DirectSend:
     A stream sends its body in hundreds of small pieces, and each layer would cost as much as the piece itself.
 
     Attributes:
-        body: the server's own way, for messages behind the head.
+        body: the server's own ``send``, for messages after the response start.
     """
 
     def __init__(self, send: Send, body: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -158,7 +157,7 @@ async def send_events(
         await events.aclose()
 
 
-def direct_writer(send: Send, encode: Encode) -> TextTaker | None:
+def direct_writer(send: Send, encode: EncodeText) -> TextTaker | None:
     """What writes the events of an answer's text past all layers; None if a layer wants to see them."""
     return text_writer(send.body, encode) if isinstance(send, _DirectSend) else None
 

@@ -35,7 +35,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class EngineSamples:
     """All repetitions of one call.
 
     Attributes:
@@ -49,7 +49,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class EngineMeasurement:
     """Measurements of one process.
 
     Attributes:
@@ -62,10 +62,10 @@ class Turn:
     version: str
     phases: dict[str, float]
     start_notes: list[str]
-    samples: dict[str, Samples]
+    samples: dict[str, EngineSamples]
 
 
-def run_turn(engine: Engine, cases: Sequence[str], scale: float, token_ids: tuple[int, int]) -> Turn:
+def run_turn(engine: Engine, cases: Sequence[str], scale: float, token_ids: tuple[int, int]) -> EngineMeasurement:
     """Start an engine, run the cases, end it. Its output goes to standard error.
 
     Args:
@@ -101,7 +101,7 @@ def run_turn(engine: Engine, cases: Sequence[str], scale: float, token_ids: tupl
                 "stands above."
             )
         report: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    return Turn(report["version"], report["phases"], report["start_notes"], _collect(report["calls"]))
+    return EngineMeasurement(report["version"], report["phases"], report["start_notes"], _collect(report["calls"]))
 
 
 def measure_ceilings_apart(device: str, dtype: str, num_threads: int | None) -> dict[str, Any]:
@@ -134,9 +134,9 @@ def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
 
 
-def _collect(calls: Sequence[Mapping[str, Any]]) -> dict[str, Samples]:
-    samples: dict[str, Samples] = {}
+def _collect(calls: Sequence[Mapping[str, Any]]) -> dict[str, EngineSamples]:
+    samples: dict[str, EngineSamples] = {}
     for call in calls:
-        repeated = samples.setdefault(call["name"], Samples(call["input_lens"], call["output_lens"]))
+        repeated = samples.setdefault(call["name"], EngineSamples(call["input_lens"], call["output_lens"]))
         repeated.seconds.append(call["seconds"])
     return samples

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.bench.engine import Samples
+from octavo.bench.engine import EngineSamples
 from octavo.bench.limits import ModelLimits
 from octavo.bench.statistics import percentile
 
@@ -27,7 +27,7 @@ class Figure:
     limit: float | None = None
 
 
-def figures_of(startup: float, samples: Mapping[str, Samples], limits: ModelLimits) -> list[Figure]:
+def figures_of(startup: float, samples: Mapping[str, EngineSamples], limits: ModelLimits) -> list[Figure]:
     """All figures that can be computed from the samples.
 
     Args:
@@ -52,7 +52,7 @@ def figures_of(startup: float, samples: Mapping[str, Samples], limits: ModelLimi
     return figures
 
 
-def _latency(one: Samples, full: Samples, limits: ModelLimits) -> list[Figure]:
+def _latency(one: EngineSamples, full: EngineSamples, limits: ModelLimits) -> list[Figure]:
     first, last = statistics.median(one.seconds), statistics.median(full.seconds)
     num_steps = full.output_lens[0] - 1
     start = full.input_lens[0] + 1
@@ -65,7 +65,7 @@ def _latency(one: Samples, full: Samples, limits: ModelLimits) -> list[Figure]:
     ]
 
 
-def _decode(one: Samples, full: Samples, limits: ModelLimits) -> Figure:
+def _decode(one: EngineSamples, full: EngineSamples, limits: ModelLimits) -> Figure:
     batch_size, num_steps = len(full.input_lens), full.output_lens[0] - 1
     start = full.input_lens[0] + 1
     least = sum(limits.decode_step([context] * batch_size) for context in range(start, start + num_steps))
@@ -79,7 +79,7 @@ def _decode(one: Samples, full: Samples, limits: ModelLimits) -> Figure:
     )
 
 
-def _prefill(samples: Samples, limits: ModelLimits) -> Figure:
+def _prefill(samples: EngineSamples, limits: ModelLimits) -> Figure:
     count, length = len(samples.input_lens), samples.input_lens[0]
     return Figure(
         f"prefill_{length}_tok_s",
@@ -90,7 +90,7 @@ def _prefill(samples: Samples, limits: ModelLimits) -> Figure:
     )
 
 
-def _mixed(samples: Samples, limits: ModelLimits) -> list[Figure]:
+def _mixed(samples: EngineSamples, limits: ModelLimits) -> list[Figure]:
     count, input_len, output_len = len(samples.input_lens), samples.input_lens[0], samples.output_lens[0]
     name, title = f"mixed_{input_len}_{output_len}", f"{count:,} × ({input_len:,} in, {output_len} out)"
     seconds = statistics.median(samples.seconds)
@@ -102,7 +102,7 @@ def _mixed(samples: Samples, limits: ModelLimits) -> list[Figure]:
     ]
 
 
-def _chat(samples: Samples, limits: ModelLimits) -> list[Figure]:
+def _chat(samples: EngineSamples, limits: ModelLimits) -> list[Figure]:
     count, total = len(samples.output_lens), sum(samples.output_lens)
     seconds = statistics.median(samples.seconds)
     least = limits.generate(samples.input_lens, samples.output_lens)
@@ -112,7 +112,7 @@ def _chat(samples: Samples, limits: ModelLimits) -> list[Figure]:
     ]
 
 
-def _first_token(samples: Samples, limits: ModelLimits) -> list[Figure]:
+def _first_token(samples: EngineSamples, limits: ModelLimits) -> list[Figure]:
     ordered = sorted(samples.seconds)
     limit = limits.prefill(samples.input_lens) * 1e3
     return [

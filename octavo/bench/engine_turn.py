@@ -25,7 +25,7 @@ NUM_FIRST_TOKENS = 50
 
 
 @dataclass
-class Call:
+class GenerateCall:
     """One call of ``generate``.
 
     Attributes:
@@ -41,7 +41,7 @@ class Call:
     output_lens: list[int]
 
 
-def draw_calls(scale: float, token_ids: Sequence[int], seed: int = 0) -> Iterator[Call]:
+def draw_calls(scale: float, token_ids: Sequence[int], seed: int = 0) -> Iterator[GenerateCall]:
     """All calls of all cases, in order, generated lazily.
 
     Args:
@@ -50,9 +50,9 @@ def draw_calls(scale: float, token_ids: Sequence[int], seed: int = 0) -> Iterato
     """
     source = random.Random(seed)
 
-    def call(case: str, name: str, input_lens: Sequence[int], output_lens: list[int]) -> Call:
+    def call(case: str, name: str, input_lens: Sequence[int], output_lens: list[int]) -> GenerateCall:
         prompts = [[source.randrange(*token_ids) for _ in range(length)] for length in input_lens]
-        return Call(case, name, prompts, output_lens)
+        return GenerateCall(case, name, prompts, output_lens)
 
     yield call("warm-up", "warm-up", [64] * 8, [16] * 8)
     for output_len, repeats in ((1, 5), (257, 3)):
@@ -120,7 +120,7 @@ def main() -> None:
         json.dump(report, file)
 
 
-def run_call(model: Any, make_params: Any, call: Call) -> float:
+def run_call(model: Any, make_params: Any, call: GenerateCall) -> float:
     """Duration of a call in seconds.
 
     Raises:

@@ -19,7 +19,7 @@ _LIMIT = 1 << 20
 _PIECE = 1 << 16
 
 
-class HttpError(OSError):
+class HttpProtocolError(OSError):
     """The server violated the protocol, or closed the connection early."""
 
 
@@ -30,7 +30,7 @@ class _Connection:
 
 
 @dataclass(slots=True)
-class Response:
+class HttpResponse:
     """A response whose body is read in pieces.
 
     Attributes:
@@ -65,14 +65,14 @@ class Response:
                 while left:
                     piece = await self.reader.read(min(left, _PIECE))
                     if not piece:
-                        raise HttpError("The server closed the connection within an answer.")
+                        raise HttpProtocolError("The server closed the connection within an answer.")
                     left -= len(piece)
                     yield piece
             else:
                 while piece := await self.reader.read(_PIECE):
                     yield piece
         except (asyncio.IncompleteReadError, ValueError):
-            raise HttpError("The server closed the connection within an answer.") from None
+            raise HttpProtocolError("The server closed the connection within an answer.") from None
         self.is_complete = True
 
     async def body(self) -> bytes:
@@ -105,7 +105,7 @@ class HttpClient:
         self._idle: deque[_Connection] = deque()
 
     @asynccontextmanager
-    async def request(self, method: str, path: str, body: bytes = b"") -> AsyncGenerator[Response, None]:
+    async def request(self, method: str, path: str, body: bytes = b"") -> AsyncGenerator[HttpResponse, None]:
         """Send a request; leaving the block before the body's end disconnects.
 
         Raises:
@@ -132,13 +132,13 @@ class HttpClient:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _exchange(self, message: bytes) -> tuple[_Connection, Response]:
+    async def _exchange(self, message: bytes) -> tuple[_Connection, HttpResponse]:
         """Send over an idle connection, or over a new one if the server has closed that."""
         while self._idle:
             connection = self._idle.popleft()
             try:
                 return connection, await _send(connection, message)
-            except (HttpError, ConnectionError):
+            except (HttpProtocolError, ConnectionError):
                 connection.writer.close()
         reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_LIMIT)
         connection = _Connection(reader, writer)
@@ -149,13 +149,13 @@ class HttpClient:
             raise
 
 
-async def _send(connection: _Connection, message: bytes) -> Response:
+async def _send(connection: _Connection, message: bytes) -> HttpResponse:
     connection.writer.write(message)
     await connection.writer.drain()
     while True:
         status, headers = await _read_head(connection.reader)
         if status >= 200:
-            return Response(status, headers, connection.reader)
+            return HttpResponse(status, headers, connection.reader)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
@@ -168,9 +168,9 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
         fields = (line.partition(":") for line in lines if line)
         return int(status), {name.strip().lower(): value.strip() for name, _, value in fields}
     except asyncio.IncompleteReadError:
-        raise HttpError("The server closed the connection without an answer.") from None
+        raise HttpProtocolError("The server closed the connection without an answer.") from None
     except (ValueError, asyncio.LimitOverrunError):
-        raise HttpError("The server's answer is not HTTP.") from None
+        raise HttpProtocolError("The server's answer is not HTTP.") from None
 
 
 def _tls(verify: bool) -> ssl.SSLContext:

@@ -31,7 +31,7 @@ class LoadRequest:
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """Measurements of one request. Times are in seconds.
 
     Attributes:
@@ -66,8 +66,8 @@ async def run_load(
     arrivals: Iterable[float],
     *,
     max_concurrency: int | None = None,
-    on_done: Callable[[Record], None] | None = None,
-) -> list[Record]:
+    on_done: Callable[[RequestRecord], None] | None = None,
+) -> list[RequestRecord]:
     """Send every request at its time and wait for all answers.
 
     Args:
@@ -94,9 +94,9 @@ async def _send_one(
     request: LoadRequest,
     origin: float,
     gate: asyncio.Semaphore | None,
-    on_done: Callable[[Record], None] | None,
-) -> Record:
-    record = Record(request.prompt_len)
+    on_done: Callable[[RequestRecord], None] | None,
+) -> RequestRecord:
+    record = RequestRecord(request.prompt_len)
     async with AsyncExitStack() as stack:
         if gate is not None:
             await stack.enter_async_context(gate)
@@ -112,7 +112,7 @@ async def _send_one(
     return record
 
 
-async def _exchange(client: HttpClient, path: str, request: LoadRequest, record: Record, sent: float) -> None:
+async def _exchange(client: HttpClient, path: str, request: LoadRequest, record: RequestRecord, sent: float) -> None:
     async with client.request("POST", path, request.body) as response:
         if response.status != 200:
             record.error = f"status {response.status}: {(await response.body())[:300].decode(errors='replace')}"
@@ -147,7 +147,7 @@ def _parse(event: bytes) -> dict[str, Any]:
 class _Clock:
     """Times the events of one answer."""
 
-    def __init__(self, record: Record, sent: float) -> None:
+    def __init__(self, record: RequestRecord, sent: float) -> None:
         self._record = record
         self._sent = sent
         self._last = sent

@@ -21,7 +21,7 @@ _MIXED_OUTPUT_LEN = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ProfileLoad:
     """The load while profiling: as many requests in flight as fit, or as requested.
 
     Attributes:
@@ -44,7 +44,9 @@ class ProfiledRun:
     profiled_seconds: float
 
 
-def profile_engine(engine: EngineCore, device: torch.device, load: Load, num_steps: int, trace: Path) -> ProfiledRun:
+def profile_engine(
+    engine: EngineCore, device: torch.device, load: ProfileLoad, num_steps: int, trace: Path
+) -> ProfiledRun:
     """Bring the engine into the case's steady state, time some steps, then profile as many.
 
     Args:
@@ -72,7 +74,7 @@ def profile_engine(engine: EngineCore, device: torch.device, load: Load, num_ste
 class _ClosedLoop:
     """Keeps a number of requests in flight."""
 
-    def __init__(self, engine: EngineCore, load: Load) -> None:
+    def __init__(self, engine: EngineCore, load: ProfileLoad) -> None:
         self._engine = engine
         self._load = load
         self._random = random.Random(0)

@@ -83,7 +83,7 @@ class FilledPage:
 
 
 def fill_page(page: Path) -> FilledPage:
-    """Fill every placeholder of a page from its files; a placeholder without a file says so.
+    """Fill every placeholder of a page from its files; a placeholder without a file is marked as missing.
 
     Raises:
         ConfigError: a file is not a result, or the page cannot be read.

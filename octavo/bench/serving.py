@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.bench.load import Record
+from octavo.bench.load import RequestRecord
 from octavo.bench.statistics import Summary, percent_name, summarise
 from octavo.errors import ConfigError
 
@@ -95,7 +95,7 @@ class ServingResult:
 
 
 def summarise_records(
-    records: Sequence[Record],
+    records: Sequence[RequestRecord],
     duration: float,
     *,
     metrics: Sequence[str] = tuple(METRICS),
@@ -149,6 +149,6 @@ def parse_objectives(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     return objectives
 
 
-def _is_good(record: Record, objectives: Mapping[str, float]) -> bool:
+def _is_good(record: RequestRecord, objectives: Mapping[str, float]) -> bool:
     values = {"ttft": record.ttft, "tpot": record.tpot, "e2el": record.latency}
     return all(1000 * (values[name] or 0.0) <= limit for name, limit in objectives.items())

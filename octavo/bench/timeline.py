@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from octavo.bench.load import Record
+from octavo.bench.load import RequestRecord
 
 logger = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ Segment = tuple[int, float, float]
 """A request's index, the start of a segment of its time, and the segment's length, both in seconds."""
 
 
-def timeline_segments(records: Sequence[Record], thresholds_ms: Sequence[float]) -> dict[str, list[Segment]]:
+def timeline_segments(records: Sequence[RequestRecord], thresholds_ms: Sequence[float]) -> dict[str, list[Segment]]:
     """Segments of the requests' time by kind: time to the first token, and gaps between tokens by length.
 
     Args:
@@ -38,7 +38,7 @@ def timeline_segments(records: Sequence[Record], thresholds_ms: Sequence[float])
     return segments
 
 
-def plot_timeline(records: Sequence[Record], thresholds_ms: Sequence[float], path: Path) -> bool:
+def plot_timeline(records: Sequence[RequestRecord], thresholds_ms: Sequence[float], path: Path) -> bool:
     """Write an interactive page with a bar for each request.
 
     Returns:
@@ -77,7 +77,7 @@ def plot_timeline(records: Sequence[Record], thresholds_ms: Sequence[float], pat
     return True
 
 
-def plot_dataset_stats(records: Sequence[Record], path: Path) -> bool:
+def plot_dataset_stats(records: Sequence[RequestRecord], path: Path) -> bool:
     """Draw how the tokens of prompts and answers are distributed.
 
     Returns:

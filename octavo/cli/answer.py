@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TextIO
 
-from octavo.cli.backend import Piece
+from octavo.cli.backend import AnswerPiece
 
 # A model's text may hold escape sequences; a terminal would obey them.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -18,11 +18,11 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 @dataclass(slots=True)
-class Answer:
-    """An answer and how fast it came; times in seconds since it was asked for.
+class TimedAnswer:
+    """An answer and how fast it came; times in seconds since it was requested.
 
     Attributes:
-        max_tokens: the limit that was asked for, None if there was none.
+        max_tokens: the limit that was requested, None if there was none.
     """
 
     text: str = ""
@@ -59,13 +59,13 @@ class Answer:
         return ", ".join(parts)
 
 
-async def show_answer(pieces: AsyncGenerator[Piece, None], out: TextIO) -> Answer:
+async def show_answer(pieces: AsyncGenerator[AnswerPiece, None], out: TextIO) -> TimedAnswer:
     """Write an answer to ``out`` as it comes; Ctrl-C ends the answer, and what came of it is returned.
 
     Raises:
         OctavoError: the request is refused or fails.
     """
-    answer = Answer()
+    answer = TimedAnswer()
     task = asyncio.create_task(_collect(pieces, answer, out))
     with _interrupting(task):
         try:
@@ -82,12 +82,12 @@ async def show_answer(pieces: AsyncGenerator[Piece, None], out: TextIO) -> Answe
 
 
 def write_note(text: str) -> None:
-    """A line about the program, not of the answer, on standard error; dim on a terminal."""
+    """Print a message of the program itself on standard error; dim on a terminal."""
     is_terminal = sys.stderr.isatty()
     print(f"{_DIM}{text}{_PLAIN}" if is_terminal else text, file=sys.stderr, flush=True)
 
 
-async def _collect(pieces: AsyncGenerator[Piece, None], answer: Answer, out: TextIO) -> None:
+async def _collect(pieces: AsyncGenerator[AnswerPiece, None], answer: TimedAnswer, out: TextIO) -> None:
     start = time.perf_counter()
     is_terminal = out.isatty()
     try:

@@ -10,7 +10,7 @@ Message = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """A part of an answer as it comes.
 
     Attributes:
@@ -24,7 +24,7 @@ class Piece:
     finish_reason: str | None = None
 
 
-class Backend(Protocol):
+class ChatBackend(Protocol):
     """A model that streams answers. Closing a generator ends its request."""
 
     @property
@@ -38,14 +38,14 @@ class Backend(Protocol):
             OctavoError: there is none.
         """
 
-    def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         """Continue a conversation.
 
         Raises:
             OctavoError: the request is refused or fails.
         """
 
-    def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         """Continue a text.
 
         Raises:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.engine import Engine, Turn, measure_ceilings_apart, medians, run_turn
+from octavo.bench.engine import Engine, EngineMeasurement, measure_ceilings_apart, medians, run_turn
 from octavo.bench.engine_turn import CASES
 from octavo.bench.shapes import SHAPES, model_path
 from octavo.cli.bench_environment import describe_environment
 from octavo.cli.bench_report import check_counts, write_json
 from octavo.cli.parser import Parser
-from octavo.cli.values import parse_count, parse_float, parse_json_object
+from octavo.cli.values import parse_count, parse_float, parse_json_object, split_names
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     given = make_parser().parse(arguments)
     check_counts(given, "rounds", "max_model_len")
-    cases = _cases(given.cases)
+    cases = split_names(given.cases, CASES, "case")
     if not 0 < given.scale <= 1:
         raise ConfigError(f"--scale is a share above 0 up to 1, not {given.scale}.")
     with model_path(given.model) as path:
@@ -87,14 +87,6 @@ def make_parser() -> Parser:
     return parser
 
 
-def _cases(text: str) -> list[str]:
-    cases = [name.strip() for name in text.split(",") if name.strip()]
-    for name in cases:
-        if name not in CASES:
-            raise ConfigError(f"There is no case {name!r}; there are {', '.join(CASES)}.")
-    return cases
-
-
 def _measure(given: argparse.Namespace, path: str, cases: Sequence[str]) -> dict[str, Any]:
     from octavo.hub import find_model
 
@@ -122,7 +114,7 @@ def _measure(given: argparse.Namespace, path: str, cases: Sequence[str]) -> dict
         engines.append(Engine(given.against, {**settings, **given.against_settings}, given.against_python))
     end = min(_END_OF_TOKEN_IDS, model_config.vocab_size)
     token_ids = (min(_FIRST_TOKEN_ID, end // 2), end)
-    turns: list[list[Turn]] = [[] for _ in engines]
+    turns: list[list[EngineMeasurement]] = [[] for _ in engines]
     for _ in range(given.rounds):
         for engine, own in zip(engines, turns, strict=True):
             own.append(run_turn(engine, cases, given.scale, token_ids))
@@ -147,6 +139,6 @@ def _measure(given: argparse.Namespace, path: str, cases: Sequence[str]) -> dict
     }
 
 
-def _as_json(turn: Turn) -> dict[str, Any]:
+def _as_json(turn: EngineMeasurement) -> dict[str, Any]:
     seconds = {name: samples.seconds for name, samples in turn.samples.items()}
     return {"phases": turn.phases, "start_notes": turn.start_notes, "seconds": seconds}

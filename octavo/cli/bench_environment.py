@@ -34,7 +34,7 @@ def describe_environment(command: str, arguments: Sequence[str]) -> dict[str, An
 
 
 def commit() -> str | None:
-    """The commit of a checkout that this Octavo lies in, with ``-dirty`` after changes, or of an archive of one.
+    """The commit of the checkout or source archive that contains this Octavo, with ``-dirty`` after changes.
 
     None for an installed one.
     """

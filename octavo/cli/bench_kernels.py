@@ -10,9 +10,8 @@ from octavo.bench.shapes import SHAPES, model_path
 from octavo.cli.bench_environment import describe_environment
 from octavo.cli.bench_report import check_counts, write_json
 from octavo.cli.parser import Parser
-from octavo.cli.values import parse_count
+from octavo.cli.values import parse_count, split_numbers
 from octavo.config import EngineConfig
-from octavo.errors import ConfigError
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -23,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     given = make_parser().parse(arguments)
     check_counts(given, "context")
-    batches = _batches(given.batch)
+    batches = split_numbers("--batch", given.batch, int, lambda batch: batch > 0, "from 1 on")
     with model_path(given.model) as path:
         measured = _measure(given, path, batches)
     result = {
@@ -64,16 +63,6 @@ def make_parser() -> Parser:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and all samples here")
     return parser
-
-
-def _batches(text: str) -> list[int]:
-    try:
-        batches = [int(item) for item in text.split(",")]
-    except ValueError:
-        batches = [0]
-    if min(batches) < 1:
-        raise ConfigError(f"--batch takes numbers from 1 on with commas, not {text!r}.")
-    return batches
 
 
 def _measure(given: argparse.Namespace, path: str, batches: Sequence[int]) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from typing import Any
 from tqdm import tqdm
 
 from octavo.bench.http_client import HttpClient
-from octavo.bench.load import LoadRequest, Record, choose_aborts, run_load
+from octavo.bench.load import LoadRequest, RequestRecord, choose_aborts, run_load
 from octavo.bench.serving import METRICS, chat_body, completion_body, parse_objectives, summarise_records
 from octavo.bench.timeline import plot_dataset_stats, plot_timeline
 from octavo.bench.workload import BenchPrompt, arrival_times, random_prompts
 from octavo.cli.bench_lengths import given_dataset, given_lengths
 from octavo.cli.bench_report import check_counts, describe_machine, write_json
 from octavo.cli.bench_serve_flags import ROUTES, SAMPLING, make_parser
+from octavo.cli.values import split_names, split_numbers
 from octavo.errors import ConfigError, RequestFailedError
 from octavo.tokenization import Tokenizer
 
@@ -55,9 +56,14 @@ class _ServeBenchmark:
         self._given = given
         self._lengths = given_lengths(given)
         self._dataset = given_dataset(given)
-        self._thresholds = _thresholds(given.timeline_itl_thresholds)
-        self._metrics = _metrics(given.percentile_metrics)
-        self._percents = _percents(given.metric_percentiles)
+        thresholds = given.timeline_itl_thresholds
+        self._thresholds = sorted(
+            split_numbers("--timeline-itl-thresholds", thresholds, float, lambda gap: 0 < gap < math.inf, "above 0")
+        )
+        self._metrics = split_names(given.percentile_metrics, METRICS, "metric")
+        self._percents = split_numbers(
+            "--metric-percentiles", given.metric_percentiles, float, lambda share: 0 <= share <= 100, "from 0 to 100"
+        )
         self._objectives = parse_objectives([pair.partition(":")[::2] for pair in given.goodput or ()])
         arrival_times(0, given.request_rate, given.burstiness, 0)  # refuses bad rates
         self._path = given.endpoint or ROUTES[given.backend]
@@ -69,7 +75,7 @@ class _ServeBenchmark:
         self._client = HttpClient(self._url, headers, verify=not given.insecure)
 
     async def run(self) -> int:
-        """Warm up, measure, tell."""
+        """Warm up, measure and report."""
         given = self._given
         model, root = await self._find_model()
         requests = self._requests(given.served_model_name or model, root)
@@ -87,12 +93,12 @@ class _ServeBenchmark:
         self._save({**self._description(model), **result.as_json()}, records)
         return 1 if result.failed else 0
 
-    async def _measure(self, requests: Sequence[LoadRequest]) -> tuple[list[Record], float]:
+    async def _measure(self, requests: Sequence[LoadRequest]) -> tuple[list[RequestRecord], float]:
         given = self._given
         arrivals = arrival_times(len(requests), given.request_rate, given.burstiness, given.seed)
         with tqdm(total=len(requests), desc="Requests", disable=given.disable_tqdm, dynamic_ncols=True) as bar:
 
-            def count(_: Record) -> None:
+            def count(_: RequestRecord) -> None:
                 bar.update()
 
             start = time.perf_counter()
@@ -193,7 +199,7 @@ class _ServeBenchmark:
             **dict(given.metadata or ()),
         }
 
-    def _save(self, figures: Mapping[str, Any], records: Sequence[Record]) -> None:
+    def _save(self, figures: Mapping[str, Any], records: Sequence[RequestRecord]) -> None:
         given = self._given
         if given.save_detailed:
             figures = {**figures, **_details(records)}
@@ -218,7 +224,7 @@ class _ServeBenchmark:
         return Path(given.result_dir / name)
 
 
-def _details(records: Sequence[Record]) -> dict[str, Any]:
+def _details(records: Sequence[RequestRecord]) -> dict[str, Any]:
     return {
         "statuses": [record.status for record in records],
         "input_lens": [record.prompt_tokens for record in records],
@@ -236,31 +242,3 @@ def _load_tokenizer(name: str) -> Tokenizer:
     from octavo.tokenization import load_tokenizer
 
     return load_tokenizer(find_files(name))
-
-
-def _metrics(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in METRICS:
-            raise ConfigError(f"There is no metric {name!r}; there are {', '.join(METRICS)}.")
-    return names
-
-
-def _percents(text: str) -> list[float]:
-    try:
-        percents = [float(item) for item in text.split(",")]
-    except ValueError:
-        percents = [-1.0]
-    if not all(0 <= percent <= 100 for percent in percents):
-        raise ConfigError(f"--metric-percentiles takes numbers from 0 to 100 with commas, not {text!r}.")
-    return percents
-
-
-def _thresholds(text: str) -> list[float]:
-    try:
-        thresholds = sorted(float(item) for item in text.split(","))
-    except ValueError:
-        thresholds = [-1.0]
-    if not all(0 < threshold < math.inf for threshold in thresholds):
-        raise ConfigError(f"--timeline-itl-thresholds takes numbers above 0 with commas, not {text!r}.")
-    return thresholds

@@ -18,7 +18,7 @@ from octavo.cli.values import parse_count
 from octavo.errors import ConfigError
 
 RunOne = Callable[[str, Params], list[dict[str, Any]]]
-"""Measures with so many more flags of the benchmark, under a name; returns the figures of all runs."""
+"""Runs the benchmark with additional flags, under a name; returns the figures of all runs."""
 
 Measure = Callable[[RunOne], list[dict[str, Any]]]
 

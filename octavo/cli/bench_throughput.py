@@ -1,4 +1,4 @@
-"""``octavo bench throughput``: how many tokens a second over many requests."""
+"""``octavo bench throughput``: how many tokens/s over many requests."""
 
 from collections.abc import Sequence
 from pathlib import Path

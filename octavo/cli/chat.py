@@ -4,12 +4,12 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from octavo.cli.answer import Answer, show_answer, write_note
-from octavo.cli.backend import Backend
+from octavo.cli.answer import TimedAnswer, show_answer, write_note
+from octavo.cli.backend import ChatBackend
 from octavo.cli.choose import add_flags, make_backend
 from octavo.cli.parser import Parser
 from octavo.cli.sampling_flags import given_sampling
-from octavo.cli.session import MAX_TOKENS, Action, Session
+from octavo.cli.session import MAX_TOKENS, ChatSession, SessionAction
 from octavo.cli.talk import is_interactive, talk
 
 
@@ -32,8 +32,10 @@ def run(arguments: Sequence[str]) -> int:
     sampling = given_sampling(namespace)
     if seed is not None:
         sampling["seed"] = seed
-    chat = Chat(
-        backend, Session(namespace.system_prompt, sampling), takes_commands=namespace.quick is None and is_interactive()
+    chat = ChatLoop(
+        backend,
+        ChatSession(namespace.system_prompt, sampling),
+        takes_commands=namespace.quick is None and is_interactive(),
     )
     return asyncio.run(
         talk(
@@ -47,32 +49,32 @@ def run(arguments: Sequence[str]) -> int:
     )
 
 
-class Chat:
+class ChatLoop:
     """Answers what the user types, commands included."""
 
-    def __init__(self, backend: Backend, session: Session, *, takes_commands: bool) -> None:
+    def __init__(self, backend: ChatBackend, session: ChatSession, *, takes_commands: bool) -> None:
         self._backend = backend
         self._session = session
         self._takes_commands = takes_commands
 
-    async def respond(self, text: str) -> Answer | None:
+    async def respond(self, text: str) -> TimedAnswer | None:
         """Answer a message or carry out a command; None if that brought no answer.
 
         Raises:
             OctavoError: the command is wrong, or the request failed; the message is forgotten then.
             EOFError: the user wants to quit.
         """
-        if self._takes_commands and Session.is_command(text):
+        if self._takes_commands and ChatSession.is_command(text):
             note, action = self._session.command(text)
             if note:
                 write_note(note)
-            if action is Action.QUIT:
+            if action is SessionAction.QUIT:
                 raise EOFError
-            return await self._answer() if action is Action.ANSWER else None
+            return await self._answer() if action is SessionAction.ANSWER else None
         self._session.ask(text)
         return await self._answer()
 
-    async def _answer(self) -> Answer:
+    async def _answer(self) -> TimedAnswer:
         sampling = self._session.request_sampling
         pieces = self._backend.chat(self._session.messages, sampling)
         try:

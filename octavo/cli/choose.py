@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 
-from octavo.cli.backend import Backend
+from octavo.cli.backend import ChatBackend
 from octavo.cli.flags import add_setting_flags, engine_config, given_settings
 from octavo.cli.parser import Parser
 from octavo.cli.sampling_flags import add_sampling_flags
@@ -30,7 +30,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--chat-template", metavar="TEXT", help="chat template for MODEL, as a file or the text itself")
 
 
-def make_backend(namespace: argparse.Namespace) -> tuple[Backend, int | None]:
+def make_backend(namespace: argparse.Namespace) -> tuple[ChatBackend, int | None]:
     """The model that the flags choose, not started yet, and the seed if one was given.
 
     Raises:

@@ -122,7 +122,7 @@ def _os_name() -> str:
 
 
 def _cpu() -> tuple[str, frozenset[str]]:
-    """The processor's name and its features, as far as the system tells."""
+    """The processor's name and features, as far as known."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from octavo.cli.answer import Answer, show_answer
+from octavo.cli.answer import TimedAnswer, show_answer
 from octavo.cli.choose import add_flags, make_backend
 from octavo.cli.parser import Parser
 from octavo.cli.sampling_flags import given_sampling
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     if seed is not None:
         sampling["seed"] = seed
 
-    async def respond(text: str) -> Answer:
+    async def respond(text: str) -> TimedAnswer:
         return await show_answer(backend.complete(text, sampling), sys.stdout)
 
     return asyncio.run(

@@ -11,18 +11,18 @@ from typing import Any, Protocol
 from octavo.errors import ConfigError
 
 
-class Reader(Protocol):
+class ConfigReader(Protocol):
     """Reads a setting's value from text."""
 
     def read(self, text: str) -> Any:
-        """The value that ``text`` stands for."""
+        """Parse ``text``."""
 
 
-def read_config_file(path: Path, readers: Mapping[str, Reader]) -> dict[str, Any]:
+def read_config_file(path: Path, readers: Mapping[str, ConfigReader]) -> dict[str, Any]:
     """Settings by name from a YAML, TOML or JSON file; hyphens and underscores are the same in names.
 
     Args:
-        path: its ending tells the format; without a known one it is YAML.
+        path: the suffix determines the format; YAML if it is unknown.
         readers: every setting that the file may hold; text values go through them, so that ``8k`` works.
 
     Raises:
@@ -41,7 +41,7 @@ def read_config_file(path: Path, readers: Mapping[str, Reader]) -> dict[str, Any
     return values
 
 
-def _read(path: Path, key: str, value: Any, reader: Reader) -> Any:
+def _read(path: Path, key: str, value: Any, reader: ConfigReader) -> Any:
     if not isinstance(value, str):
         return value
     try:

@@ -74,7 +74,7 @@ class Flag:
         return "--" + self.name.replace("_", "-")
 
     def read(self, text: str) -> Any:
-        """The value that ``text`` stands for.
+        """Parse ``text``.
 
         Raises:
             ArgumentTypeError: the text does not fit the flag's kind.

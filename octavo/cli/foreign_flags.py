@@ -1,6 +1,6 @@
-"""Flags of vLLM's other commands, such as its benchmarks, to tell one that Octavo lacks from a slip of the keyboard.
+"""Flags of vLLM's other commands, such as its benchmarks, to distinguish unsupported flags from typing errors.
 
-Those of ``vllm serve`` stand in :mod:`octavo.config.vllm_table`.
+Those of ``vllm serve`` are in :mod:`octavo.config.vllm_table`.
 """
 
 _NAMES = """

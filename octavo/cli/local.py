@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from octavo.async_llm import AsyncLLM
-from octavo.cli.backend import Message, Piece
+from octavo.cli.backend import AnswerPiece, Message
 from octavo.cli.sampling_flags import Sampling
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
@@ -33,7 +33,7 @@ class LocalBackend:
         """Load the model."""
         await self._engine.start()
 
-    async def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    async def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         """Continue a conversation."""
         renderer = self._engine.chat_renderer
         if renderer is None:
@@ -42,7 +42,7 @@ class LocalBackend:
             async for piece in pieces:
                 yield piece
 
-    def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         """Continue a text."""
         return self._stream(prompt, sampling)
 
@@ -50,14 +50,14 @@ class LocalBackend:
         """Stop the engine."""
         await self._engine.shutdown()
 
-    async def _stream(self, prompt: PromptType, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    async def _stream(self, prompt: PromptType, sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         params = self._params(sampling)
         num_tokens = 0
         async with aclosing(self._engine.generate(prompt, params, f"answer-{next(self._ids)}")) as outputs:
             async for output in outputs:
                 completion = output.outputs[0]
                 num_tokens += len(completion.token_ids)
-                yield Piece(completion.text, num_tokens, completion.finish_reason)
+                yield AnswerPiece(completion.text, num_tokens, completion.finish_reason)
 
     def _params(self, sampling: Sampling) -> SamplingParams:
         """The model's defaults with what the user set; the answer may fill the context unless limited."""

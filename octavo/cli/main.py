@@ -78,7 +78,7 @@ def dispatch(program: str, commands: dict[str, Command], arguments: Sequence[str
 
 
 def wants_traceback(arguments: Sequence[str]) -> bool:
-    """Whether the user asked for debugging output."""
+    """Whether debug output is enabled."""
     words = [word for argument in arguments for word in argument.replace("_", "-").split("=")]
     return any(pair == ("--log-level", "debug") for pair in pairwise(words))
 

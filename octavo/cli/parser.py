@@ -20,7 +20,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class LateFlag(Protocol):
-    """A flag that gives way to the command's own flags of the same name."""
+    """A flag that is overridden by the command's own flags of the same name."""
 
     def add_to(self, parser: argparse.ArgumentParser, taken: frozenset[str]) -> None:
         """Give a parser the flag, unless its name is among those ``taken``."""

@@ -55,7 +55,7 @@ class Planned:
     """A plan.
 
     Attributes:
-        device: in words.
+        device: a description.
         refusal: why the model cannot be served all the same; None if it can.
     """
 
@@ -69,7 +69,7 @@ def make(config: EngineConfig, device_memory: int | None = None, server: ServerS
 
     Args:
         device_memory: bytes of a GPU to plan for instead of this machine's device.
-        server: what the server is to be told besides; None leaves it at its defaults.
+        server: the server's settings; None for the defaults.
 
     Raises:
         OctavoError: the model or a setting is wrong.
@@ -130,7 +130,7 @@ def _check_files(
     """
     import torch
 
-    from octavo.inputs.frontend import Frontend
+    from octavo.inputs.frontend import TextFrontend
     from octavo.layers.build import Build
     from octavo.models.loading import check_format, check_weights
     from octavo.models.registry import build_model, build_pooled
@@ -150,7 +150,7 @@ def _check_files(
             plan.max_model_len,
         )
     check_weights(model, source, model_config, load_format)
-    Frontend.load(config)
+    TextFrontend.load(config)
 
 
 def report(model: str, device: str, plan: Plan) -> str:

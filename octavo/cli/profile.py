@@ -83,7 +83,7 @@ def _check_folder(folder: Path) -> None:
 def _profile(settings: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     config = engine_config(settings)
 
-    from octavo.bench.profile import WINDOW, Load, profile_engine
+    from octavo.bench.profile import WINDOW, ProfileLoad, profile_engine
     from octavo.bench.profile_summary import read_trace, summarise_trace
     from octavo.engine.core import EngineCore
     from octavo.platforms import select_platform
@@ -92,7 +92,7 @@ def _profile(settings: dict[str, Any], given: argparse.Namespace) -> dict[str, A
     configure_logging(config.logging.log_level)
     engine = EngineCore(config)
     trace = given.out / "trace.json.gz"
-    load = Load(given.case, given.batch, given.input_len)
+    load = ProfileLoad(given.case, given.batch, given.input_len)
     platform = select_platform(config.device.device)
     profiled = profile_engine(engine, platform.device, load, given.steps, trace)
     summary = summarise_trace(read_trace(trace), WINDOW)

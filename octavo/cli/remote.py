@@ -1,4 +1,4 @@
-"""Answers from a server that speaks OpenAI's protocol."""
+"""Answers from a server with an OpenAI-compatible API."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from octavo.bench.sse import EventParser
-from octavo.cli.backend import Message, Piece
+from octavo.cli.backend import AnswerPiece, Message
 from octavo.cli.sampling_flags import Sampling
 from octavo.errors import RequestFailedError
 
@@ -15,7 +15,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class RemoteBackend:
-    """A model behind a URL.
+    """A model at a URL.
 
     Args:
         url: up to and including ``/v1``.
@@ -56,11 +56,11 @@ class RemoteBackend:
         except (ValueError, LookupError, TypeError):
             raise RequestFailedError(f"{self._url} names no model; give one with --model-name.") from None
 
-    def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         """Continue a conversation."""
         return self._stream("chat/completions", {"messages": messages, **sampling})
 
-    def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         """Continue a text."""
         return self._stream("completions", {"prompt": prompt, **sampling})
 
@@ -68,7 +68,7 @@ class RemoteBackend:
         """Close connections."""
         await self._client.aclose()
 
-    async def _stream(self, route: str, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+    async def _stream(self, route: str, body: dict[str, Any]) -> AsyncGenerator[AnswerPiece, None]:
         body = {"model": self.model_name, "stream": True, "stream_options": {"include_usage": True}, **body}
         parser = EventParser()
         num_tokens = 0
@@ -96,7 +96,7 @@ class RemoteBackend:
         )
 
 
-def _piece(event: bytes, num_tokens: int) -> Piece:
+def _piece(event: bytes, num_tokens: int) -> AnswerPiece:
     """What an event adds; without exact figures, an event with text counts as a token."""
     try:
         content = json.loads(event)
@@ -106,7 +106,7 @@ def _piece(event: bytes, num_tokens: int) -> Piece:
         text = choices[0].get("text") or (choices[0].get("delta") or {}).get("content") or ""
         usage = content.get("usage") or {}
         counted = usage.get("completion_tokens", num_tokens + bool(text))
-        return Piece(text, counted, choices[0].get("finish_reason"))
+        return AnswerPiece(text, counted, choices[0].get("finish_reason"))
     except (ValueError, LookupError, TypeError, AttributeError):
         raise RequestFailedError(f"The server sent something that is not an answer: {event[:200]!r}.") from None
 

@@ -11,7 +11,7 @@ from octavo.cli.values import parse_count
 from octavo.config import ServerSettings
 from octavo.config.settings import ENGINE_SECTIONS
 
-# The server's settings that shape answers. The others speak of connections, of which a batch has none; a settings file
+# The server's settings that shape answers. The others concern connections, which a batch does not have; a settings file
 # may hold them all the same.
 BATCH_SETTINGS = frozenset(
     {

@@ -11,10 +11,10 @@ from octavo.cli.sampling_flags import PARAMETERS, Sampling, set_parameter
 from octavo.errors import ConfigError
 
 MAX_TOKENS = 512
-"""Tokens of an answer unless the user sets another limit: a small model may go on for ever."""
+"""Tokens of an answer unless the user sets another limit: a small model may never stop."""
 
 
-class Action(Enum):
+class SessionAction(Enum):
     """What the program does after a command."""
 
     NOTHING = 0
@@ -22,7 +22,7 @@ class Action(Enum):
     QUIT = 2
 
 
-class Session:
+class ChatSession:
     """The conversation so far, its system prompt and sampling parameters.
 
     Args:
@@ -33,7 +33,7 @@ class Session:
         self.system = system
         self.sampling: Sampling = dict(sampling or {})
         self.turns: list[Message] = []
-        self._commands: dict[str, tuple[Callable[[str], tuple[str, Action]], str]] = {
+        self._commands: dict[str, tuple[Callable[[str], tuple[str, SessionAction]], str]] = {
             "clear": (self._clear, "forget the conversation"),
             "system": (self._system, "TEXT: change the system prompt; without text, show it"),
             "retry": (self._retry, "have the last message answered again"),
@@ -74,8 +74,8 @@ class Session:
         word = line.split(maxsplit=1)[0] if line.strip() else ""
         return word.startswith("/") and word[1:].isalpha() and "\n" not in line
 
-    def command(self, line: str) -> tuple[str, Action]:
-        """Carry out a command; returns what to tell the user and what comes next.
+    def command(self, line: str) -> tuple[str, SessionAction]:
+        """Run a command; returns the message for the user and the next action.
 
         Raises:
             ConfigError: there is no such command, or it cannot be carried out.
@@ -87,41 +87,41 @@ class Session:
             raise ConfigError(f"There is no command /{name}. {hint}")
         return self._commands[name][0](rest.strip())
 
-    def _clear(self, _: str) -> tuple[str, Action]:
+    def _clear(self, _: str) -> tuple[str, SessionAction]:
         self.turns.clear()
-        return "The conversation is forgotten.", Action.NOTHING
+        return "The conversation is forgotten.", SessionAction.NOTHING
 
-    def _system(self, text: str) -> tuple[str, Action]:
+    def _system(self, text: str) -> tuple[str, SessionAction]:
         if not text:
-            return self.system or "There is no system prompt.", Action.NOTHING
+            return self.system or "There is no system prompt.", SessionAction.NOTHING
         self.system = text
-        return "The system prompt is changed.", Action.NOTHING
+        return "The system prompt is changed.", SessionAction.NOTHING
 
-    def _retry(self, _: str) -> tuple[str, Action]:
+    def _retry(self, _: str) -> tuple[str, SessionAction]:
         if not self.turns:
             raise ConfigError("There is nothing to answer again.")
         if self.turns[-1]["role"] == "assistant":
             self.turns.pop()
-        return "", Action.ANSWER
+        return "", SessionAction.ANSWER
 
-    def _undo(self, _: str) -> tuple[str, Action]:
+    def _undo(self, _: str) -> tuple[str, SessionAction]:
         if not self.turns:
             raise ConfigError("There is nothing to take back.")
         if self.turns[-1]["role"] == "assistant":
             self.turns.pop()
         self.take_back_question()
-        return "The last message is taken back.", Action.NOTHING
+        return "The last message is taken back.", SessionAction.NOTHING
 
-    def _set(self, text: str) -> tuple[str, Action]:
+    def _set(self, text: str) -> tuple[str, SessionAction]:
         if text:
             name, _, value = text.replace("=", " ", 1).partition(" ")
             if not value.strip():
                 raise ConfigError("Give a value as well: /set temperature 0.5, or /set temperature default.")
             set_parameter(self.sampling, name, value.strip())
         shown = ", ".join(f"{name} {value}" for name, value in self.request_sampling.items())
-        return f"{shown}; the other parameters are the model's defaults.", Action.NOTHING
+        return f"{shown}; the other parameters are the model's defaults.", SessionAction.NOTHING
 
-    def _save(self, text: str) -> tuple[str, Action]:
+    def _save(self, text: str) -> tuple[str, SessionAction]:
         if not text:
             raise ConfigError("Name a file: /save conversation.json.")
         path = Path(text).expanduser()
@@ -129,12 +129,12 @@ class Session:
             path.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"Cannot write {path}: {error.strerror}.") from None
-        return f"Saved {len(self.messages)} messages in {path}.", Action.NOTHING
+        return f"Saved {len(self.messages)} messages in {path}.", SessionAction.NOTHING
 
-    def _help(self, _: str) -> tuple[str, Action]:
+    def _help(self, _: str) -> tuple[str, SessionAction]:
         lines = [f"/{name:<7} {description}" for name, (_, description) in self._commands.items()]
         lines += ["Alt-Enter begins a new line; Ctrl-C ends an answer; Ctrl-D ends the program."]
-        return "\n".join(lines), Action.NOTHING
+        return "\n".join(lines), SessionAction.NOTHING
 
-    def _quit(self, _: str) -> tuple[str, Action]:
-        return "", Action.QUIT
+    def _quit(self, _: str) -> tuple[str, SessionAction]:
+        return "", SessionAction.QUIT

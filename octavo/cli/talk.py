@@ -5,8 +5,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from octavo.cli.answer import Answer, write_note
-from octavo.cli.backend import Backend
+from octavo.cli.answer import TimedAnswer, write_note
+from octavo.cli.backend import ChatBackend
 from octavo.errors import ConfigError, OctavoError
 
 INTERRUPTED = 130
@@ -30,11 +30,11 @@ def is_interactive() -> bool:
 
 
 async def talk(
-    backend: Backend,
+    backend: ChatBackend,
     *,
     quick: str | None,
     with_stats: bool,
-    respond: Callable[[str], Awaitable[Answer | None]],
+    respond: Callable[[str], Awaitable[TimedAnswer | None]],
     history_name: str,
     hint: str,
 ) -> int:
@@ -45,7 +45,7 @@ async def talk(
         with_stats: show speed outside of a terminal session too.
         respond: deals with one text; None if that brought no answer.
         history_name: file for what was typed.
-        hint: what to tell at the beginning of a session.
+        hint: printed at the beginning of a session.
 
     Raises:
         OctavoError: the model cannot be started, or answering the one text failed.
@@ -63,7 +63,7 @@ async def talk(
             return _report(await respond(quick), with_stats)
         seconds = time.perf_counter() - start
         write_note(f"{backend.model_name}, ready after {seconds:.1f} s. {hint}")
-        # The line editor takes a tenth of a second to import; only a person needs it.
+        # The line editor takes 0.1 s to import and is only needed on a terminal.
         from octavo.cli.prompt import TerminalReader
 
         return await _session(TerminalReader(history_name), respond)
@@ -71,13 +71,13 @@ async def talk(
         await backend.close()
 
 
-def _report(answer: Answer | None, with_stats: bool) -> int:
+def _report(answer: TimedAnswer | None, with_stats: bool) -> int:
     if answer is not None and with_stats:
         write_note(answer.speed())
     return INTERRUPTED if answer is not None and answer.is_interrupted else 0
 
 
-async def _session(reader: LineReader, respond: Callable[[str], Awaitable[Answer | None]]) -> int:
+async def _session(reader: LineReader, respond: Callable[[str], Awaitable[TimedAnswer | None]]) -> int:
     while True:
         try:
             text = await reader.read()

@@ -3,8 +3,13 @@
 import argparse
 import json
 import re
+from collections.abc import Callable, Collection
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
+
+from octavo.errors import ConfigError
+
+Number = TypeVar("Number", int, float)
 
 _COUNT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)")
 _STRING_OR_COUNT = re.compile(r'"(?:\\.|[^"\\])*"|-?\d+(?:\.\d+)?[kKmMgGtT]\b')
@@ -88,6 +93,42 @@ def parse_json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f'takes a JSON object such as {{"key": 1}}, not {text}')
     return value
+
+
+def split_names(text: str, known: Collection[str], kind: str) -> list[str]:
+    """Names separated by commas.
+
+    Args:
+        kind: what a name stands for, in the error.
+
+    Raises:
+        ConfigError: a name is not in ``known``.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"There is no {kind} {name!r}; there are {', '.join(known)}.")
+    return names
+
+
+def split_numbers(
+    flag: str, text: str, convert: Callable[[str], Number], is_valid: Callable[[Number], bool], expected: str
+) -> list[Number]:
+    """Numbers separated by commas.
+
+    Args:
+        expected: the valid range, in the error.
+
+    Raises:
+        ConfigError: a number cannot be read or is out of range.
+    """
+    try:
+        numbers = [convert(item) for item in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(map(is_valid, numbers)):
+        raise ConfigError(f"{flag} takes numbers {expected} with commas, not {text!r}.")
+    return numbers
 
 
 def parse_pair(text: str) -> tuple[str, str]:

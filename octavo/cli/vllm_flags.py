@@ -24,7 +24,7 @@ class VllmFlag:
         return self.argument.name
 
     def read(self, text: str) -> Any:
-        """The value that ``text`` stands for.
+        """Parse ``text``.
 
         Raises:
             ArgumentTypeError: it is no number where one is needed.

@@ -1,4 +1,4 @@
-"""vLLM's ``vllm.envs``: its variables as attributes, each read when it is asked for.
+"""vLLM's ``vllm.envs``: its variables as attributes, read on access.
 
 A variable that Octavo honours has the value that holds here, from the environment or by default; one whose answer is
 always the same here has that, whatever the environment says. Others have their text in the environment.

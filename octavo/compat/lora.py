@@ -36,5 +36,5 @@ class LoRARequest:
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """The adapter's path."""
         return self.lora_path

@@ -1,6 +1,6 @@
 """Makes the modules of :mod:`octavo.compat.table` importable as ``vllm``.
 
-A folder behind all others on ``sys.path`` holds a package ``vllm`` that only calls :func:`become_vllm`, so a vLLM that
+A folder after all others on ``sys.path`` holds a package ``vllm`` that only calls :func:`become_vllm`, so a vLLM that
 is installed is always found first, and processes that inherit the path (``multiprocessing``) or the environment (the
 engine's own) find the mirror as well. Its submodules come from a finder on ``sys.meta_path``, which also tells
 :mod:`importlib.metadata` the version.
@@ -85,7 +85,7 @@ class MirrorModule(ModuleType):
 
 
 class MirrorFinder(importlib.metadata.DistributionFinder, MetaPathFinder, Loader):
-    """Finds what lies below ``vllm``, and the distribution's metadata."""
+    """Finds submodules of ``vllm``, and the distribution's metadata."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -123,7 +123,7 @@ class MirrorFinder(importlib.metadata.DistributionFinder, MetaPathFinder, Loader
     def find_distributions(
         self, context: importlib.metadata.DistributionFinder.Context = _ANY_DISTRIBUTION
     ) -> Iterable[importlib.metadata.Distribution]:
-        """The mirror's metadata, where vLLM's are asked for."""
+        """The mirror's metadata in place of vLLM's."""
         return [_Distribution()] if context.name == "vllm" else []
 
 

@@ -13,7 +13,7 @@ class ProfilerConfig(dict[str, Any]):
 
 
 class UsageContext(StrEnum):
-    """Where an engine is used; Octavo reports that to nobody."""
+    """Where an engine is used; Octavo sends no usage statistics."""
 
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"

@@ -1,6 +1,6 @@
 """Which of vLLM's names exist here, under which of its module paths, and what they are in Octavo.
 
-Paths of several vLLM versions stand side by side where something has moved.
+If something has moved between vLLM versions, all of its paths are listed.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ def random_uuid() -> str:
 
 
 def get_open_port() -> int:
-    """A TCP port that nobody listens on at the moment."""
+    """A free TCP port."""
     with socket.socket() as listener:
         listener.bind(("", 0))
         return int(listener.getsockname()[1])

@@ -13,7 +13,7 @@ _LEVELS = {"TRACE": "debug", "FATAL": "error", "CRITICAL": "error", "WARN": "war
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """A variable of vLLM that stands for a setting.
+    """A vLLM environment variable that sets a setting.
 
     Attributes:
         setting: its name; ``OCTAVO_`` and this name in capitals is the variable's other spelling.
@@ -76,7 +76,7 @@ TWINS: dict[str, Twin] = {
     ),
 }
 
-# Variables that ask for what holds anyway, or for what this machine does not have to be told.
+# Variables for behaviour that is already the default, or that needs no setting here.
 SATISFIED: dict[str, str] = {
     "VLLM_NO_USAGE_STATS": "no usage figures are ever sent",
     "VLLM_DO_NOT_TRACK": "no usage figures are ever sent",

@@ -20,7 +20,7 @@ class KVEventsConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             path or an IP address of this machine; other addresses are connected to.
         replay_endpoint: address to bind for subscribers that ask for earlier batches; None for none.
         buffer_steps: number of batches kept for them.
-        hwm: number of batches that a slow subscriber may be behind; further ones are not sent to it.
+        hwm: number of batches that a slow subscriber may lag behind; further ones are not sent to it.
         max_queue_size: number of batches that may wait to be sent; further ones are dropped.
         topic: first part of each message, to subscribe to.
     """

@@ -35,7 +35,7 @@ class VllmArgument:
         needs: what other values would need.
         instead: what to do instead, as the rest of a sentence; empty if there is nothing.
         setting: the setting of the same meaning under another name.
-        becomes: what it is converted to, in words.
+        becomes: what it is converted to, as text.
     """
 
     name: str

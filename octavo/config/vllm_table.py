@@ -3,7 +3,7 @@
 Four kinds of rows. An argument of :data:`WITHOUT_EFFECT` may have any value: whatever it is, results stay the same. One
 of :data:`ONE_VALUE` may have the values that ask for nothing special; others need a feature that is missing, or would
 change results, and are rejected. :data:`RENAMED` ones are settings under another name; :data:`CONVERTED` ones are
-taken apart by :mod:`octavo.config.vllm_arguments`. How they are read from text stands behind the colon.
+taken apart by :mod:`octavo.config.vllm_arguments`. The value's type follows the colon.
 
 Arguments that only ``vllm serve`` has are listed in :data:`SERVER_ONLY`.
 """

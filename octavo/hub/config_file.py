@@ -48,7 +48,7 @@ def _parse(architecture: str, values: dict[str, Any]) -> ModelConfig:
     try:
         return unknown.parse(architecture, values)
     except UnsupportedModelError as error:
-        # That the family is unknown explains why its keys are; the registry would say so too late.
+        # An unknown family is the reason for unknown keys, so it is reported first.
         unsupported = unsupported_architecture(architecture, has_own_code="auto_map" in values)
         raise UnsupportedModelError(f"{unsupported} {error}") from None
 

@@ -1,4 +1,4 @@
-"""The rotary part of a configuration, in the words of transformers 4 and of transformers 5."""
+"""The RoPE part of a configuration, in the formats of transformers 4 and 5."""
 
 from types import NoneType
 from typing import Any
@@ -24,7 +24,7 @@ def parse_ropes(values: ConfigValues) -> tuple[RopeConfig, RopeConfig | None]:
     full, local = _by_layer_type(values.mapping("rope_parameters"))
     scaling = values.mapping("rope_scaling")
     if scaling:
-        # The older key, where it is given beside the newer one, was put there by somebody who means it.
+        # If both keys are given, the older one was set deliberately and wins.
         full = {key: value for key, value in full.items() if key in _NOT_OF_SCALING} | scaling
     local_theta = values.optional_number("rope_local_base_freq")
     rope = _rope(values, full, None)
@@ -34,7 +34,7 @@ def parse_ropes(values: ConfigValues) -> tuple[RopeConfig, RopeConfig | None]:
 
 
 def _by_layer_type(parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Parameters of full layers and of sliding ones; None for the latter where they are not told apart."""
+    """Parameters of full-attention layers and of sliding-window layers; None for the latter if they do not differ."""
     if not any(kind in parameters for kind in _LAYER_TYPES):
         return parameters, None
     for kind in _LAYER_TYPES:

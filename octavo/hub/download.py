@@ -6,7 +6,7 @@ from octavo.errors import ModelNotFoundError
 
 # What a model may consist of; never *.bin or *.pt, whose loading can run code.
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-# Subfolders hold the same model in other forms, but for numbered ones, which hold modules behind its layers;
+# Subfolders hold the same model in other forms, but for numbered ones, which hold modules after its layers;
 # consolidated.safetensors holds it under other names.
 _UNWANTED = ["[!0-9]*/*", "*/*/*", "consolidated*"]
 

@@ -1,4 +1,4 @@
-"""A GGUF file's metadata, said in the words of a config.json and a generation_config.json."""
+"""A GGUF file's metadata converted to a config.json and a generation_config.json."""
 
 import math
 import struct
@@ -104,7 +104,7 @@ def _check_whole(file: GGUFFile, architecture: str) -> None:
 
 
 def _say_llama(raw: dict[str, Any], file: GGUFFile) -> None:
-    """Llama and Mistral share a name in GGUF; only a window tells a Mistral."""
+    """Llama and Mistral share a name in GGUF; only Mistral has a sliding window."""
     raw.setdefault("head_dim", file.metadata.get("llama.rope.dimension_count"))
     if "sliding_window" in raw:
         raw["architectures"] = ["MistralForCausalLM"]

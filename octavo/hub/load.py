@@ -16,7 +16,7 @@ from octavo.tokenization.gguf_file import GGUFFile
 
 
 def find_model(settings: EngineConfig) -> tuple[ModelSource, ModelConfig]:
-    """Where the model that the settings name lies, and its shape.
+    """The files and the configuration of the model named in the settings.
 
     Raises:
         OctavoError: it is not there, or its configuration is broken.
@@ -71,10 +71,10 @@ def _overridden(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
 
 
 def tokenizer_path(settings: EngineConfig, source: ModelSource) -> Path:
-    """Where the tokenizer's files lie: with the model, unless the settings name another place.
+    """The location of the tokenizer's files: with the model, unless the settings name another place.
 
     Raises:
-        ModelNotFoundError: nothing lies there.
+        ModelNotFoundError: there is nothing at that path.
     """
     model = settings.model
     if model.tokenizer is None:

@@ -1,4 +1,4 @@
-"""sentence-transformers' module files: what stands behind a model's layers (modules.json and its folders)."""
+"""sentence-transformers' module files: what follows a model's layers (modules.json and its folders)."""
 
 import re
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class SentenceModules:
 
     Attributes:
         pooling: how a sequence becomes one vector; None if every token keeps its own.
-        dense: layers behind that.
+        dense: layers after that.
         normalize: whether vectors are brought to length 1 at the end.
         max_length: longest text, in tokens.
         prompts: name → text to put before inputs of that kind.

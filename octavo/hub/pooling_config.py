@@ -213,7 +213,7 @@ def _overridden(spec: PoolingSpec, wanted: dict[str, Any]) -> PoolingSpec:
     """The spec with what ``pooler_config`` says.
 
     Raises:
-        ConfigError: it says something unknown.
+        ConfigError: it has an unknown value.
     """
     unknown = [key for key in wanted if key not in _POOLER_KEYS]
     if unknown:

@@ -34,7 +34,7 @@ _BUNDLED = {"smollm2": _SMOLLM2}
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model's files lie.
+    """The location of a model's files.
 
     Attributes:
         kind: a Hugging Face folder or a single GGUF file.
@@ -82,7 +82,7 @@ def resolve(
 def find_files(
     name: str, *, revision: str | None = None, token: str | None = None, cache_dir: str | None = None
 ) -> Path:
-    """The folder or GGUF file that goes by a name, whatever lies in it: a model, or only a tokenizer.
+    """Resolve a name to a folder or GGUF file, which may hold a model or only a tokenizer.
 
     Arguments are as in :func:`resolve`.
 

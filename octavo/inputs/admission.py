@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.errors import DeadlineExceededError, QueueFullError
-from octavo.inputs.gate import Gate
+from octavo.inputs.gate import QueueGate
 from octavo.outputs.meter import RequestMeter
 from octavo.outputs.request_log import RequestLog
 from octavo.records import EngineInfo, PreparedRequest, StepOutputs
@@ -26,18 +26,18 @@ class Admitted:
     timer: asyncio.TimerHandle | None
 
 
-class Admission:
+class QueueAdmission:
     """Lets requests in while there is room for them, and accounts for what their callers experience.
 
     Args:
         model_name: what metrics and traces call the model.
         index: place among the frontends of the engine; a label of the metrics.
-        tracer: gets every request when it is over; None if nobody collects traces.
+        tracer: records every finished request; None without tracing.
 
     Attributes:
         metrics: what Prometheus may scrape.
         meter: times requests in flight.
-        log: writes a line per request if that is asked for.
+        log: writes one line per request if request logging is enabled.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Admission:
         self.meter = RequestMeter(self.metrics, tracer, model_name)
         self.log = RequestLog(settings.logging)
         limits = settings.scheduler
-        self._gate = Gate(
+        self._gate = QueueGate(
             info.max_num_seqs, limits.max_num_waiting, limits.max_num_waiting_tokens, limits.max_num_queued_reqs
         )
 
@@ -90,7 +90,7 @@ class Admission:
         return Admitted(prepared, timer)
 
     def observe(self, outputs: StepOutputs) -> None:
-        """Outputs came from the engine."""
+        """Account for the engine's outputs."""
         self.meter.observe(outputs)
         for news in outputs.others:
             self._gate.begin(news.request_id)

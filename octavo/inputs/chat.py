@@ -81,7 +81,7 @@ class ChatRenderer:
             continue_final_message: leave the last message open, to be continued.
             template_kwargs: further values for the template.
             add_special_tokens: let the tokenizer add its own, on top of what the template wrote.
-            call_text: how a model whose template has no place for tools is told to call them; None tells it nothing.
+            call_text: instruction on tool calls for a model whose template has no place for tools; None adds none.
             content_format: how the template gets messages' content: ``string`` is one text, ``openai`` a list of parts,
                 ``auto`` what the template looks made for.
 
@@ -193,7 +193,7 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
     if not isinstance(message.get("role"), str) or not message["role"]:
         raise ChatTemplateError(f"{where} has no role; it must be a text such as 'user'.", f"{where}.role")
     shown = dict(message)
-    _tell_thought(shown)
+    _count_reasoning(shown)
     content = message.get("content")
     if isinstance(content, str):
         if not template.takes_content_text:
@@ -217,11 +217,11 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
     return shown
 
 
-def _tell_thought(message: dict[str, Any]) -> None:
-    """Earlier thoughts come back under the name that answers give them; templates know them by either."""
-    thought = message.get("reasoning_content", message.get("reasoning"))
-    if isinstance(thought, str):
-        message["reasoning_content"] = message["reasoning"] = thought
+def _count_reasoning(message: dict[str, Any]) -> None:
+    """Reasoning of earlier turns comes back under the name used in answers; templates read either name."""
+    reasoning_text = message.get("reasoning_content", message.get("reasoning"))
+    if isinstance(reasoning_text, str):
+        message["reasoning_content"] = message["reasoning"] = reasoning_text
     else:
         message.pop("reasoning_content", None)
         message.pop("reasoning", None)

@@ -24,7 +24,7 @@ def prompt_truncation(tokenization_kwargs: dict[str, Any] | None) -> int | None:
     """What ``tokenization_kwargs`` says of how many tokens of a prompt to keep.
 
     Raises:
-        InvalidRequestError: it says something else as well.
+        InvalidRequestError: it has other fields as well.
     """
     options = dict(tokenization_kwargs or {})
     truncate_prompt_tokens: int | None = options.pop("truncate_prompt_tokens", None)

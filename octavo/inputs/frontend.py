@@ -20,11 +20,11 @@ if TYPE_CHECKING:  # takes a second to import, and servers do without
 
 
 @dataclass(slots=True)
-class Frontend:
+class TextFrontend:
     """The text side of a model. Loads no weights and no torch.
 
     Attributes:
-        tokenizer, chat_renderer: None if the engine was told to do without text.
+        tokenizer, chat_renderer: None with ``skip_tokenizer_init``.
         eos_token_ids: tokens that end a text.
         default_params: sampling defaults, with generation_config's names.
     """
@@ -37,7 +37,7 @@ class Frontend:
     _callers_tokenizer: "PreTrainedTokenizerBase | None" = None
 
     @classmethod
-    def load(cls, settings: EngineConfig, chat_template: str | None = None) -> "Frontend":
+    def load(cls, settings: EngineConfig, chat_template: str | None = None) -> "TextFrontend":
         """Read tokenizer and configuration.
 
         Args:
@@ -58,7 +58,7 @@ class Frontend:
                 eos.add(tokenizer.eos_token_id)
         template = None if chat_template is None else read_chat_template(chat_template)
         if template is not None:
-            # The model's own template may be broken and never used; one that was asked for is to fail now.
+            # The model's own template may be broken and never used; one set explicitly must fail now.
             compile_template(template)
         renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)
         return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
@@ -80,7 +80,7 @@ class Frontend:
         """The processor for an engine that has started.
 
         Args:
-            settles_reasoning: let structured output begin behind the model's reasoning, if there is a parser for it.
+            settles_reasoning: let structured output begin after the model's reasoning, if there is a parser for it.
 
         Raises:
             ConfigError: a logits processor cannot be found, or the reasoning parser has no tokenizer.

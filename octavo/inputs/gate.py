@@ -18,10 +18,10 @@ class _Entry:
     num_tokens: int
 
 
-class Gate:
+class QueueGate:
     """Counts one frontend's requests in flight, and refuses more than its limits.
 
-    A limit that one client has filled does not shut out the others: whoever has less than an equal share of it may
+    A limit filled by one client does not block the others: a client with less than an equal share of it may
     still enter, up to twice the limit in all.
 
     Args:
@@ -68,7 +68,7 @@ class Gate:
                 self._retry_after(),
             )
         waiting, token_limit = self._num_waiting_tokens, self._max_tokens
-        # A prompt beyond the limit is served when nothing else waits; no time would be better for it.
+        # A prompt longer than the limit is admitted when nothing else waits.
         may_wait = waiting > 0 and num_tokens > 0
         if may_wait and not self._has_room(self._num_tokens[client], waiting, num_tokens, token_limit):
             raise QueueFullError(
@@ -87,7 +87,7 @@ class Gate:
         self._num_waiting_tokens += num_tokens
 
     def begin(self, request_id: str) -> None:
-        """A request's prompt is processed; said more than once, or of unknown ones, it changes nothing."""
+        """A request's prompt is processed; unknown ids and repeated calls have no effect."""
         entry = self._entries.get(request_id)
         if entry is not None and entry.num_tokens:
             _subtract(self._num_tokens, entry.client, entry.num_tokens)
@@ -117,7 +117,7 @@ class Gate:
 
 
 def _subtract(counter: Counter[str], client: str, count: int) -> None:
-    """Count down, and forget clients of whom nothing is left."""
+    """Decrement, and forget clients without requests."""
     counter[client] -= count
     if counter[client] <= 0:
         del counter[client]

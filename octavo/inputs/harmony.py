@@ -1,6 +1,6 @@
 """Conversations in the form that gpt-oss's chat template takes.
 
-It knows reasoning as ``thinking``, one tool call per message with its result right behind it, no preamble before a
+It knows reasoning as ``thinking``, one tool call per message with its result right after it, no preamble before a
 call, and instructions in the first message only. What else a conversation holds it leaves out without a word, or
 refuses.
 """
@@ -69,24 +69,24 @@ def _unanswered(groups: Sequence[list[Message]]) -> list[Message]:
 
 def _assistant_messages(message: Mapping[str, Any]) -> list[Message]:
     rest = {key: value for key, value in message.items() if key not in _REWRITTEN}
-    thought = message.get("thinking") or message.get("reasoning_content")
-    thought = thought if isinstance(thought, str) else ""
+    reasoning_text = message.get("thinking") or message.get("reasoning_content")
+    reasoning_text = reasoning_text if isinstance(reasoning_text, str) else ""
     calls = message.get("tool_calls")
     if not calls:
-        return [{**rest, "thinking": thought} if thought else rest]
+        return [{**rest, "thinking": reasoning_text} if reasoning_text else rest]
     preamble = message["content"]
     if _CHANNEL in preamble:
-        # Whether such a text may stand there is for the template to say.
-        thought, preamble = "\n".join(text for text in (thought, preamble) if text), ""
+        # The template decides whether text may appear there.
+        reasoning_text, preamble = "\n".join(text for text in (reasoning_text, preamble) if text), ""
     written = [{**rest, "content": "", "tool_calls": [call]} for call in calls]
     written[0]["content"] = preamble
-    if thought:
-        written[0]["thinking"] = thought
+    if reasoning_text:
+        written[0]["thinking"] = reasoning_text
     return written
 
 
 class Preambles:
-    """What the model told the user before its calls, kept on the channel ``commentary``.
+    """The model's text before its calls, kept on the channel ``commentary``.
 
     The template would write it as reasoning, and leave it out with the reasoning of earlier turns. So each is set
     aside, the name of its call is marked, and where the mark shows up in the text, the preamble is put in front of the

@@ -43,7 +43,7 @@ class PoolingOptions:
     Attributes:
         priority: lower runs first under the priority policy.
         cache_salt: separates prefix-cache entries.
-        truncate_prompt_tokens: keep at most so many tokens of each input; −1 is as many as the model takes, None
+        truncate_prompt_tokens: keep at most that many tokens of each input; −1 is as many as the model takes, None
             refuses inputs that are longer.
         truncation_side: where they are cut.
         add_special_tokens: let the tokenizer put its own around texts.

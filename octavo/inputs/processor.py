@@ -41,7 +41,7 @@ class InputProcessor:
         default_params: sampling defaults, with the names of Hugging Face's generation config.
         max_logprobs: most log-probabilities per token that a request may ask for; −1 is no limit.
         seed: decides the random numbers of requests without a seed, together with their order.
-        reasoning: lets structured output begin behind the model's reasoning; None if whoever calls does that.
+        reasoning: lets structured output begin after the model's reasoning; None if the caller does that.
         validators: called with each request's parameters; an exception rejects the request.
     """
 
@@ -106,8 +106,8 @@ class InputProcessor:
             arrival_time: seconds since the epoch; now if None.
             cache_salt: separates prefix-cache entries; wins over the prompt's own.
             client_index: which frontend gets the outputs.
-            truncate_prompt_tokens: keep only so many tokens, the last ones; −1 is as many as the model takes.
-            clip_max_tokens: lower ``max_tokens`` to what fits behind the prompt, rather than refuse the request.
+            truncate_prompt_tokens: keep only that many tokens, the last ones; −1 is as many as the model takes.
+            clip_max_tokens: lower ``max_tokens`` to what fits after the prompt, rather than refuse the request.
 
         Raises:
             InvalidRequestError: something is wrong; the sentence says what, ``param`` names the field.
@@ -217,7 +217,7 @@ class InputProcessor:
         return (self._random.getrandbits(64) + client_index * _SEED_STRIDE) & _SEED_MASK
 
     def _tokenised_bad_words(self, words: Iterable[str]) -> list[list[int]]:
-        """Each word as it is spelled at the start of a line and behind a space."""
+        """Each word as it is spelled at the start of a line and after a space."""
         wanted = tuple(words)
         if not wanted:
             return []

@@ -44,7 +44,7 @@ def parse_prompt(
     """Token ids of a prompt.
 
     Args:
-        truncate_prompt_tokens: keep only the last so many tokens; −1 is as many as leave room for one more.
+        truncate_prompt_tokens: keep only the last that many tokens; −1 is as many as leave room for one more.
         embeds_size: size of the vectors that a prompt may be given as; 0 if they may not.
 
     Raises:
@@ -86,7 +86,7 @@ def check_prompt_keys(prompt: Mapping[str, Any]) -> None:
 
 
 def embeds_prompt(prompt: Mapping[str, Any], size: int, truncate_prompt_tokens: int | None) -> ParsedPrompt:
-    """Vectors as a prompt; token 0 stands for each of them where tokens are counted.
+    """Embedding vectors as a prompt; token 0 represents each of them where token ids are needed.
 
     Args:
         size: numbers in each of the model's vectors; 0 if it may be given none.
@@ -174,7 +174,7 @@ def _check_text_length(text: str, tokenizer: Tokenizer, max_model_len: int) -> N
 
 
 def _kept(token_ids: Sequence[object], truncate_prompt_tokens: int | None, max_model_len: int) -> Sequence[object]:
-    """What is to be looked at of so many token ids: there may be millions.
+    """A bounded sample of token ids to check: there may be millions.
 
     Raises:
         PromptTooLongError: they are too many.

@@ -21,14 +21,14 @@ from octavo.tokenization.tokenizer import Tokenizer
 
 AUTO = "auto"
 PROMPT_END_CHARACTERS = 1000
-"""As much of the prompt's end as tells whether it leaves reasoning open."""
+"""Tokens or characters at the prompt's end that are searched for open reasoning."""
 _PROMPT_END_TOKENS = 1000
 _START_MARKER, _END_MARKER = "reasoning_start_str", "reasoning_end_str"
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarkers:
-    """What stands in place of the parser's tags where reasoning is limited by ``thinking_token_budget``.
+    """What replaces the parser's tags where reasoning is limited by ``thinking_token_budget``.
 
     Attributes:
         start: begins reasoning; empty for the parser's own tags.
@@ -94,7 +94,7 @@ def choose_reasoning(name: str, tokenizer: Tokenizer | None) -> ReasoningFormat 
 
 
 def reasoning_end(reasoning: ReasoningFormat | None, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
-    """The tag behind which the answer begins, and what must follow within a few words; None if it begins at once."""
+    """The tag that precedes the answer, and what must follow it within a few words; None if there is no reasoning."""
     if reasoning is None:
         return None
     parser = reasoning.start(prompt_end)
@@ -114,7 +114,7 @@ def reasoning_tags(
     tokenizer: Tokenizer,
     markers: ReasoningMarkers = NO_MARKERS,
 ) -> ThoughtTags | None:
-    """The tags of reasoning in tokens; None if it does not stand between tags, but in messages of its own."""
+    """The reasoning tags as tokens; None if reasoning is a message of its own instead of text between tags."""
     if not isinstance(reasoning, TaggedFormat):
         return None
     end = reasoning_end(reasoning, prompt_end)
@@ -152,7 +152,7 @@ def bind_after_reasoning(
         unbound = msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
         return BoundAnswer(unbound, is_reasoning_marked=False)
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    # Between structural tags text is free: such a constraint cannot tell reasoning without a tag from an answer.
+    # Text between structural tags is free, so such a constraint cannot detect reasoning without a tag.
     tags = () if constraint.structural_tag else reasoning_openers(reasoning, prompt_end)
     # A model without a token for a tag was not taught to reason: offered the tag's first letter, it might take it.
     openers = [token_ids for tag in tags if len(token_ids := encode(tag)) == 1]
@@ -167,12 +167,12 @@ def bind_after_reasoning(
 
 
 class ReasoningBinder:
-    """Lets the constraints of requests begin behind the model's reasoning, for entry points without chat protocols.
+    """Lets the constraints of requests begin after the model's reasoning, for entry points without chat protocols.
 
     Args:
         reasoning: how the model marks its reasoning.
         tokenizer: the model's.
-        markers: what stands in place of its tags where the reasoning is limited.
+        markers: replace its tags where the reasoning is limited.
     """
 
     def __init__(self, reasoning: ReasoningFormat, tokenizer: Tokenizer, markers: ReasoningMarkers) -> None:

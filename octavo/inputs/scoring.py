@@ -1,4 +1,4 @@
-"""How well texts match: as a model that reads both at once says, or by the vectors that a model gives each."""
+"""Scores of text pairs: by a cross-encoder, or by comparing the embeddings of both texts."""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ def score_pairs(
     params: PoolingParams | None = None,
     options: ScoringOptions = ScoringOptions(),
 ) -> ScoringJob:
-    """The way to the scores of some pairs, by what the model can do.
+    """Score pairs of texts by what the model can do.
 
     Args:
         new_id: gives ids to requests.
@@ -101,109 +101,108 @@ def score_pairs(
         InvalidRequestError: the model cannot score, or a text does not fit.
     """
     spec = processor.spec
+    scorer = _PairScorer(processor, pairs, new_id, params, options)
     if "classify" in spec.tasks:
         if spec.num_labels != 1:
             raise InvalidRequestError(
                 f"Scores need a model of one class, a cross-encoder; this one has {spec.num_labels}. Use /classify."
             )
-        return _score_together(processor, pairs, new_id, params, options)
+        return scorer.cross_encode()
     if spec.tasks[0] == "token_embed":
-        return _score_late(processor, pairs, new_id, params, options)
+        return scorer.late_interaction()
     if "embed" in spec.tasks:
-        return _score_apart(processor, pairs, new_id, params, options)
+        return scorer.bi_encode()
     raise InvalidRequestError(f"This model's task is {spec.tasks[0]!r}; it cannot compare texts.")
 
 
-def _score_together(
-    processor: PoolingProcessor,
-    pairs: Sequence[tuple[str, str]],
-    new_id: Callable[[], str],
-    params: PoolingParams | None,
-    options: ScoringOptions,
-) -> ScoringJob:
-    """A cross-encoder reads both texts at once."""
-    base = processor.resolve(params, "classify")
-    limit = processor.limit(options.pooling)
-    tokenizer = processor.tokenizer
-    prepared = []
-    num_tokens = 0
-    one: tuple[str, BareText] | None = None
-    for first, second in pairs:
-        # Most often it is one query with many documents.
-        if one is None or one[0] != first:
-            one = first, bare_text(tokenizer, first, limit=limit, most=options.max_tokens_per_query)
-        pair = encode_pair(tokenizer, one[1], second, limit=limit, max_second=options.max_tokens_per_doc)
-        num_tokens += len(pair.token_ids)
-        if num_tokens > MAX_PAIR_TOKENS:
-            raise InvalidRequestError(
-                f"The pairs of one request have at most {MAX_PAIR_TOKENS} tokens in all; send fewer at a time, or let "
-                "the texts be cut."
+@dataclass(frozen=True, slots=True)
+class _PairScorer:
+    """The three ways to score pairs; arguments as of :func:`score_pairs`."""
+
+    processor: PoolingProcessor
+    pairs: Sequence[tuple[str, str]]
+    new_id: Callable[[], str]
+    params: PoolingParams | None
+    options: ScoringOptions
+
+    def cross_encode(self) -> ScoringJob:
+        """A cross-encoder reads both texts at once."""
+        processor, options = self.processor, self.options
+        base = processor.resolve(self.params, "classify")
+        limit = processor.limit(options.pooling)
+        tokenizer = processor.tokenizer
+        prepared = []
+        num_tokens = 0
+        one: tuple[str, BareText] | None = None
+        for first, second in self.pairs:
+            # Most often it is one query with many documents.
+            if one is None or one[0] != first:
+                one = first, bare_text(tokenizer, first, limit=limit, most=options.max_tokens_per_query)
+            pair = encode_pair(tokenizer, one[1], second, limit=limit, max_second=options.max_tokens_per_doc)
+            num_tokens += len(pair.token_ids)
+            if num_tokens > MAX_PAIR_TOKENS:
+                raise InvalidRequestError(
+                    f"The pairs of one request have at most {MAX_PAIR_TOKENS} tokens in all; send fewer at a time, or "
+                    "let the texts be cut."
+                )
+            request = PoolingRequest(base.task, base.use_activation, segment_start=pair.segment_start)
+            prepared.append(
+                processor.prepare(self.new_id(), None, pair.token_ids, request, self.params, options.pooling)
             )
-        request = PoolingRequest(base.task, base.use_activation, segment_start=pair.segment_start)
-        prepared.append(processor.prepare(new_id(), None, pair.token_ids, request, params, options.pooling))
-    outputs = yield prepared
-    return [
-        Score(float(output.outputs.array[0]), output.prompt_token_ids, output.num_cached_tokens) for output in outputs
-    ]
-
-
-def _score_apart(
-    processor: PoolingProcessor,
-    pairs: Sequence[tuple[str, str]],
-    new_id: Callable[[], str],
-    params: PoolingParams | None,
-    options: ScoringOptions,
-) -> ScoringJob:
-    """Each text has a vector; the score is the cosine of their angle."""
-    request = processor.resolve(params, "embed")
-    wanted = _unique(pairs)
-    outputs = yield [
-        _prepared(processor, text, is_query, new_id(), request, params, options) for text, is_query in wanted
-    ]
-    found = dict(zip(wanted, outputs, strict=True))
-    fresh = set(wanted)
-    scores = []
-    for first, second in pairs:
-        query, document = found[first, True], found[second, False]
-        value = _cosine(query.outputs.array, document.outputs.array)
-        scores.append(_score(value, [(first, True), (second, False)], found, fresh))
-    return scores
-
-
-def _score_late(
-    processor: PoolingProcessor,
-    pairs: Sequence[tuple[str, str]],
-    new_id: Callable[[], str],
-    params: PoolingParams | None,
-    options: ScoringOptions,
-) -> ScoringJob:
-    """Each token has a vector. The queries' are computed first; the device then compares each document's with them."""
-    request = processor.resolve(params, "token_embed")
-    queries = list(dict.fromkeys(first for first, _ in pairs))
-    found = yield [_prepared(processor, text, True, new_id(), request, params, options) for text in queries]
-    by_query = dict(zip(queries, found, strict=True))
-    vectors = {text: PooledData.of(output.outputs.array) for text, output in by_query.items()}
-    outputs: Outputs = []
-    for start, end in _portions([len(vectors[first].data) for first, _ in pairs]):
-        outputs += yield [
-            _prepared(processor, second, False, new_id(), with_query(request, vectors[first]), params, options)
-            for first, second in pairs[start:end]
+        outputs = yield prepared
+        return [
+            Score(float(output.outputs.array[0]), output.prompt_token_ids, output.num_cached_tokens)
+            for output in outputs
         ]
-    fresh = {(text, True) for text in queries}
-    known = {(text, True): output for text, output in by_query.items()}
-    scores = []
-    for (first, _), output in zip(pairs, outputs, strict=True):
-        score = _score(float(output.outputs.array), [(first, True)], known, fresh)
-        scores.append(
-            Score(
-                score.value, [*score.token_ids, *output.prompt_token_ids], score.num_cached + output.num_cached_tokens
-            )
-        )
-    return scores
+
+    def bi_encode(self) -> ScoringJob:
+        """Each text has a vector; the score is their cosine similarity."""
+        request = self.processor.resolve(self.params, "embed")
+        wanted = _unique(self.pairs)
+        outputs = yield [self._prepare(text, is_query, request) for text, is_query in wanted]
+        found = dict(zip(wanted, outputs, strict=True))
+        fresh = set(wanted)
+        scores = []
+        for first, second in self.pairs:
+            query, document = found[first, True], found[second, False]
+            value = _cosine(query.outputs.array, document.outputs.array)
+            scores.append(_score(value, [(first, True), (second, False)], found, fresh))
+        return scores
+
+    def late_interaction(self) -> ScoringJob:
+        """Each token has a vector. The queries' come first; the device then compares each document's with them."""
+        request = self.processor.resolve(self.params, "token_embed")
+        queries = list(dict.fromkeys(first for first, _ in self.pairs))
+        found = yield [self._prepare(text, True, request) for text in queries]
+        known = {(text, True): output for text, output in zip(queries, found, strict=True)}
+        vectors = {text: PooledData.of(output.outputs.array) for (text, _), output in known.items()}
+        outputs: Outputs = []
+        for start, end in _portions([len(vectors[first].data) for first, _ in self.pairs]):
+            outputs += yield [
+                self._prepare(second, False, with_query(request, vectors[first]))
+                for first, second in self.pairs[start:end]
+            ]
+        fresh = set(known)
+        scores = []
+        for (first, _), output in zip(self.pairs, outputs, strict=True):
+            score = _score(float(output.outputs.array), [(first, True)], known, fresh)
+            token_ids = [*score.token_ids, *output.prompt_token_ids]
+            scores.append(Score(score.value, token_ids, score.num_cached + output.num_cached_tokens))
+        return scores
+
+    def _prepare(self, text: str, is_query: bool, request: PoolingRequest) -> PreparedRequest:
+        processor, options = self.processor, self.options
+        limit = processor.limit(options.pooling)
+        own = options.max_tokens_per_query if is_query else options.max_tokens_per_doc
+        if own:
+            own += processor.tokenizer.frame.num_own
+            limit = own if limit is None else min(limit, own)
+        token_ids = encode_text(processor.tokenizer, text, limit=limit, side=options.pooling.truncation_side)
+        return processor.prepare(self.new_id(), text, token_ids, request, self.params, options.pooling)
 
 
 def _portions(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of pairs whose queries come to a bounded number of bytes: each pair carries a copy of its own."""
+    """Batches of pairs with a bounded number of query bytes: each pair carries its own copy."""
     portions: list[tuple[int, int]] = []
     start = total = 0
     for index, size in enumerate(sizes):
@@ -223,24 +222,6 @@ def _unique(pairs: Sequence[tuple[str, str]]) -> list[_Text]:
     for first, second in pairs:
         texts[first, True] = texts[second, False] = None
     return list(texts)
-
-
-def _prepared(
-    processor: PoolingProcessor,
-    text: str,
-    is_query: bool,
-    request_id: str,
-    request: PoolingRequest,
-    params: PoolingParams | None,
-    options: ScoringOptions,
-) -> PreparedRequest:
-    limit = processor.limit(options.pooling)
-    own = options.max_tokens_per_query if is_query else options.max_tokens_per_doc
-    if own:
-        own += processor.tokenizer.frame.num_own
-        limit = own if limit is None else min(limit, own)
-    token_ids = encode_text(processor.tokenizer, text, limit=limit, side=options.pooling.truncation_side)
-    return processor.prepare(request_id, text, token_ids, request, params, options.pooling)
 
 
 def _score(value: float, texts: Sequence[_Text], found: dict[_Text, Output], fresh: set[_Text]) -> Score:

@@ -15,7 +15,7 @@ class EncodedPair:
     """Two texts as one prompt.
 
     Attributes:
-        segment_start: first token of the second text's segment, for models that tell them apart.
+        segment_start: first token of the second text's segment, for models with segment ids.
     """
 
     token_ids: list[int]
@@ -24,7 +24,7 @@ class EncodedPair:
 
 @dataclass(frozen=True, slots=True)
 class BareText:
-    """A text's tokens without a frame, to stand in several pairs.
+    """A text's tokens without special tokens around them, for use in several pairs.
 
     Attributes:
         token_ids: as many as can stay.
@@ -112,5 +112,5 @@ def _shares(num_one: int, num_two: int, room: int) -> tuple[int, int]:
 
 
 def cut(token_ids: Sequence[int], limit: int, side: Side) -> list[int]:
-    """At most ``limit`` tokens; those that are too many go on that side."""
+    """At most ``limit`` tokens; the rest is cut off at that side."""
     return list(token_ids[:limit] if side == "right" else token_ids[-limit:])

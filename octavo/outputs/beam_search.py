@@ -1,4 +1,4 @@
-"""Beam search: which of many texts go on, from the log-probabilities of their next tokens."""
+"""Beam search over the log-probabilities of the next tokens."""
 
 import heapq
 import math
@@ -41,7 +41,7 @@ class Beam:
 class BeamSearch:
     """A search for one prompt, step by step: ask for :attr:`running`, give :meth:`advance` their next tokens.
 
-    Of all candidates the likeliest ``beam_width`` that do not end the text go on. One that ends it is kept if it is
+    Of all candidates the likeliest ``beam_width`` that do not end the text continue. One that ends it is kept if it is
     among the ``beam_width`` likeliest of all. The search ends when nothing that runs can still beat the worst of
     ``beam_width`` whole texts, or at ``max_tokens``. Hugging Face searches like that with ``early_stopping="never"``.
 
@@ -50,7 +50,7 @@ class BeamSearch:
         max_tokens: most tokens; those of ``params`` or fewer.
 
     Attributes:
-        running: texts that go on; empty when the search is over.
+        running: texts that continue; empty when the search is over.
     """
 
     def __init__(self, params: BeamSearchParams, eos_token_ids: Collection[int], max_tokens: int) -> None:
@@ -68,7 +68,7 @@ class BeamSearch:
         return self._width + len(self._ends)
 
     def advance(self, candidates: Sequence[dict[int, Logprob]]) -> None:
-        """Take in, for each of :attr:`running`, its likeliest next tokens."""
+        """Extend each of :attr:`running` by its most likely next tokens."""
         self._num_tokens += 1
         found = [
             (beam.cum_logprob + entry.logprob, -index, token_id)
@@ -76,7 +76,7 @@ class BeamSearch:
             for token_id, entry in tokens.items()
             if entry.logprob > -math.inf
         ]
-        # As many more than go on as may be ends; equal ones in the order of texts and tokens.
+        # Enough candidates that ``beam_width`` remain after all end tokens; ties keep the order of beams and tokens.
         best = heapq.nlargest(self._width * (1 + len(self._ends)), found)
         following: list[Beam] = []
         for rank, (total, minus_index, token_id) in enumerate(best):
@@ -100,7 +100,7 @@ class BeamSearch:
         return _scored(beam.cum_logprob, len(beam.token_ids), self._penalty)
 
     def _is_settled(self, following: Sequence[Beam]) -> bool:
-        """Whether nothing that would go on could still be returned."""
+        """Whether nothing that would continue could still be returned."""
         if not following:
             return True
         if len(self._whole) < self._width:
@@ -196,7 +196,7 @@ class PromptSearch:
         """What to complete by one token each, with :attr:`step_params`."""
         return [TokensPrompt(prompt_token_ids=[*self._prompt, *beam.token_ids]) for beam in self._search.running]
 
-    def take(self, outputs: Sequence[RequestOutput]) -> None:
+    def advance(self, outputs: Sequence[RequestOutput]) -> None:
         """The answers to :attr:`prompts`."""
         self._search.advance([(output.outputs[0].logprobs or [{}])[0] for output in outputs])
 

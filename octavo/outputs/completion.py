@@ -21,7 +21,7 @@ from octavo.records import (
 from octavo.tokenization.tokenizer import Tokenizer
 
 
-class Completion:
+class CompletionState:
     """Collects what the engine sends for one of a request's ``n`` completions.
 
     A stop string ends the completion here, before the engine knows: the text is cut, the token that completed the
@@ -29,12 +29,12 @@ class Completion:
     ``include_stop_str_in_output``.
 
     Attributes:
-        request: what the engine was asked for.
+        request: as it was sent to the engine.
         token_ids: all tokens so far.
         has_prompt_logprobs: the prompt's log-probabilities have come.
         is_finished: no more tokens will be taken.
-        is_only_text: what is new is told as it comes, and the text of a token is all there is to tell.
-        text_is_late: nobody sees the text before the end and nothing in it can end the completion, so it is decoded
+        is_only_text: deltas are streamed and consist of text alone.
+        text_is_late: the text is only needed at the end and cannot end the completion, so it is decoded
             all at once then: a new token need only be appended to ``token_ids``.
     """
 
@@ -77,7 +77,7 @@ class Completion:
         self.text_is_late = params.output_kind is RequestOutputKind.FINAL_ONLY and self._matcher is None
         is_delta = params.output_kind is RequestOutputKind.DELTA
         self.is_only_text = is_delta and self._detokenizer is not None and params.logprobs is None
-        # With deltas, these two hold what has not been told.
+        # With deltas, these two hold what has not been sent.
         self._text = ""
         self._logprobs: SampleLogprobs | None = None if params.logprobs is None else sample_logprobs(params)
         self._cumulative_logprob = 0.0
@@ -93,7 +93,7 @@ class Completion:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is anything that :meth:`delta` has not shown."""
+        """Whether there is anything that :meth:`delta` has not returned yet."""
         return len(self.token_ids) > self._num_sent_tokens or (self.is_finished and not self._sent_finish)
 
     def take_tokens(
@@ -111,7 +111,7 @@ class Completion:
                 self._cumulative_logprob += row.logprobs[0]
 
     def relay(self, take_text: TextTaker, token_id: int) -> bool:
-        """Add a token and offer its text to ``take_text``; returns whether there is news left to show."""
+        """Add a token and offer its text to ``take_text``; returns whether an output must still be sent."""
         self.take_tokens((token_id,))
         if self.is_finished or not take_text(self._index, token_id, self._text):
             return True
@@ -120,7 +120,7 @@ class Completion:
         return False
 
     def take(self, output: EngineOutput) -> None:
-        """Add what a step brought."""
+        """Add a step's output."""
         self.take_tokens(output.new_token_ids, output.logprobs, is_stopped=output.finish_reason == "stop")
         if self.is_finished:
             return
@@ -199,7 +199,7 @@ class Completion:
         )
 
     def replay(self, leader_id: str | None) -> EngineRequest:
-        """The request that lets an engine go on from here.
+        """The request that lets an engine continue from here.
 
         Args:
             leader_id: the completion that shares its prompt's blocks, if it still runs.

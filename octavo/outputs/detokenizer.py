@@ -51,13 +51,12 @@ class _ByteDetokenizer:
         self._decoder = text_decoder(scheme)
         # Characters may begin in the prompt and end in the output.
         self._decoder.decode(b"".join(map(self._token_bytes, prompt_token_ids[-PROMPT_TAIL:])))
-        # Only what stands at the very front of a text loses its space.
+        # Only the very start of a text loses its space.
         self._num_stripped = scheme.num_stripped
         if self._num_stripped and any(map(self._token_bytes, reversed(prompt_token_ids))):
             self._num_stripped = 0
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         if len(token_ids) == 1:
             spelled = self._token_bytes(token_ids[0])
             if spelled.isascii() and not self._decoder.buffer and not self._num_stripped:
@@ -68,7 +67,6 @@ class _ByteDetokenizer:
         return self._strip(text) if self._num_stripped else text
 
     def finish(self) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         text = self._decoder.decode(b"", True)
         return self._strip(text) if self._num_stripped else text
 
@@ -83,7 +81,7 @@ class _ByteDetokenizer:
 class _WindowDetokenizer:
     """For all other tokenizers: decodes a window of the last tokens with and without the new ones.
 
-    The window begins far enough back for the tokenizer to see what stands before, and moves on with the text.
+    The window includes enough of the preceding tokens for correct decoding, and advances with the text.
     """
 
     __slots__ = ("_num_known", "_skip_special_tokens", "_tokenizer", "_window")
@@ -97,11 +95,9 @@ class _WindowDetokenizer:
         self._num_known = len(self._window)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def finish(self) -> str:
-        """See :class:`IncrementalDetokenizer`."""
         return self._new_text()
 
     def _push_one(self, token_id: int) -> str:

@@ -1,4 +1,4 @@
-"""The requests that a frontend has in the engine, and what a new engine is to go on with after the last one died."""
+"""The requests of a frontend that are in the engine, and those to replay when the engine is restarted."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from octavo.tokenization import Tokenizer
 
 
 class RequestsInFlight:
-    """Generating and pooling requests of one frontend, each with whoever waits for its answer.
+    """Generating and pooling requests of one frontend, each with its stream or future.
 
     Attributes:
         replays: which of them a new engine gets, and when.
@@ -32,7 +32,7 @@ class RequestsInFlight:
 
     @property
     def are_owed(self) -> bool:
-        """Whether the engine owes this frontend anything; streams may be read for longer than that."""
+        """Whether the engine still works for this frontend; streams may be read for longer."""
         return bool(self._outputs.num_unfinished or len(self._pooling))
 
     def set_tokenizer(self, tokenizer: Tokenizer | None) -> None:
@@ -59,7 +59,7 @@ class RequestsInFlight:
         self._streams[prepared.request_id] = stream
 
     def remove_stream(self, request_id: str) -> None:
-        """Nobody reads a request's outputs any more."""
+        """The request's outputs are no longer read."""
         self._streams.pop(request_id, None)
 
     def add_vectors(self, prepared: Sequence[PreparedRequest], futures: Sequence["asyncio.Future[Pooled]"]) -> None:
@@ -69,7 +69,7 @@ class RequestsInFlight:
             self._pooling.add(request, partial(_settle, future))
 
     def remove_vectors(self, request_ids: Sequence[str], futures: Sequence["asyncio.Future[Pooled]"]) -> list[str]:
-        """Nobody waits for vectors any more; returns the requests that were unfinished."""
+        """Forget pooling requests whose caller has left; returns the unfinished ones."""
         self._vectors.difference_update(futures)
         for future in futures:
             # One error ends the request; the same of others is not to be reported as forgotten.
@@ -82,7 +82,7 @@ class RequestsInFlight:
         return self._outputs.abort(request_id)
 
     def end_early(self, request_id: str) -> bool:
-        """Let a request's reader have what there is, with the finish reason ``abort``; False if it is not in flight."""
+        """End a request with its output so far and the finish reason ``abort``; False if it is not in flight."""
         last: RequestOutput | None = self._outputs.abort_output(request_id)
         if last is None:
             return False
@@ -96,7 +96,7 @@ class RequestsInFlight:
         fail_futures(self._vectors, error)
 
     def resume(self) -> tuple[list[EngineRequest], StepOutputs]:
-        """A new engine is there.
+        """Collect the requests for a restarted engine.
 
         Returns:
             The requests to send now, and the failures of those that are not to be tried again.
@@ -107,7 +107,7 @@ class RequestsInFlight:
         return requests, StepOutputs(others=failures)
 
     def process(self, outputs: StepOutputs) -> tuple[list[str], list[str]]:
-        """Hand on what a step brought.
+        """Deliver a step's outputs.
 
         Returns:
             The sequences that a stop string ended on this side, and the requests whose readers are too slow.
@@ -130,6 +130,6 @@ def fail_futures(futures: Iterable["asyncio.Future[Pooled]"], error: Exception) 
 
 
 def _settle(future: "asyncio.Future[Pooled]", output: Pooled) -> None:
-    """Hand an answer over, unless nobody waits for it any more."""
+    """Set a future's result unless it is done."""
     if not future.done():
         future.set_result(output)

@@ -9,13 +9,13 @@ from octavo.tokenization.tokenizer import Tokenizer
 
 
 def sample_logprobs(params: SamplingParams) -> SampleLogprobs:
-    """An empty container for a completion's log-probabilities, of the kind that was asked for."""
+    """An empty container for a completion's log-probabilities, of the requested kind."""
     return FlatLogprobs() if params.flat_logprobs else []
 
 
 def format_logprobs(row: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[int, Logprob]:
     """Token id → :class:`Logprob`: the sampled (or prompt) token first, then the top ones with ranks from 1, or
-    those that were asked for, without.
+    those that were requested, without ranks.
 
     Tokens read as they would by themselves; without a tokenizer they have no text.
     """

@@ -1,4 +1,4 @@
-"""Latencies and counts of requests, as their outputs come by."""
+"""Latencies and token counts of requests, measured from their outputs."""
 
 import time
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from octavo.telemetry.tracing import RequestTrace, Tracer
 
 
 @dataclass(slots=True)
-class _Sequence:
+class _MeteredSequence:
     """One sequence in flight."""
 
-    request: "_Request"
+    request: "_MeteredRequest"
     stats: RequestStateStats
     num_cached: int = 0
 
 
 @dataclass(slots=True)
-class _Request:
+class _MeteredRequest:
     """One request: what its sequences have in common.
 
     Attributes:
@@ -44,7 +44,7 @@ class RequestMeter:
     """Records what a frontend's clients experience.
 
     Args:
-        tracer: gets every request when it is over; None if nobody collects traces.
+        tracer: records every finished request; None without tracing.
         model_name: what traces call the model.
     """
 
@@ -52,20 +52,20 @@ class RequestMeter:
         self._metrics = metrics
         self._tracer = tracer
         self._model_name = model_name
-        self._sequences: dict[str, _Sequence] = {}
+        self._sequences: dict[str, _MeteredSequence] = {}
 
     def begin(self, prepared: PreparedRequest, trace_headers: Mapping[str, str] | None = None) -> None:
-        """A request was taken in."""
+        """Start measuring a request."""
         count = len(prepared.children)
-        request = _Request(
+        request = _MeteredRequest(
             prepared.request_id, prepared.params, len(prepared.prompt_token_ids), count, count, trace_headers or {}
         )
         for child in prepared.children:
             stats = RequestStateStats(arrival_time=prepared.arrival_time)
-            self._sequences[child.request_id] = _Sequence(request, stats)
+            self._sequences[child.request_id] = _MeteredSequence(request, stats)
 
     def observe(self, outputs: StepOutputs) -> None:
-        """Outputs came from the engine."""
+        """Account for the engine's outputs."""
         now = time.time()
         find = self._sequences.get
         counts = outputs.num_tokens or repeat(1, len(outputs.request_ids))
@@ -88,7 +88,7 @@ class RequestMeter:
                 self._end(output.request_id, output.finish_reason, now)
 
     def end(self, request_ids: list[str], finish_reason: str) -> None:
-        """Sequences ended on this side: by a stop string, or because nobody listens any more."""
+        """Sequences ended in the frontend: by a stop string, or because the client left."""
         now = time.time()
         for request_id in request_ids:
             self._end(request_id, finish_reason, now)

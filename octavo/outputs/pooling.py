@@ -56,7 +56,7 @@ class PoolingOutputs:
         return [request_id for request_id in request_ids if self._requests.pop(request_id, None) is not None]
 
     def replays(self) -> list[EngineRequest]:
-        """What to send to a new engine; a request that was under way begins again."""
+        """The unfinished requests, to be sent to a new engine."""
         return [prepared.children[0] for prepared, _ in self._requests.values()]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from octavo.errors import InvalidRequestError, OctavoError, RequestFailedError
-from octavo.outputs.completion import Completion
+from octavo.outputs.completion import CompletionState
 from octavo.outputs.logprobs import LatePromptLogprobs
 from octavo.outputs.stream import TextTaker
 from octavo.records import (
@@ -53,15 +53,15 @@ class OutputProcessor:
 
     Args:
         tokenizer: None if outputs are to have no text.
-        has_late_logprobs: leave the making of a prompt's log-probabilities to whoever looks at them: there may be
-            millions, and no output of any request would be processed meanwhile.
+        has_late_logprobs: create a prompt's log-probabilities lazily, when they are read: there may be
+            millions, which would delay the outputs of all requests.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, has_late_logprobs: bool = False) -> None:
         self._tokenizer = tokenizer
         self._has_late_logprobs = has_late_logprobs
-        self._requests: dict[str, _Request] = {}
-        self._completions: dict[str, tuple[_Request, Completion]] = {}
+        self._requests: dict[str, _RequestState] = {}
+        self._completions: dict[str, tuple[_RequestState, CompletionState]] = {}
         # What takes a token, where that can be all that is to do with it; it returns whether there is more.
         self._quick: dict[str, Callable[[int], bool | None]] = {}
 
@@ -87,9 +87,9 @@ class OutputProcessor:
                 be told; those that it takes are in no output.
         """
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
-        # Without text, the tokens of log-probabilities are not spelled out either.
+        # Without text, the tokens of log-probabilities have no text either.
         tokenizer = self._tokenizer if prepared.params.detokenize else None
-        request = _Request(prepared, tokenizer, has_late_logprobs=self._has_late_logprobs)
+        request = _RequestState(prepared, tokenizer, has_late_logprobs=self._has_late_logprobs)
         self._requests[prepared.request_id] = request
         for completion in request.completions:
             engine_id = completion.request.request_id
@@ -102,10 +102,10 @@ class OutputProcessor:
     def process(self, outputs: StepOutputs) -> ProcessedOutputs:
         """Take in what a step brought. Outputs of requests that are gone are passed over.
 
-        A request whose output cannot be made ends with an error; the others go on.
+        A request whose output cannot be made ends with an error; the others continue.
         """
         processed = ProcessedOutputs()
-        changed: dict[str, _Request] = {}
+        changed: dict[str, _RequestState] = {}
         if outputs.num_tokens or outputs.logprobs:
             for request_id, token_ids, logprobs in outputs.rows():
                 self._take_tokens(request_id, token_ids, logprobs, processed, changed)
@@ -130,7 +130,9 @@ class OutputProcessor:
                 processed.outputs.append(request.snapshot())
         return processed
 
-    def _take_one_each(self, outputs: StepOutputs, processed: ProcessedOutputs, changed: dict[str, "_Request"]) -> None:
+    def _take_one_each(
+        self, outputs: StepOutputs, processed: ProcessedOutputs, changed: dict[str, "_RequestState"]
+    ) -> None:
         """Add one token to each request."""
         find_quick = self._quick.get
         for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
@@ -149,7 +151,7 @@ class OutputProcessor:
         token_ids: Sequence[int],
         logprobs: Sequence[TokenLogprobs] | None,
         processed: ProcessedOutputs,
-        changed: dict[str, "_Request"],
+        changed: dict[str, "_RequestState"],
     ) -> None:
         """Add tokens that do not end their request; those of a request that is gone are passed over."""
         known = self._completions.get(request_id)
@@ -161,7 +163,7 @@ class OutputProcessor:
         except Exception:
             self._break_off(known[0], processed, changed)
 
-    def _show(self, request_id: str, processed: ProcessedOutputs, changed: dict[str, "_Request"]) -> None:
+    def _show(self, request_id: str, processed: ProcessedOutputs, changed: dict[str, "_RequestState"]) -> None:
         """Pass on what is new of a completion that tokens were added to."""
         request, completion = self._completions[request_id]
         if completion.is_finished:
@@ -169,7 +171,9 @@ class OutputProcessor:
             processed.aborts.append(request_id)
         _show(request, completion, processed, changed)
 
-    def _break_off(self, request: "_Request", processed: ProcessedOutputs, changed: dict[str, "_Request"]) -> None:
+    def _break_off(
+        self, request: "_RequestState", processed: ProcessedOutputs, changed: dict[str, "_RequestState"]
+    ) -> None:
         """End a request, in an ``except`` clause, because of a fault here."""
         logger.exception("an output could not be made")
         changed.pop(request.request_id, None)
@@ -192,16 +196,16 @@ class OutputProcessor:
         return None if request is None else request.aborted()
 
     def replays(self) -> list[EngineRequest]:
-        """What to send to a new engine so that every unfinished completion goes on where it was."""
+        """What to send to a new engine so that every unfinished completion continues where it was."""
         return [request.replay(completion) for request, completion in self._completions.values()]
 
-    def _forget(self, completion: Completion) -> bool:
+    def _forget(self, completion: CompletionState) -> bool:
         """Expect nothing more for a completion; returns whether anything was expected."""
         engine_id = completion.request.request_id
         self._quick.pop(engine_id, None)
         return self._completions.pop(engine_id, None) is not None
 
-    def _end(self, request: "_Request", completion: Completion) -> None:
+    def _end(self, request: "_RequestState", completion: CompletionState) -> None:
         """Forget a finished completion, and its request with the last one."""
         self._forget(completion)
         request.num_running -= 1
@@ -209,7 +213,7 @@ class OutputProcessor:
             del self._requests[request.request_id]
 
 
-class _Request:
+class _RequestState:
     """A user's request in flight: its completions, and what belongs to the prompt."""
 
     __slots__ = (
@@ -231,7 +235,7 @@ class _Request:
     def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer | None, *, has_late_logprobs: bool) -> None:
         self.request_id = prepared.request_id
         self.kind = prepared.params.output_kind
-        self.completions = [Completion(index, child, tokenizer) for index, child in enumerate(prepared.children)]
+        self.completions = [CompletionState(index, child, tokenizer) for index, child in enumerate(prepared.children)]
         self.num_running = len(self.completions)
         self._prepared = prepared
         self._tokenizer = tokenizer
@@ -255,7 +259,7 @@ class _Request:
         leader = self.completions[0]
         return None if leader.is_finished else leader.request.request_id
 
-    def take(self, output: EngineOutput, completion: Completion) -> None:
+    def take(self, output: EngineOutput, completion: CompletionState) -> None:
         completion.take(output)
         if self._cached_tokens is None:
             self._cached_tokens = output.num_cached_tokens
@@ -267,7 +271,7 @@ class _Request:
             self._error = output.error
             self._is_refused = output.is_refused
 
-    def _take_prompt_logprobs(self, output: EngineOutput, completion: Completion) -> None:
+    def _take_prompt_logprobs(self, output: EngineOutput, completion: CompletionState) -> None:
         if completion.has_prompt_logprobs:
             return
         self._prompt_rows += output.prompt_logprobs or []
@@ -282,8 +286,8 @@ class _Request:
                 self._prompt_logprobs = late if self._has_late_logprobs else list(late)
         self._prompt_rows = []
 
-    def replay(self, completion: Completion) -> EngineRequest:
-        """What lets a new engine go on with a completion; what came of a prompt's log-probabilities comes again."""
+    def replay(self, completion: CompletionState) -> EngineRequest:
+        """The request with which a new engine continues a completion; partial prompt log-probabilities are dropped."""
         if not completion.has_prompt_logprobs:
             self._prompt_rows = []
         return completion.replay(self.leader_id)
@@ -299,8 +303,8 @@ class _Request:
         metrics.last_token_ts = times.last_token or metrics.last_token_ts
         metrics.num_preemptions = max(metrics.num_preemptions, times.num_preemptions)
 
-    def delta(self, completion: Completion) -> RequestOutput:
-        """One completion's news; prompt log-probabilities come along once."""
+    def delta(self, completion: CompletionState) -> RequestOutput:
+        """One completion's new output; prompt log-probabilities are included once."""
         news = completion.delta()
         self._metrics.num_generation_tokens += len(news.token_ids)
         if self.is_finished:
@@ -350,8 +354,10 @@ class _Request:
         )
 
 
-def _show(request: _Request, completion: Completion, processed: ProcessedOutputs, changed: dict[str, _Request]) -> None:
-    """Pass on what is new of a completion: at once as a delta, or with the step's other news of the request."""
+def _show(
+    request: _RequestState, completion: CompletionState, processed: ProcessedOutputs, changed: dict[str, _RequestState]
+) -> None:
+    """Emit a completion's new output: at once as a delta, or together with the request's other completions."""
     if not completion.has_news:
         return
     if request.kind is RequestOutputKind.DELTA:

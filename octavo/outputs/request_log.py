@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """Writes nothing unless told to, and texts only if told to in particular.
+    """Logs requests if enabled, and their texts only if that is enabled separately.
 
     Raises:
         ConfigError: texts are to be shown in lines that are not written.
@@ -26,7 +26,7 @@ class RequestLog:
         self._texts: dict[str, dict[int, str]] = {}
 
     def begin(self, prepared: PreparedRequest) -> None:
-        """A request was taken in."""
+        """Start measuring a request."""
         parts = [f"{len(prepared.prompt_token_ids)} prompt tokens", repr(prepared.params)]
         if self._shows_text:
             shown: object = prepared.prompt_text
@@ -50,7 +50,7 @@ class RequestLog:
         """A request is over.
 
         Args:
-            reasons: why its completions ended; empty if nobody waited for them.
+            reasons: finish reasons of its completions; empty if the client left.
         """
         parts = [", ".join(reason or "abort" for reason in reasons) or "abort"]
         texts = self._texts.pop(request_id, {})

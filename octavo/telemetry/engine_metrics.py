@@ -59,7 +59,7 @@ class EngineMetrics:
             (*LABELS, "position"),
             registry=registry,
         )
-        self._step_sizes = StepSizes(f"{prefix}iteration_tokens_total", self._label_values)
+        self._step_sizes = StepSizeHistogram(f"{prefix}iteration_tokens_total", self._label_values)
         registry.register(self._step_sizes)
         self.record(EngineStats())
 
@@ -126,7 +126,7 @@ class EngineMetrics:
         return {source: counter.labels(*self._label_values, source) for source in sources}
 
 
-class StepSizes(Collector):
+class StepSizeHistogram(Collector):
     """The histogram ``iteration_tokens_total``, counted by the engine, since frontends do not see every step."""
 
     def __init__(self, name: str, label_values: tuple[str, str]) -> None:

@@ -202,9 +202,9 @@ class Metrics:
         labels = dict(zip(LABELS, self._label_values, strict=True))
         return FastHistogram(f"{self._prefix}{name}", documentation, labels, buckets, self.registry)
 
-    def _operation(self, name: str, words: str) -> "Operation":
+    def _operation(self, name: str, words: str) -> "TimedOperation":
         registry = self.registry
-        return Operation(
+        return TimedOperation(
             Histogram(
                 f"{self._prefix}{name}_operation_duration_seconds",
                 f"{words}: how long each took.",
@@ -218,7 +218,7 @@ class Metrics:
         return self._histogram(name, documentation, REQUEST_LATENCY_BUCKETS)
 
 
-class Operation:
+class TimedOperation:
     """Metrics of a rare, long operation: number in flight, and durations."""
 
     def __init__(self, duration: Histogram, in_flight: Gauge) -> None:

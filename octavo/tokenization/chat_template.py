@@ -145,7 +145,7 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _GenerationTag(Extension):
-    """``{% generation %}…{% endgeneration %}`` marks the assistant's words for training; here it is transparent."""
+    """``{% generation %}…{% endgeneration %}`` marks the assistant's tokens for training; here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own type)
 

@@ -1,6 +1,6 @@
 """How the tokens of a vocabulary turn into bytes, and bytes into text.
 
-Nearly every generative tokenizer is one of two kinds: byte-level BPE, whose tokens spell bytes in an alphabet of
+Nearly every generative tokenizer is one of two kinds: byte-level BPE, whose tokens encode bytes in an alphabet of
 256 printable characters (GPT-2), and SentencePiece, whose tokens are text with ``▁`` for a space and ``<0xNN>`` for
 a lone byte. For both, a token is a fixed string of bytes and text is their concatenation, so that decoding a stream
 needs no look back. :func:`decoding_scheme` recognises the kind from the tokenizer's own description.
@@ -17,9 +17,9 @@ EACH_BYTE_REPLACED = "octavo-each-byte-replaced"
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The 256 characters in which byte-level BPE spells bytes, character → byte (the GPT-2 convention).
+    """The 256 characters by which byte-level BPE represents bytes, character → byte (the GPT-2 convention).
 
-    Printable Latin-1 characters stand for themselves, the other bytes for the characters from U+0100 on.
+    Printable Latin-1 characters represent themselves; the other bytes map to characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
@@ -33,8 +33,8 @@ class DecodingScheme:
     """How to turn tokens into text without the tokenizer's own decoder.
 
     Attributes:
-        is_byte_level: tokens spell bytes in :func:`byte_alphabet`.
-        has_byte_tokens: tokens ``<0xNN>`` stand for one byte each.
+        is_byte_level: tokens encode bytes in :func:`byte_alphabet`.
+        has_byte_tokens: tokens ``<0xNN>`` represent one byte each.
         replacements: substrings of tokens and their meaning, such as ``▁`` for a space.
         num_stripped: number of leading spaces stripped at the beginning of a text.
         errors: codec error handler for bytes that are not UTF-8.
@@ -51,7 +51,7 @@ class DecodingScheme:
         return "replace" if self.is_byte_level else EACH_BYTE_REPLACED
 
     def token_bytes(self, token: str) -> bytes:
-        """The bytes of the text that ``token`` stands for."""
+        """The bytes of ``token``'s text."""
         if self.is_byte_level:
             try:
                 return bytes([_ALPHABET[char] for char in token])

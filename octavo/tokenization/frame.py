@@ -10,7 +10,7 @@ _SAMPLES = ("a", "A", "0", ".", " ", "\u2581")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SpecialTokenFrame:
     """The order of a tokenizer's special tokens and the tokens of one or two texts.
 
     The result equals that of the ``tokenizers`` library, without its per-token records, which take seconds for millions
@@ -25,7 +25,7 @@ class Frame:
     types: tuple[int, ...]
 
     @classmethod
-    def of(cls, backend: tokenizers.Tokenizer, num_texts: int) -> "Frame":
+    def of(cls, backend: tokenizers.Tokenizer, num_texts: int) -> "SpecialTokenFrame":
         """The frame around one or two texts."""
         text = _sample(backend)
         framed = backend.encode(text, text if num_texts > 1 else None)

@@ -74,7 +74,7 @@ class GGUFFile:
 
     Attributes:
         path: the file.
-        metadata: key → value; arrays are lists, those of strings :class:`Strings`.
+        metadata: key → value; arrays are lists, those of strings :class:`GGUFStrings`.
         tensors: name → place in the file.
     """
 
@@ -98,18 +98,18 @@ class GGUFFile:
                 if size == 0:
                     raise WeightsError(f"{path} is empty.")
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    return cls(path, *_Reader(path, data, size).read())
+                    return cls(path, *_GGUFReader(path, data, size).read())
         except FileNotFoundError:
             raise ModelNotFoundError(f"There is no file {path}.") from None
         except OSError as error:
             raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-class Strings(Sequence[str]):
+class GGUFStrings(Sequence[str]):
     """An array of strings, decoded when it is first read: only tokenizers need the vocabularies of a header.
 
     Args:
-        data: the strings, each behind its length.
+        data: the strings, each after its length.
     """
 
     def __init__(self, data: bytes, count: int) -> None:
@@ -144,7 +144,7 @@ class Strings(Sequence[str]):
         return texts
 
 
-class _Reader:
+class _GGUFReader:
     """Parses a header sequentially."""
 
     def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
@@ -251,8 +251,8 @@ class _Reader:
         self._at += count * scalar.size
         return list(values)
 
-    def _strings(self, count: int) -> "Strings":
-        """Skip the body of an array of strings, which is most of a header; it is decoded when somebody reads it."""
+    def _strings(self, count: int) -> "GGUFStrings":
+        """Skip the body of an array of strings, which is most of a header; it is decoded on access."""
         data, at, limit, length_at = self._data, self._at, self._limit, _U64.unpack_from
         start = at
         for _ in range(count):
@@ -260,7 +260,7 @@ class _Reader:
             if at > limit:
                 raise IndexError
         self._at = at
-        return Strings(data[start:at], count)
+        return GGUFStrings(data[start:at], count)
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._name()

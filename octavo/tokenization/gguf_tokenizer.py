@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from octavo.errors import UnsupportedModelError
-from octavo.tokenization.gguf_file import Strings
+from octavo.tokenization.gguf_file import GGUFStrings
 from octavo.tokenization.tokenizer import SpecialTokens, Tokenizer
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -256,6 +256,6 @@ def _list_of(kind: type[_T], metadata: Mapping[str, Any], name: str) -> list[_T]
     values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:
         return []
-    if not isinstance(values, list | Strings) or not set(map(type, values)) <= {kind}:
+    if not isinstance(values, list | GGUFStrings) or not set(map(type, values)) <= {kind}:
         raise UnsupportedModelError(f"The GGUF file's tokenizer is damaged: {name} is no array of {kind.__name__}.")
     return list(values)

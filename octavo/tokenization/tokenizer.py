@@ -11,7 +11,7 @@ import tokenizers
 from octavo.errors import ChatTemplateError, InvalidRequestError
 from octavo.tokenization.chat_template import render_chat
 from octavo.tokenization.decoding import DecodingScheme, decoding_scheme
-from octavo.tokenization.frame import Frame
+from octavo.tokenization.frame import SpecialTokenFrame
 
 PARALLEL_ENCODE_LENGTH = 1 << 14
 DECODE_AT_ONCE = 1 << 15
@@ -37,7 +37,7 @@ class Tokenizer:
     Args:
         backend: the ``tokenizers`` object that splits and merges.
         special_tokens: tokens with a role; those in the vocabulary become special.
-        chat_templates: name → template; the one called ``default`` is used unless another is asked for.
+        chat_templates: name → template; the one called ``default`` is used unless another is requested.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Tokenizer:
         """The text of ``ids``; ids outside the vocabulary are skipped.
 
         Invalid UTF-8 becomes U+FFFD. This equals the tokenizer's own decoding with one exception: if SentencePiece byte
-        tokens spell valid characters right before or after invalid bytes, the characters are kept.
+        tokens encode valid characters right before or after invalid bytes, the characters are kept.
         """
         if self.scheme is None:
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
@@ -115,7 +115,7 @@ class Tokenizer:
         return str(self._bytes_with_special[token_id], "utf-8", "replace")
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
-        """Tokens as spelled in the vocabulary; None for an id outside it."""
+        """Tokens as written in the vocabulary; None for an id outside it."""
         return [self.backend.id_to_token(token_id) if token_id >= 0 else None for token_id in ids]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int | None]:
@@ -132,14 +132,14 @@ class Tokenizer:
         return max(map(len, self.get_vocab()), default=1)
 
     @cached_property
-    def frame(self) -> Frame:
+    def frame(self) -> SpecialTokenFrame:
         """The special tokens around a text."""
-        return Frame.of(self.backend, 1)
+        return SpecialTokenFrame.of(self.backend, 1)
 
     @cached_property
-    def pair_frame(self) -> Frame:
+    def pair_frame(self) -> SpecialTokenFrame:
         """The special tokens around a pair of texts."""
-        return Frame.of(self.backend, 2)
+        return SpecialTokenFrame.of(self.backend, 2)
 
     def _special(self, name: str) -> str | None:
         return self.special_tokens.named.get(name)

@@ -144,7 +144,7 @@ def test_log_lines_of_refused_requests_name_them() -> None:
         await app({**scope, "headers": [(b"x-request-id", b"mine"), *headers]}, receive, send)
 
     asyncio.run(get())
-    drain.start()
+    drain.start_draining()
     asyncio.run(get((b"authorization", b"Bearer secret")))
     assert known == [(401, "mine"), (503, "mine")]
     assert CALLER.get().request_id == ""

@@ -21,7 +21,7 @@ from octavo.api.anthropic.events import (
     MessageUsage,
     encode_event,
 )
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 
 texts = st.text(st.sampled_from(' \n\tab{}"é😀'), max_size=8)
 DELTAS = {
@@ -32,9 +32,9 @@ DELTAS = {
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> list[Part]:
+def answers(draw: st.DrawFn) -> list[AnswerPart]:
     """Whole parts of an answer: no two texts of one kind are neighbours."""
-    parts: list[Part] = []
+    parts: list[AnswerPart] = []
     num_calls = 0
     for kind in draw(st.lists(st.sampled_from(["content", "thought", "call"]), max_size=6)):
         if kind == "call":
@@ -51,9 +51,9 @@ def answers(draw: st.DrawFn) -> list[Part]:
     return parts
 
 
-def write(parts: list[Part], **options: Any) -> list[BlockEvent]:
+def write(parts: list[AnswerPart], **options: Any) -> list[BlockEvent]:
     writer = BlockWriter(**options)
-    return [event for part in parts for event in writer.add(part)] + writer.finish()
+    return [event for part in parts for event in writer.add_part(part)] + writer.finish()
 
 
 def blocks(events: list[BlockEvent]) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def blocks(events: list[BlockEvent]) -> list[dict[str, Any]]:
     return shown
 
 
-def cut(part: Part, data: st.DataObject) -> list[Part]:
+def cut(part: AnswerPart, data: st.DataObject) -> list[AnswerPart]:
     if isinstance(part, ToolCallBegin):
         return [part]
     places = sorted(data.draw(st.lists(st.integers(0, len(part.text)), max_size=4)))
@@ -72,13 +72,13 @@ def cut(part: Part, data: st.DataObject) -> list[Part]:
 
 
 @given(answers(), st.data())
-def test_cuts_do_not_matter(parts: list[Part], data: st.DataObject) -> None:
+def test_cuts_do_not_matter(parts: list[AnswerPart], data: st.DataObject) -> None:
     pieces = [piece for part in parts for piece in cut(part, data)]
     assert blocks(write(pieces)) == blocks(write(parts))
 
 
 @given(answers(), st.data())
-def test_nothing_but_white_space_is_lost(parts: list[Part], data: st.DataObject) -> None:
+def test_nothing_but_white_space_is_lost(parts: list[AnswerPart], data: st.DataObject) -> None:
     shown = blocks(write([piece for part in parts for piece in cut(part, data)]))
     for kind, field, made in (("text", "text", ContentText), ("thinking", "thinking", ReasoningText)):
         given_text = "".join("".join(part.text.split()) for part in parts if isinstance(part, made))
@@ -91,7 +91,7 @@ def test_nothing_but_white_space_is_lost(parts: list[Part], data: st.DataObject)
 
 
 @given(answers(), st.data())
-def test_the_order_of_events(parts: list[Part], data: st.DataObject) -> None:
+def test_the_order_of_events(parts: list[AnswerPart], data: st.DataObject) -> None:
     open_block: str | None = None
     num_blocks = 0
     for event in write([piece for part in parts for piece in cut(part, data)]):
@@ -109,9 +109,9 @@ def test_the_order_of_events(parts: list[Part], data: st.DataObject) -> None:
 
 
 @given(answers(), st.integers(0, 60))
-def test_the_client_adds_up_what_we_add_up(parts: list[Part], num_kept: int) -> None:
+def test_the_client_adds_up_what_we_add_up(parts: list[AnswerPart], num_kept: int) -> None:
     """Also if the answer ends in the middle of a call."""
-    pieces: list[Part] = []
+    pieces: list[AnswerPart] = []
     for part in parts:
         if isinstance(part, ToolCallBegin):
             pieces.append(part)
@@ -145,7 +145,7 @@ def test_thoughts_left_out() -> None:
 
 
 def test_what_comes_amid_a_call_waits() -> None:
-    parts: list[Part] = [
+    parts: list[AnswerPart] = [
         ToolCallBegin(0, "f", "a"),
         ToolCallArguments(0, '{"x": '),
         ReasoningText("hm"),
@@ -164,22 +164,22 @@ def test_what_comes_amid_a_call_waits() -> None:
 
 def test_text_after_a_call_does_not_wait() -> None:
     writer = BlockWriter()
-    writer.add(ToolCallBegin(0, "f", "a"))
-    writer.add(ToolCallArguments(0, '{"x": 1}'))
-    assert [type(event) for event in writer.add(ContentText("on"))] == [BlockStop, BlockStart, BlockDelta]
-    assert writer.add(ToolCallArguments(0, "\n")) == []
+    writer.add_part(ToolCallBegin(0, "f", "a"))
+    writer.add_part(ToolCallArguments(0, '{"x": 1}'))
+    assert [type(event) for event in writer.add_part(ContentText("on"))] == [BlockStop, BlockStart, BlockDelta]
+    assert writer.add_part(ToolCallArguments(0, "\n")) == []
 
 
 @pytest.mark.parametrize("arguments", [', "a', "Paris", "[1, 2]", " 5"])
 def test_input_that_is_no_object_is_one_in_streams_too(arguments: str) -> None:
-    parts: list[Part] = [ToolCallBegin(0, "f", "a"), *(ToolCallArguments(0, char) for char in arguments)]
+    parts: list[AnswerPart] = [ToolCallBegin(0, "f", "a"), *(ToolCallArguments(0, char) for char in arguments)]
     deltas = [event.delta for event in write(parts) if isinstance(event, BlockDelta)]
     (delta,) = [delta for delta in deltas if isinstance(delta, InputJsonDelta)]
     assert json.loads(delta.partial_json) == {"arguments": arguments} == blocks(write(parts))[0]["input"]
 
 
 def test_one_call_at_most() -> None:
-    parts: list[Part] = [
+    parts: list[AnswerPart] = [
         ToolCallBegin(0, "f", "a"),
         ToolCallArguments(0, "{}"),
         ToolCallBegin(1, "g", "b"),

@@ -24,9 +24,9 @@ TEMPLATE = """
 {%- if add_generation_prompt and enable_thinking is defined and not enable_thinking -%}
 {{ "<think>\\n\\n</think>\\n\\n" }}{% endif -%}
 """
-THOUGHT = "The user wants the weather.\n"
+REASONING = "The user wants the weather.\n"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 😀", "days": [1, 2]}}\n</tool_call>'
-REPLY = f"<think>\n{THOUGHT}</think>\n\nI will look. 世界\n{CALL}\n{CALL}"
+REPLY = f"<think>\n{REASONING}</think>\n\nI will look. 世界\n{CALL}\n{CALL}"
 WEATHER: dict[str, Any] = {
     "name": "weather",
     "description": "Tells the weather.",
@@ -91,7 +91,7 @@ def events(server: RunningServer, **fields: Any) -> list[dict[str, Any]]:
 def test_whole_answer(client: anthropic.Anthropic, server: RunningServer) -> None:
     message = client.messages.create(**BODY, tools=[WEATHER])
     thinking, text, first, second = message.content
-    assert thinking.type == "thinking" and thinking.thinking.strip() == THOUGHT.strip()
+    assert thinking.type == "thinking" and thinking.thinking.strip() == REASONING.strip()
     assert thinking.signature
     assert text.type == "text" and text.text.strip() == "I will look. 世界"
     assert first.type == "tool_use" and first.name == "weather"

@@ -151,7 +151,7 @@ def test_a_log_gives_what_it_has_from_there_on(batches: list[int], after: int, m
         for size in batches:
             new = [events.ReasoningTextDelta("rs", 0, 0, "x", sequence_number=number + index) for index in range(size)]
             number += size
-            await log.append(new)
+            await log.append_events(new)
         log.close()
         first = number - len(log._events)
         assert log.num_bytes <= max_bytes or len(log._events) == 1
@@ -176,7 +176,7 @@ def test_readers_wait_for_what_comes() -> None:
         readers = [asyncio.create_task(read()) for _ in range(3)]
         for number in range(5):
             await asyncio.sleep(0)
-            await log.append([events.ReasoningTextDelta("rs", 0, 0, "x", sequence_number=number)])
+            await log.append_events([events.ReasoningTextDelta("rs", 0, 0, "x", sequence_number=number)])
         log.close()
         assert await asyncio.gather(*readers) == [5, 5, 5]
 

@@ -10,7 +10,7 @@ from responses_engine import ScriptedEngine
 from running_server import StartServer
 from test_responses_api import PATH, WEATHER, both, create
 
-from octavo.api.responses.items import parse_items, sealed_thought, thought_of
+from octavo.api.responses.items import parse_items, reasoning_of, seal_reasoning
 from octavo.api.responses.messages import Message, cut_points, to_messages, without_beginning
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError
@@ -167,14 +167,14 @@ def test_a_conversation_is_cut_before_a_user(roles: list[str]) -> None:
 @given(st.text())
 def test_sealed_thoughts_are_read_again(text: str) -> None:
     assert (
-        thought_of({"summary": [], "encrypted_content": sealed_thought(text)})
+        reasoning_of({"summary": [], "encrypted_content": seal_reasoning(text)})
         == text.encode("utf-8", "replace").decode()
     )
 
 
 @given(st.text())
 def test_what_others_have_sealed_stays_so(text: str) -> None:
-    assert thought_of({"summary": [{"text": "short"}], "encrypted_content": "gAAAA" + text}) == "short"
+    assert reasoning_of({"summary": [{"text": "short"}], "encrypted_content": "gAAAA" + text}) == "short"
 
 
 def test_calls_of_built_in_tools_of_others_are_left_out(start_server: StartServer) -> None:

@@ -13,14 +13,14 @@ from test_responses_api import PATH, client_of, create
 from octavo.api.errors import HttpError
 from octavo.api.responses import prepare as prepare_module
 from octavo.api.responses import store as store_module
-from octavo.api.responses.objects import Response
-from octavo.api.responses.store import ResponseStore, Turn
+from octavo.api.responses.objects import ResponseObject
+from octavo.api.responses.store import ResponseStore, StoredTurn
 
 
-def keep(store: ResponseStore, owner: str, parent: Turn | None = None, size: int = 10) -> str:
-    response = Response(store.new_id(), 0, "m", "completed")
+def keep(store: ResponseStore, owner: str, parent: StoredTurn | None = None, size: int = 10) -> str:
+    response = ResponseObject(store.new_id(), 0, "m", "completed")
     inputs = [{"type": "message", "id": f"in_{response.id}", "content": "x" * size}]
-    store.finish(owner, response, inputs, [{"type": "message", "id": f"out_{response.id}"}], parent)
+    store.finish_response(owner, response, inputs, [{"type": "message", "id": f"out_{response.id}"}], parent)
     return response.id
 
 
@@ -40,7 +40,7 @@ def held(store: ResponseStore) -> int:
 def test_the_store_counts_what_it_holds(steps: list[tuple[str, int, int]], max_count: int, max_bytes: int) -> None:
     store = ResponseStore(max_count, max_bytes)
     made: list[str] = []
-    forgotten: list[Turn] = []
+    forgotten: list[StoredTurn] = []
     for what, which, size in steps:
         known = [key for key in made if ("a", key) in store]
         if what == "delete" and known:

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench.engine import Engine, Samples, run_turn
+from octavo.bench.engine import Engine, EngineSamples, run_turn
 from octavo.bench.engine_figures import figures_of
-from octavo.bench.engine_turn import CASES, Call, draw_calls
+from octavo.bench.engine_turn import CASES, GenerateCall, draw_calls
 from octavo.bench.limits import Ceilings, ModelLimits
 from octavo.bench.shapes import SHAPES
 from octavo.errors import EngineDeadError
@@ -48,7 +48,7 @@ def test_calls_are_drawn_alike_every_time() -> None:
 
 
 def test_the_full_measure() -> None:
-    calls: dict[str, list[Call]] = {}
+    calls: dict[str, list[GenerateCall]] = {}
     for call in draw_calls(1.0, TOKEN_IDS):
         calls.setdefault(call.name, []).append(call)
         if call.case == "chat":
@@ -84,14 +84,14 @@ def test_a_turn_of_another_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_figures_and_their_formulas() -> None:
     limits = ModelLimits(parse_config(SHAPES["tiny"]), 4, Ceilings(1e12, 1e15))
     samples = {
-        "latency_1": Samples([128], [1], [0.3, 0.1, 0.2, 9.0, 0.05]),
-        "latency_257": Samples([128], [257], [2.76, 2.76, 9.0]),
-        "decode_8_1": Samples([256] * 8, [1] * 8, [1.0]),
-        "decode_8_129": Samples([256] * 8, [129] * 8, [3.0]),
-        "prefill_4096": Samples([4096] * 64, [1] * 64, [4.0, 2.0]),
-        "mixed": Samples([1024] * 10, [128] * 10, [2.0]),
-        "chat": Samples([10, 20], [30, 70], [4.0]),
-        "first_token": Samples([128], [1], [0.1, 0.2, 0.3]),
+        "latency_1": EngineSamples([128], [1], [0.3, 0.1, 0.2, 9.0, 0.05]),
+        "latency_257": EngineSamples([128], [257], [2.76, 2.76, 9.0]),
+        "decode_8_1": EngineSamples([256] * 8, [1] * 8, [1.0]),
+        "decode_8_129": EngineSamples([256] * 8, [129] * 8, [3.0]),
+        "prefill_4096": EngineSamples([4096] * 64, [1] * 64, [4.0, 2.0]),
+        "mixed": EngineSamples([1024] * 10, [128] * 10, [2.0]),
+        "chat": EngineSamples([10, 20], [30, 70], [4.0]),
+        "first_token": EngineSamples([128], [1], [0.1, 0.2, 0.3]),
     }
     figures = {figure.name: figure for figure in figures_of(5.0, samples, limits)}
     values = {name: figure.value for name, figure in figures.items()}
@@ -118,6 +118,6 @@ def test_figures_and_their_formulas() -> None:
 
 def test_a_case_alone_gives_its_figures_alone() -> None:
     limits = ModelLimits(parse_config(SHAPES["tiny"]), 4, Ceilings(1e12, 1e15))
-    figures = figures_of(1.0, {"chat": Samples([10], [30], [4.0])}, limits)
+    figures = figures_of(1.0, {"chat": EngineSamples([10], [30], [4.0])}, limits)
     assert [figure.name for figure in figures] == ["startup_s", "chat_like_req_s", "chat_like_out_tok_s"]
     assert set(CASES) >= {"latency", "decode", "prefill", "mixed", "chat"}

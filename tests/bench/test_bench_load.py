@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from octavo.bench.http_client import HttpClient, HttpError
-from octavo.bench.load import LoadRequest, Record, run_load
+from octavo.bench.http_client import HttpClient, HttpProtocolError
+from octavo.bench.load import LoadRequest, RequestRecord, run_load
 from octavo.errors import ConfigError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -80,8 +80,8 @@ def good_answer(_: bytes) -> list[bytes]:
     return [CHUNKED, chunk(events[:70]), chunk(events[70:]), chunk(b"")]
 
 
-def load(script: Script, num_requests: int = 1, abort_after: int | None = None, **options: int) -> list[Record]:
-    async def run() -> list[Record]:
+def load(script: Script, num_requests: int = 1, abort_after: int | None = None, **options: int) -> list[RequestRecord]:
+    async def run() -> list[RequestRecord]:
         async with connected(script) as (_, client):
             requests = [LoadRequest(b"{}", 5, abort_after)] * num_requests
             return await run_load(client, "/v1/completions", requests, [0.0] * num_requests, **options)
@@ -131,7 +131,7 @@ def test_failures_belong_to_their_request(pieces: list[bytes], error: str) -> No
     def script(body: bytes) -> list[bytes]:
         return pieces if json.loads(body).get("bad") else good_answer(body)
 
-    async def run() -> list[Record]:
+    async def run() -> list[RequestRecord]:
         async with connected(script) as (_, client):
             requests = [LoadRequest(body, 5) for body in (b"{}", b'{"bad": 1}', b"{}")]
             return await run_load(client, "/", requests, [0.0] * 3)
@@ -142,7 +142,7 @@ def test_failures_belong_to_their_request(pieces: list[bytes], error: str) -> No
 
 
 def test_concurrency_is_limited_and_connections_are_used_again() -> None:
-    async def run() -> tuple[list[Record], ScriptedServer]:
+    async def run() -> tuple[list[RequestRecord], ScriptedServer]:
         async with connected(good_answer) as (server, client):
             requests = [LoadRequest(b"{}", 5)] * 30
             records = await run_load(client, "/", requests, [0.0] * 30, max_concurrency=3)
@@ -195,4 +195,4 @@ def test_nobody_there() -> None:
 
     with pytest.raises(OSError):
         asyncio.run(run())
-    assert issubclass(HttpError, OSError)
+    assert issubclass(HttpProtocolError, OSError)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bench.load import Record
+from octavo.bench.load import RequestRecord
 from octavo.bench.serving import parse_objectives, summarise_records
 from octavo.bench.statistics import percent_name, percentile, summarise
 from octavo.errors import ConfigError
@@ -40,10 +40,10 @@ def test_names() -> None:
 
 
 RECORDS = [
-    Record(10, "done", ttft=0.1, latency=0.5, itl=[0.1, 0.3], output_tokens=5),
-    Record(20, "done", ttft=0.3, latency=0.3, itl=[], output_tokens=1),
-    Record(30, "aborted", ttft=9.0, latency=9.0, itl=[9.0], output_tokens=2),
-    Record(40, "failed", error="status 500"),
+    RequestRecord(10, "done", ttft=0.1, latency=0.5, itl=[0.1, 0.3], output_tokens=5),
+    RequestRecord(20, "done", ttft=0.3, latency=0.3, itl=[], output_tokens=1),
+    RequestRecord(30, "aborted", ttft=9.0, latency=9.0, itl=[9.0], output_tokens=2),
+    RequestRecord(40, "failed", error="status 500"),
 ]
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from octavo.bench.load import Record
+from octavo.bench.load import RequestRecord
 from octavo.bench.timeline import plot_dataset_stats, plot_timeline, timeline_segments
 
 RECORDS = [
-    Record(10, "done", start=0.5, ttft=0.25, latency=0.4, itl=[0.01, 0.03, 0.1], output_tokens=4),
-    Record(12, "failed", "no"),
-    Record(11, "done", start=1.0, ttft=0.5, latency=0.5, output_tokens=1),
+    RequestRecord(10, "done", start=0.5, ttft=0.25, latency=0.4, itl=[0.01, 0.03, 0.1], output_tokens=4),
+    RequestRecord(12, "failed", "no"),
+    RequestRecord(11, "done", start=1.0, ttft=0.5, latency=0.5, output_tokens=1),
 ]
 
 

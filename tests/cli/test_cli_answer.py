@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from octavo.cli.answer import Answer, show_answer
-from octavo.cli.backend import Piece
+from octavo.cli.answer import TimedAnswer, show_answer
+from octavo.cli.backend import AnswerPiece
 from octavo.errors import RequestFailedError
 
 
@@ -14,9 +14,9 @@ class FakeTerminal(io.StringIO):
         return True
 
 
-async def pieces(*texts: str) -> AsyncGenerator[Piece, None]:
+async def pieces(*texts: str) -> AsyncGenerator[AnswerPiece, None]:
     for count, text in enumerate(texts, start=1):
-        yield Piece(text, count, "stop" if count == len(texts) else None)
+        yield AnswerPiece(text, count, "stop" if count == len(texts) else None)
 
 
 def test_escape_sequences_do_not_reach_a_terminal() -> None:
@@ -33,8 +33,8 @@ def test_a_file_gets_the_text_as_it_is() -> None:
 
 
 def test_a_failure_within_an_answer_is_raised() -> None:
-    async def failing() -> AsyncGenerator[Piece, None]:
-        yield Piece("half", 1)
+    async def failing() -> AsyncGenerator[AnswerPiece, None]:
+        yield AnswerPiece("half", 1)
         raise RequestFailedError("It broke.")
 
     out = io.StringIO()
@@ -44,10 +44,10 @@ def test_a_failure_within_an_answer_is_raised() -> None:
 
 
 def test_speed() -> None:
-    answer = Answer(num_tokens=11, first_token_time=0.5, end_time=2.5)
+    answer = TimedAnswer(num_tokens=11, first_token_time=0.5, end_time=2.5)
     assert answer.speed() == "11 tokens, 5.0 tok/s, first token after 0.50 s"
-    assert Answer(num_tokens=1, first_token_time=0.5, end_time=0.5).speed() == "1 token, first token after 0.50 s"
-    assert Answer(is_interrupted=True).speed() == "0 tokens, interrupted"
-    assert "cut at the length limit" in Answer(finish_reason="length").speed()
-    assert "cut at max_tokens (5)" in Answer(num_tokens=5, max_tokens=5, finish_reason="length").speed()
-    assert "cut at the length limit" in Answer(num_tokens=4, max_tokens=5, finish_reason="length").speed()
+    assert TimedAnswer(num_tokens=1, first_token_time=0.5, end_time=0.5).speed() == "1 token, first token after 0.50 s"
+    assert TimedAnswer(is_interrupted=True).speed() == "0 tokens, interrupted"
+    assert "cut at the length limit" in TimedAnswer(finish_reason="length").speed()
+    assert "cut at max_tokens (5)" in TimedAnswer(num_tokens=5, max_tokens=5, finish_reason="length").speed()
+    assert "cut at the length limit" in TimedAnswer(num_tokens=4, max_tokens=5, finish_reason="length").speed()

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli.session import Action, Session
+from octavo.cli.session import ChatSession, SessionAction
 from octavo.errors import ConfigError
 
 
-def talked() -> Session:
-    session = Session("Be brief.", {"temperature": 0.5})
+def talked() -> ChatSession:
+    session = ChatSession("Be brief.", {"temperature": 0.5})
     session.ask("one?")
     session.answer("1")
     session.ask("two?")
@@ -16,18 +16,18 @@ def talked() -> Session:
     return session
 
 
-def contents(session: Session) -> list[str]:
+def contents(session: ChatSession) -> list[str]:
     return [message["content"] for message in session.messages]
 
 
 def test_messages_begin_with_the_system_prompt() -> None:
     assert talked().messages[0] == {"role": "system", "content": "Be brief."}
-    assert Session().messages == []
+    assert ChatSession().messages == []
 
 
 def test_clear_and_system() -> None:
     session = talked()
-    assert session.command("/clear")[1] is Action.NOTHING
+    assert session.command("/clear")[1] is SessionAction.NOTHING
     assert contents(session) == ["Be brief."]
     session.command("/system Be long.")
     assert contents(session) == ["Be long."]
@@ -36,9 +36,9 @@ def test_clear_and_system() -> None:
 
 def test_retry_asks_the_last_question_again() -> None:
     session = talked()
-    assert session.command("/retry")[1] is Action.ANSWER
+    assert session.command("/retry")[1] is SessionAction.ANSWER
     assert contents(session) == ["Be brief.", "one?", "1", "two?"]
-    assert session.command("/retry")[1] is Action.ANSWER
+    assert session.command("/retry")[1] is SessionAction.ANSWER
     assert contents(session)[-1] == "two?"
 
 
@@ -64,7 +64,7 @@ def test_set_changes_parameters() -> None:
     "line", ["/set", "/set temperature", "/set warmth 3", "/set temperature hot", "/sett", "/save"]
 )
 def test_wrong_commands_change_nothing(line: str) -> None:
-    session = Session()
+    session = ChatSession()
     if line == "/set":
         assert session.command(line)[0]
     else:
@@ -82,14 +82,14 @@ def test_save_writes_the_messages(tmp_path: Path) -> None:
 
 
 def test_help_names_every_command_and_quit_quits() -> None:
-    text, action = Session().command("/help")
-    assert action is Action.NOTHING
+    text, action = ChatSession().command("/help")
+    assert action is SessionAction.NOTHING
     assert all(f"/{name}" in text for name in ("clear", "system", "retry", "undo", "set", "save", "quit"))
-    assert Session().command("/quit")[1] is Session().command("/exit")[1] is Action.QUIT
+    assert ChatSession().command("/quit")[1] is ChatSession().command("/exit")[1] is SessionAction.QUIT
 
 
 def test_answers_have_a_limit_unless_the_user_sets_another() -> None:
-    session = Session()
+    session = ChatSession()
     assert session.request_sampling == {"max_tokens": 512}
     session.command("/set max_tokens 7")
     assert session.request_sampling == {"max_tokens": 7}
@@ -102,4 +102,4 @@ def test_answers_have_a_limit_unless_the_user_sets_another() -> None:
     [("/help", True), ("/set a b", True), ("/etc/hosts is what?", False), ("/a\nb", False), ("no", False), ("", False)],
 )
 def test_what_is_a_command(line: str, is_command: bool) -> None:
-    assert Session.is_command(line) == is_command
+    assert ChatSession.is_command(line) == is_command

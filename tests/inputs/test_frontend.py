@@ -6,16 +6,16 @@ import pytest
 
 from octavo.config import EngineConfig
 from octavo.errors import ChatTemplateError
-from octavo.inputs.frontend import Frontend
+from octavo.inputs.frontend import TextFrontend
 
 
 def test_a_malformed_template_is_refused_at_start() -> None:
     with pytest.raises(ChatTemplateError, match="malformed"):
-        Frontend.load(EngineConfig.from_kwargs(model="bundled:smollm2"), "{% if %}")
+        TextFrontend.load(EngineConfig.from_kwargs(model="bundled:smollm2"), "{% if %}")
 
 
 def test_a_given_template_replaces_the_models_own() -> None:
-    frontend = Frontend.load(EngineConfig.from_kwargs(model="bundled:smollm2"), "{{ messages[0].content }}!")
+    frontend = TextFrontend.load(EngineConfig.from_kwargs(model="bundled:smollm2"), "{{ messages[0].content }}!")
     assert frontend.chat_renderer is not None
     assert frontend.chat_renderer.render([{"role": "user", "content": "hi"}]).get("prompt") == "hi!"
 
@@ -29,5 +29,5 @@ def test_a_given_template_replaces_the_models_own() -> None:
     ],
 )
 def test_the_bundled_model_brings_the_defaults_of_its_card(settings: dict[str, Any], params: dict[str, Any]) -> None:
-    frontend = Frontend.load(EngineConfig.from_kwargs(model="bundled:smollm2", **settings))
+    frontend = TextFrontend.load(EngineConfig.from_kwargs(model="bundled:smollm2", **settings))
     assert frontend.default_params == params

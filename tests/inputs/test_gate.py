@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.errors import QueueFullError
-from octavo.inputs.gate import Gate
+from octavo.inputs.gate import QueueGate
 
 
-def admits(gate: Gate, client: str = "", num_tokens: int = 0) -> bool:
+def admits(gate: QueueGate, client: str = "", num_tokens: int = 0) -> bool:
     try:
         gate.check(client, num_tokens)
     except QueueFullError:
@@ -17,7 +17,7 @@ def admits(gate: Gate, client: str = "", num_tokens: int = 0) -> bool:
 
 
 def test_a_full_queue_is_full_until_somebody_leaves() -> None:
-    gate = Gate(2, 1, None)
+    gate = QueueGate(2, 1, None)
     for number in range(3):
         gate.check("", 5)
         gate.enter(f"{number}", "", 5)
@@ -29,7 +29,7 @@ def test_a_full_queue_is_full_until_somebody_leaves() -> None:
 
 
 def test_tokens_count_until_the_first_answer() -> None:
-    gate = Gate(9, None, 100)
+    gate = QueueGate(9, None, 100)
     gate.enter("a", "", 90)
     with pytest.raises(QueueFullError, match=r"90 prompt tokens wait.*20 more.*100") as caught:
         gate.check("", 20)
@@ -44,14 +44,14 @@ def test_tokens_count_until_the_first_answer() -> None:
 
 
 def test_a_prompt_beyond_the_limit_is_let_in_when_nothing_waits() -> None:
-    gate = Gate(9, None, 100)
+    gate = QueueGate(9, None, 100)
     assert admits(gate, num_tokens=500)
     gate.enter("a", "", 500)
     assert not admits(gate, num_tokens=1)
 
 
 def test_one_client_cannot_shut_out_another() -> None:
-    gate = Gate(2, 8, 100)
+    gate = QueueGate(2, 8, 100)
     for number in range(10):
         gate.enter(f"{number}", "flood", 10)
     assert not admits(gate, "flood")
@@ -63,7 +63,7 @@ def test_one_client_cannot_shut_out_another() -> None:
 
 
 def test_clients_without_number_do_not_get_around_the_limit() -> None:
-    gate = Gate(2, 8, None)
+    gate = QueueGate(2, 8, None)
     num_entered = 0
     for number in range(100):
         if admits(gate, f"client {number}"):
@@ -74,7 +74,7 @@ def test_clients_without_number_do_not_get_around_the_limit() -> None:
 
 def test_the_time_to_come_back_follows_how_quickly_requests_end() -> None:
     now = 0.0
-    gate = Gate(1, 4, None, clock=lambda: now)
+    gate = QueueGate(1, 4, None, clock=lambda: now)
     for number in range(10):
         gate.enter(f"old {number}", "", 1)
         now += 2.0
@@ -92,7 +92,7 @@ def test_the_time_to_come_back_follows_how_quickly_requests_end() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60), st.integers(0, 9)), max_size=60))
 def test_the_books_balance(actions: list[tuple[str, int, int]]) -> None:
-    gate = Gate(2, 3, 100)
+    gate = QueueGate(2, 3, 100)
     inside: dict[str, tuple[str, int]] = {}
     for number, (client, num_tokens, choice) in enumerate(actions):
         if inside and choice < 3:
@@ -114,7 +114,7 @@ def test_the_books_balance(actions: list[tuple[str, int, int]]) -> None:
 
 
 def test_requests_are_limited_in_all() -> None:
-    gate = Gate(9, None, None, 2)
+    gate = QueueGate(9, None, None, 2)
     for number in range(2):
         gate.check("", 5)
         gate.enter(f"{number}", "", 5)
@@ -124,7 +124,7 @@ def test_requests_are_limited_in_all() -> None:
     gate.leave("0")
     assert admits(gate)
     # The lower of both limits counts.
-    both = Gate(1, 1, None, 5)
+    both = QueueGate(1, 1, None, 5)
     both.enter("0", "", 1)
     both.enter("1", "", 1)
     assert not admits(both)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import processors
 
-from octavo.tokenization.frame import Frame
+from octavo.tokenization.frame import SpecialTokenFrame
 
 SPECIAL = [("<s>", 0), ("</s>", 1), ("[CLS]", 2)]
 PROCESSORS = {
@@ -39,7 +39,7 @@ def tokenizer_with(kind: str) -> tokenizers.Tokenizer:
 def test_frames(kind: str, first: str, second: str) -> None:
     tokenizer = tokenizer_with(kind)
     bare = [tokenizer.encode(text, add_special_tokens=False).ids for text in (first, second)]
-    single, pair = Frame.of(tokenizer, 1), Frame.of(tokenizer, 2)
+    single, pair = SpecialTokenFrame.of(tokenizer, 1), SpecialTokenFrame.of(tokenizer, 2)
     assert single.num_own == len(tokenizer.encode("a")) - 1
     assert pair.num_own == len(tokenizer.encode("a", "b")) - 2
     framed = tokenizer.encode(first)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import ModelNotFoundError, OctavoError, UnsupportedModelError, WeightsError
-from octavo.tokenization.gguf_file import GGUFFile, Strings
+from octavo.tokenization.gguf_file import GGUFFile, GGUFStrings
 
 from .tiny import demo_model_file
 
@@ -102,7 +102,7 @@ def _with_data(header: bytes, num_bytes: int, alignment: int = 32) -> bytes:
 
 def listed(value: Any) -> Any:
     """A value with its strings decoded."""
-    return list(value) if isinstance(value, Strings) else value
+    return list(value) if isinstance(value, GGUFStrings) else value
 
 
 @pytest.mark.parametrize("alignment", [None, 64, 4096])

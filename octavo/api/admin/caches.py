@@ -1,4 +1,4 @@
-"""``/reset_prefix_cache`` and its like."""
+"""``/reset_prefix_cache`` and similar routes."""
 
 from fastapi import APIRouter, Response
 
@@ -14,8 +14,8 @@ def caches_router(control: RemoteControl) -> APIRouter:
         # There is no cache outside the engine that reset_external could mean.
         return {"success": await control.reset_prefix_cache(reset_running_requests)}
 
-    @router.post("/reset_mm_cache", summary="Nothing: a model of text keeps no media.")
-    @router.post("/reset_encoder_cache", summary="Nothing, likewise.")
+    @router.post("/reset_mm_cache", summary="No effect: text models have no multimodal cache.")
+    @router.post("/reset_encoder_cache", summary="No effect: text models have no encoder cache.")
     async def reset_nothing() -> Response:
         return Response()
 

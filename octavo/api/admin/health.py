@@ -11,7 +11,7 @@ ENGINE_DOWN = "The engine is down, or no step of it has ended for too long."
 
 
 def health_router(frontend: Frontend) -> APIRouter:
-    """Routes that tell whether the server can answer."""
+    """Routes that report whether the server can answer."""
     router = APIRouter(tags=["admin"])
 
     @router.get("/health", summary="Status 200 if requests are served, else 503.")

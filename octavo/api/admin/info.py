@@ -54,7 +54,7 @@ def tokenizer_info_router(frontend: Frontend) -> APIRouter:
 
 
 def server_info_router(frontend: Frontend, control: RemoteControl) -> APIRouter:
-    """The route that tells the settings, without secrets."""
+    """The route that shows the settings, without secrets."""
     router = APIRouter(tags=["admin"])
 
     @router.get("/server_info", summary="The settings in force, as text or JSON.")

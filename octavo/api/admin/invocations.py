@@ -1,4 +1,4 @@
-"""``/invocations``: SageMaker's one route for everything; the body tells which other route is meant."""
+"""``/invocations``: SageMaker's single route; the body determines which other route is meant."""
 
 from typing import Any
 
@@ -69,7 +69,6 @@ class _PassedOn(Response):
         self._app, self._path, self._whole = app, path, body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         root = scope.get("root_path", "")
         passed_on = {
             key: value for key, value in scope.items() if key not in ("route", "endpoint", "path_params", "router")

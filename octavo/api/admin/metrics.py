@@ -7,7 +7,7 @@ from octavo.telemetry.metrics import CONTENT_TYPE
 
 
 def metrics_router(frontend: Frontend) -> APIRouter:
-    """The route for Prometheus. With several API processes, each speaks of the requests it served."""
+    """The route for Prometheus. With several API processes, each reports the requests it served."""
     router = APIRouter(tags=["admin"])
 
     @router.get("/metrics", summary="Metrics in Prometheus' text format.")

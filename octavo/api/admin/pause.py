@@ -1,4 +1,4 @@
-"""``/pause``, ``/resume``, ``/abort_requests``: the engine stands still, or some of its requests end."""
+"""``/pause``, ``/resume`` and ``/abort_requests``."""
 
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ def pause_router(frontend: Frontend, control: RemoteControl) -> APIRouter:
     """Routes that hold the engine up."""
     router = APIRouter(tags=["admin"], route_class=json_route(frontend.settings.max_request_bytes))
 
-    @router.post("/pause", summary="Begin no step until /resume; answers when none is under way.")
+    @router.post("/pause", summary="Start no step until /resume; returns once no step is running.")
     async def pause(mode: PauseMode = "abort", clear_cache: bool = True) -> dict[str, str]:
         await control.pause_generation(mode=mode, clear_cache=clear_cache)
         return {"status": "paused"}

@@ -9,15 +9,13 @@ from fastapi import APIRouter, Request, Response
 from octavo.api.chat.conversation import render
 from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.json_answer import json_answer
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.openai.chat import conversation_of
 from octavo.api.openai.protocol import DetokenizeRequest, TokenizeRequest
 from octavo.errors import InvalidRequestError
 
 
 class TokenizeAnswer(msgspec.Struct):
-    """A text's tokens."""
-
     count: int
     max_model_len: int
     tokens: list[int]
@@ -25,8 +23,6 @@ class TokenizeAnswer(msgspec.Struct):
 
 
 class DetokenizeAnswer(msgspec.Struct):
-    """The text of tokens."""
-
     prompt: str
 
 
@@ -52,7 +48,7 @@ def tokens_router(frontend: Frontend) -> APIRouter:
     @router.post("/detokenize", summary="The text of token ids.")
     async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         frontend.check_model(body.model)
-        text = await apart_if_large(request, partial(frontend.text_of, body.tokens))
+        text = await in_thread_if_large(request, partial(frontend.text_of, body.tokens))
         return json_answer(msgspec.json.encode(DetokenizeAnswer(text)))
 
     return router
@@ -62,7 +58,7 @@ async def _token_ids(frontend: Frontend, body: TokenizeRequest, request: Request
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("Give either prompt or messages.", "prompt")
     if body.messages is not None:
-        conversation = await apart_if_large(request, partial(conversation_of, body, body.messages))
+        conversation = await in_thread_if_large(request, partial(conversation_of, body, body.messages))
         return (await render(frontend, conversation))["prompt_token_ids"]
     assert body.prompt is not None
     return await frontend.encode(body.prompt, body.add_special_tokens is not False)

@@ -1,6 +1,6 @@
 """New weights for a running engine, as reinforcement learning needs them.
 
-The order is pause, start, update, finish, resume. Weights come from safetensors files in folders below the owner's
+The order is pause, start, update, finish, resume. Weights come from safetensors files in folders below the operator's
 ``weight_update_dir``; with no folder named, from where the model came from.
 """
 
@@ -24,7 +24,7 @@ class InitRequest(BaseModel):
 
 
 class UpdateInfo(BaseModel):
-    """Where new weights lie: a folder below ``weight_update_dir``; the model's own source if none is named."""
+    """Where to read new weights: a folder below ``weight_update_dir``; the model's own source if none is named."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,7 +57,7 @@ class CheckRequest(BaseModel):
 
 
 def weights_router(frontend: Frontend, control: RemoteControl) -> APIRouter:
-    """Routes that replace weights, and tell which ones there are."""
+    """Routes that replace weights and report their version."""
     router = APIRouter(tags=["admin"], route_class=json_route(frontend.settings.max_request_bytes))
 
     @router.post("/init_weight_transfer_engine", summary="Agree on how weights come: from files.")

@@ -21,7 +21,7 @@ from octavo.api.anthropic.events import (
     ThinkingDelta,
     ToolUseBlock,
 )
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 
 EMPTY_OBJECT = msgspec.Raw(b"{}")
 
@@ -34,7 +34,7 @@ class BlockWriter:
 
     Args:
         is_parallel: whether there may be more than one call; further ones are dropped.
-        shows_thinking: whether thoughts are spelled out; else their blocks are empty.
+        shows_thinking: whether thinking blocks have their text; else they are empty.
 
     Attributes:
         num_tool_uses: calls so far.
@@ -45,10 +45,10 @@ class BlockWriter:
         self._is_parallel = is_parallel
         self._shows_thinking = shows_thinking
         self._num_blocks = 0
-        self._open: type[Part] | None = None
-        self._blank_kind: type[Part] | None = None
+        self._open: type[AnswerPart] | None = None
+        self._blank_kind: type[AnswerPart] | None = None
         self._blank: list[str] = []
-        self._thoughts: list[str] = []
+        self._reasoning_texts: list[str] = []
         self._digest = hashlib.sha256()
         self._input: list[str] = []
         self._is_object: bool | None = None
@@ -58,10 +58,10 @@ class BlockWriter:
 
     @property
     def thinking(self) -> str:
-        """All thoughts so far."""
-        return "".join(self._thoughts)
+        """All reasoning so far."""
+        return "".join(self._reasoning_texts)
 
-    def add(self, part: Part) -> list[BlockEvent]:
+    def add_part(self, part: AnswerPart) -> list[BlockEvent]:
         """The events that a part brings."""
         match part:
             case ToolCallBegin(index, name, call_id):
@@ -113,7 +113,7 @@ class BlockWriter:
     def _add_text(self, part: ReasoningText | ContentText) -> list[BlockEvent]:
         kind, text = type(part), part.text
         if kind is ReasoningText:
-            self._thoughts.append(text)
+            self._reasoning_texts.append(text)
         events: list[BlockEvent] = []
         if self._open is not kind:
             text = self._unless_blank(kind, text)
@@ -138,14 +138,14 @@ class BlockWriter:
         self._open, self._blank_kind = None, None
         return [*events, BlockStop(self._num_blocks - 1)]
 
-    def _unless_blank(self, kind: type[Part], text: str) -> str:
+    def _unless_blank(self, kind: type[AnswerPart], text: str) -> str:
         """All text of that kind that waits for its block, once there is more than white space."""
         if self._blank_kind is not kind:
             self._blank_kind, self._blank = kind, []
         self._blank.append(text)
         return "".join(self._blank) if text.strip() else ""
 
-    def _begin(self, kind: type[Part], block: Block) -> list[BlockEvent]:
+    def _begin(self, kind: type[AnswerPart], block: Block) -> list[BlockEvent]:
         events = self._close()
         self._open, self._blank_kind = kind, None
         self._digest = hashlib.sha256()
@@ -170,9 +170,9 @@ def gather_blocks(events: list[BlockEvent]) -> list[Block]:
             case BlockDelta(index, TextDelta(text) | ThinkingDelta(text) | InputJsonDelta(text)):
                 texts[index].append(text)
             case BlockDelta(index, SignatureDelta(signature)):
-                thought = blocks[index]
-                assert isinstance(thought, ThinkingBlock)
-                thought.signature = signature
+                reasoning_text = blocks[index]
+                assert isinstance(reasoning_text, ThinkingBlock)
+                reasoning_text.signature = signature
     for block, pieces in zip(blocks, texts, strict=True):
         match block:
             case TextBlock():

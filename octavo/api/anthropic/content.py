@@ -59,19 +59,19 @@ def user_messages(where: str, content: Content) -> list[dict[str, Any]]:
 
 
 def assistant_message(where: str, content: Content) -> dict[str, Any]:
-    """A turn of the model's: text, thought and calls.
+    """A turn of the model's: text, reasoning and calls.
 
     Raises:
         InvalidRequestError: a block is none that the model makes here.
     """
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
-    texts, thoughts, calls = [], [], []
+    texts, reasoning_texts, calls = [], [], []
     for index, block in enumerate(content):
         place = f"{where}.{index}"
         match block.get("type"):
             case "thinking":
-                thoughts.append(_field(place, block, "thinking"))
+                reasoning_texts.append(_field(place, block, "thinking"))
             case "redacted_thinking":
                 pass  # encrypted by another server: nothing that a model could read
             case "tool_use":
@@ -79,10 +79,10 @@ def assistant_message(where: str, content: Content) -> dict[str, Any]:
             case _:
                 texts.append(_block_text(place, block, ("text",)))
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
-    thought = "".join(thoughts)
-    if thought:
+    reasoning_text = "".join(reasoning_texts)
+    if reasoning_text:
         # Templates know it by either name.
-        message["reasoning_content"] = message["reasoning"] = thought
+        message["reasoning_content"] = message["reasoning"] = reasoning_text
     if calls:
         message["tool_calls"] = calls
     return message
@@ -118,7 +118,7 @@ def _tool_call(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _block_text(where: str, block: object, kinds: tuple[str, ...]) -> str:
-    """The text of one block, of one of the kinds that may stand there."""
+    """The text of one block, of one of the kinds that may appear there."""
     if not isinstance(block, Mapping):
         raise InvalidRequestError(f"{where}: must be an object with a type.", where.partition(".")[0])
     kind = block.get("type")

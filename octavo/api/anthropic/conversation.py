@@ -8,7 +8,7 @@ from octavo.api.anthropic.protocol import UNSUPPORTED, CountTokensRequest, ToolC
 from octavo.api.anthropic.tools import offered_tools
 from octavo.api.chat.conversation import Conversation
 from octavo.api.chat.conversation import ToolChoice as Choice
-from octavo.api.request_body import extras
+from octavo.api.request_body import reject_unsupported
 from octavo.errors import InvalidRequestError
 from octavo.records import StructuredOutputsParams
 
@@ -28,7 +28,7 @@ def conversation_of(body: CountTokensRequest, disabled_thinking_effort: str = "a
     Raises:
         InvalidRequestError: a block, a tool or a choice is none that this server takes; the sentence says where.
     """
-    refuse_unsupported(body)
+    reject_unsupported(body, UNSUPPORTED)
     is_prefilled = body.messages[-1].role == "assistant"
     choice = body.tool_choice or ToolChoice(type="auto")
     if choice.type == "tool" and choice.name is None:
@@ -47,17 +47,6 @@ def conversation_of(body: CountTokensRequest, disabled_thinking_effort: str = "a
     )
 
 
-def refuse_unsupported(body: CountTokensRequest) -> None:
-    """Refuse fields whose silent neglect would change what the client gets.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    for name, value in extras(body, UNSUPPORTED):
-        if value not in (None, False, "", [], {}):
-            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
-
-
 def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:
     messages: list[Mapping[str, Any]] = []
     system = [system_text("system", body.system or "")]
@@ -68,7 +57,7 @@ def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:
             raise InvalidRequestError(f"{where}: Field required.", "messages")
         match message.role:
             case "system":
-                # Most templates take the system's words at the beginning only.
+                # Most templates take a system message at the beginning only.
                 text = system_text(where, message.content)
                 if message.clear_at != "next_user_message" or index > last_user:
                     system.append(text)
@@ -97,7 +86,7 @@ def _template_kwargs(body: CountTokensRequest, disabled_effort: str, *, is_prefi
     if thinking is not None and thinking.type in ("enabled", "disabled"):
         kwargs["enable_thinking"] = kwargs["thinking"] = thinking.type == "enabled"
     if is_prefilled:
-        # The answer has begun already: there is no room for a thought in front of it.
+        # The answer has already begun, so no reasoning can precede it.
         kwargs["enable_thinking"] = kwargs["thinking"] = False
     if effort is None and thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
         effort = _effort_of(thinking.budget_tokens)

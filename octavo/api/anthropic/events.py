@@ -4,26 +4,23 @@ import msgspec
 from starlette.types import Scope
 
 from octavo.api.errors import describe_error
-
-ENCODER = msgspec.json.Encoder()
+from octavo.api.json_answer import ENCODER
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
-    """Text for the reader."""
-
     text: str
     citations: None = None
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
-    """A thought; clients send it back as it is."""
+    """Reasoning; clients send it back as it is."""
 
     thinking: str
     signature: str
 
 
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
-    """A call of a tool; ``input`` is a JSON object."""
+    """A tool call; ``input`` is a JSON object."""
 
     id: str
     name: str
@@ -34,19 +31,15 @@ Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
-    """More text."""
-
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    """More of a thought."""
-
     thinking: str
 
 
 class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
-    """A thought's signature, after all of its text."""
+    """The reasoning's signature, after all of its text."""
 
     signature: str
 
@@ -60,9 +53,7 @@ class InputJsonDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
 Delta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
-class OutputTokensDetails(msgspec.Struct):
-    """How many of the tokens were thought."""
-
+class MessageTokensDetails(msgspec.Struct):
     thinking_tokens: int
 
 
@@ -73,7 +64,7 @@ class MessageUsage(msgspec.Struct, omit_defaults=True):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputTokensDetails | None = None
+    output_tokens_details: MessageTokensDetails | None = None
 
 
 class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
@@ -96,8 +87,6 @@ class TokenCount(msgspec.Struct):
 
 
 class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
-    """First event: the message without its content."""
-
     message: Message
 
 
@@ -106,28 +95,20 @@ class Ping(msgspec.Struct, tag_field="type", tag="ping"):
 
 
 class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
-    """A block begins, empty."""
-
     index: int
     content_block: Block
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    """The open block grows."""
-
     index: int
     delta: Delta
 
 
 class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
-    """The open block is whole."""
-
     index: int
 
 
 class StopDelta(msgspec.Struct):
-    """Why the message ended."""
-
     stop_reason: str | None
     stop_sequence: str | None
     stop_details: None = None
@@ -145,10 +126,10 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 
 BlockEvent = BlockStart | BlockDelta | BlockStop
-Event = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop
+MessageStreamEvent = MessageStart | Ping | BlockEvent | MessageDelta | MessageStop
 
 
-def encode_event(event: Event) -> bytes:
+def encode_event(event: MessageStreamEvent) -> bytes:
     """A server-sent event with its name."""
     name = str(event.__struct_config__.tag)
     return b"event: " + name.encode() + b"\ndata: " + ENCODER.encode(event) + b"\n\n"

@@ -1,4 +1,4 @@
-"""``/v1/messages``: a conversation goes on, in Anthropic's protocol."""
+"""``/v1/messages``: chat completions in Anthropic's protocol."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -11,14 +11,13 @@ from starlette.types import Send
 from octavo.api.anthropic.blocks import BlockWriter, gather_blocks
 from octavo.api.anthropic.conversation import conversation_of
 from octavo.api.anthropic.events import (
-    ENCODER,
     BlockEvent,
     Message,
     MessageDelta,
     MessageStart,
     MessageStop,
+    MessageTokensDetails,
     MessageUsage,
-    OutputTokensDetails,
     Ping,
     StopDelta,
     TokenCount,
@@ -27,10 +26,10 @@ from octavo.api.anthropic.events import (
 )
 from octavo.api.anthropic.protocol import CountTokensRequest, MessagesRequest
 from octavo.api.chat.conversation import Conversation, render
-from octavo.api.chat.turn import Turn, Update
+from octavo.api.chat.turn import ChatTurn, ChatUpdate
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import json_answer
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_answer import ENCODER, json_answer
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutputKind, SamplingParams
@@ -46,7 +45,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         name = answer_id("msg", request, None)
         conversation, turn = await start_message(frontend, body, name, request)
-        answer = MessageAnswer(frontend, body, conversation, turn, name, model)
+        answer = AnthropicAnswer(frontend, body, conversation, turn, name, model)
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -61,7 +60,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
     async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
         frontend.check_model(body.model)
         effort = frontend.settings.anthropic_disabled_thinking_effort
-        conversation = await apart_if_large(request, partial(conversation_of, body, effort))
+        conversation = await in_thread_if_large(request, partial(conversation_of, body, effort))
         prompt = await render(frontend, conversation)
         return json_answer(ENCODER.encode(TokenCount(len(prompt["prompt_token_ids"]))))
 
@@ -70,22 +69,22 @@ def messages_router(frontend: Frontend) -> APIRouter:
 
 async def start_message(
     frontend: Frontend, body: MessagesRequest, name: str, request: Request
-) -> tuple[Conversation, Turn]:
-    """What is asked, and the turn that answers it; nothing runs before its updates are asked for.
+) -> tuple[Conversation, ChatTurn]:
+    """The conversation and the turn that answers it; generation starts when its updates are iterated.
 
     Raises:
         InvalidRequestError: something is wrong; the sentence says what.
     """
     effort = frontend.settings.anthropic_disabled_thinking_effort
-    conversation = await apart_if_large(request, partial(conversation_of, body, effort))
+    conversation = await in_thread_if_large(request, partial(conversation_of, body, effort))
     params = message_params(body, frontend.engine.input_processor.default_sampling_params())
     prompt = await render(frontend, conversation)
     # Clients ask for all that a model of Anthropic's might say; what the context holds must do.
     room = frontend.engine.info.max_model_len - len(prompt["prompt_token_ids"])
     if 0 < room < body.max_tokens:
         params.max_tokens = room
-    begin = partial(Turn, frontend, conversation, prompt, params, name)
-    turn = await apart_if_large(request, partial(begin, priority=body.priority, cache_salt=body.cache_salt))
+    begin = partial(ChatTurn, frontend, conversation, prompt, params, name)
+    turn = await in_thread_if_large(request, partial(begin, priority=body.priority, cache_salt=body.cache_salt))
     return conversation, turn
 
 
@@ -113,7 +112,7 @@ def message_params(body: MessagesRequest, defaults: SamplingParams) -> SamplingP
         raise InvalidRequestError(f"stop_sequences: {error}", "stop_sequences") from None
 
 
-class MessageAnswer:
+class AnthropicAnswer:
     """Builds the answer to one request, whole or in events."""
 
     def __init__(
@@ -121,7 +120,7 @@ class MessageAnswer:
         frontend: Frontend,
         body: MessagesRequest,
         conversation: Conversation,
-        turn: Turn,
+        turn: ChatTurn,
         name: str,
         model: str,
     ) -> None:
@@ -140,7 +139,7 @@ class MessageAnswer:
     async def whole(self) -> bytes:
         """The answer as JSON."""
         events: list[BlockEvent] = []
-        last: Update | None = None
+        last: ChatUpdate | None = None
         async with aclosing(self._turn.updates()) as updates:
             async for update in updates:
                 events += self._block_events(update)
@@ -156,11 +155,11 @@ class MessageAnswer:
 
     async def events(self, send: Send) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
-        last: Update | None = None
+        last: ChatUpdate | None = None
         async with aclosing(self._turn.updates(direct_writer(send, self._text_events))) as updates:
             async for update in updates:
                 if last is None:
-                    # As vLLM does: the whole prompt at first, told apart by the last event.
+                    # As in vLLM, the first event counts the whole prompt; the last one splits off cached tokens.
                     usage = MessageUsage(len(update.output.prompt_token_ids or ()), 0, 0, self._num_output)
                     message = self._new_message(content=[], stop_reason=None, stop_sequence=None, usage=usage)
                     yield encode_event(MessageStart(message)) + encode_event(Ping())
@@ -174,14 +173,14 @@ class MessageAnswer:
     def _text_events(self, index: int, token_id: int, text: str) -> bytes:
         self._num_output += 1
         parts = self._turn.read_text(index, text, (token_id,))
-        return b"".join([encode_event(event) for part in parts for event in self._writer.add(part)])
+        return b"".join([encode_event(event) for part in parts for event in self._writer.add_part(part)])
 
-    def _block_events(self, update: Update) -> list[BlockEvent]:
+    def _block_events(self, update: ChatUpdate) -> list[BlockEvent]:
         self._num_output += len(update.completion.token_ids)
-        events = [event for part in update.parts for event in self._writer.add(part)]
+        events = [event for part in update.parts for event in self._writer.add_part(part)]
         return events + self._writer.finish() if update.finish_reason is not None else events
 
-    def _stop(self, last: Update) -> StopDelta:
+    def _stop(self, last: ChatUpdate) -> StopDelta:
         """Why the message ended.
 
         Raises:
@@ -197,7 +196,7 @@ class MessageAnswer:
             case _:
                 raise RequestFailedError("The answer was cut before its end.")
 
-    def _usage(self, update: Update) -> MessageUsage:
+    def _usage(self, update: ChatUpdate) -> MessageUsage:
         num_prompt = len(update.output.prompt_token_ids or ())
         if not self._frontend.settings.enable_prompt_tokens_details:
             return MessageUsage(num_prompt, 0, 0, self._num_output)
@@ -207,10 +206,10 @@ class MessageAnswer:
             num_created = max(0, num_prompt // info.block_size * info.block_size - num_cached)
         return MessageUsage(num_prompt - num_cached - num_created, num_created, num_cached, self._num_output)
 
-    async def _final_usage(self, last: Update) -> MessageUsage:
+    async def _final_usage(self, last: ChatUpdate) -> MessageUsage:
         usage = self._usage(last)
         if self._writer.thinking:
             # Tokens do not say to which part they belong; those of the text alone are as many, but for the tags.
             num_thinking = len(await self._frontend.encode(self._writer.thinking, add_special_tokens=False))
-            usage.output_tokens_details = OutputTokensDetails(min(num_thinking, usage.output_tokens))
+            usage.output_tokens_details = MessageTokensDetails(min(num_thinking, usage.output_tokens))
         return usage

@@ -1,6 +1,6 @@
 """What clients may send to ``/v1/messages``: Anthropic's fields and vLLM's extra ones.
 
-Models check types and hard limits. What a content block may hold depends on where it stands, and is checked where
+Models check types and hard limits. What a content block may hold depends on where it appears, and is checked where
 it is read (:mod:`octavo.api.anthropic.conversation`). Fields that are neither listed here nor in :data:`UNSUPPORTED`
 are ignored: most of them are hints for Anthropic's own servers, such as ``cache_control`` or ``service_tier``.
 """
@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from octavo.api.request_body import MAX_CACHE_SALT, ExtraArgs, Int64, Objects, RequestModel, Strings
+from octavo.api.request_body import CacheSalt, ExtraArgs, Int64, Objects, Priority, RequestModel, Strings
 
 MIN_THINKING_BUDGET = 1024
 
 
-class Part(BaseModel):
+class AnthropicModel(BaseModel):
     """Base of objects inside a request."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -24,13 +24,13 @@ class Part(BaseModel):
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
-class MessageOutputConfig(Part):
+class MessageOutputConfig(AnthropicModel):
     """What a system message asks of the turns that follow it."""
 
     effort: Effort | None = None
 
 
-class InputMessage(Part):
+class MessageParam(AnthropicModel):
     """A turn so far; content is text or a list of blocks.
 
     Attributes:
@@ -49,18 +49,18 @@ class InputMessage(Part):
         return "content" not in self.model_fields_set and (self.role != "system" or self.output_config is None)
 
     @model_validator(mode="after")
-    def _has_its_own_fields(self) -> "InputMessage":
+    def _has_its_own_fields(self) -> "MessageParam":
         if self.role != "system" and (self.clear_at or self.output_config):
             raise PydanticCustomError("misplaced", "clear_at and output_config are for messages of the role system")
         return self
 
 
-class ThinkingConfig(Part):
+class ThinkingConfig(AnthropicModel):
     """Whether the model is to think first.
 
     Attributes:
         budget_tokens: how much, as a hint: it chooses the effort for templates that know one.
-        display: "omitted" leaves the thought's text out of the answer.
+        display: "omitted" leaves the reasoning text out of the answer.
     """
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -68,7 +68,7 @@ class ThinkingConfig(Part):
     display: Literal["summarized", "omitted", "updates"] | None = None
 
 
-class ToolChoice(Part):
+class ToolChoice(AnthropicModel):
     """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -76,7 +76,7 @@ class ToolChoice(Part):
     disable_parallel_tool_use: bool | None = None
 
 
-class ToolParam(Part):
+class ToolParam(AnthropicModel):
     """A tool of the client's."""
 
     name: str
@@ -87,22 +87,22 @@ class ToolParam(Part):
     defer_loading: bool | None = None
 
 
-class JsonOutputFormat(Part):
+class JsonOutputFormat(AnthropicModel):
     """The answer is JSON that fits a schema."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(Part):
+class OutputConfig(AnthropicModel):
     """Form of the answer, and how hard the model should try."""
 
     effort: Effort | None = None
     format: JsonOutputFormat | None = None
 
 
-class Metadata(Part):
-    """Whom the request is for."""
+class Metadata(AnthropicModel):
+    """The end user of the request."""
 
     user_id: str | None = None
 
@@ -111,7 +111,7 @@ class CountTokensRequest(RequestModel):
     """Body of ``POST /v1/messages/count_tokens``: what decides the prompt."""
 
     model: str
-    messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[MessageParam], Field(min_length=1, fail_fast=True)]
     system: str | Objects | None = None
     tools: Annotated[list[ToolParam], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
@@ -131,8 +131,8 @@ class MessagesRequest(CountTokensRequest):
     top_k: Int64 | None = None
     top_p: float | None = None
     metadata: Metadata | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    cache_salt: CacheSalt | None = None
+    priority: Priority = 0
     vllm_xargs: ExtraArgs = None
 
 

@@ -50,7 +50,7 @@ def offered_tools(body: CountTokensRequest) -> list[Tool]:
 
 
 def _changes(body: CountTokensRequest) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """What loads, defines or removes a tool, in order: where it stands, the type of its block, and the tool."""
+    """What loads, defines or removes a tool, in order: where it appears, the type of its block, and the tool."""
     for index, message in enumerate(body.messages):
         if message.role == "assistant" or isinstance(message.content, str):
             continue

@@ -1,4 +1,4 @@
-"""The file that answers go to while a batch runs, from which a later run goes on."""
+"""The file that collects a batch's answers, and from which an interrupted batch resumes."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from octavo.errors import ConfigError, RequestFailedError
 _HEADS = msgspec.json.Decoder(AnswerHead)
 
 
-class Answers:
-    """Answers by id in an append-only file; those that :meth:`add` took are on disk.
+class AnswerFile:
+    """Answers by id in an append-only file; those that :meth:`add_answer` took are on disk.
 
     The output file itself comes into being at the end, whole and in the input's order.
 
@@ -61,11 +61,9 @@ class Answers:
             raise
 
     def __contains__(self, custom_id: str) -> bool:
-        """Whether a request has its answer."""
         return custom_id in self._offsets
 
     def __len__(self) -> int:
-        """How many requests have their answer."""
         return len(self._offsets)
 
     @property
@@ -73,7 +71,7 @@ class Answers:
         """How many of the answers are errors."""
         return len(self._failed)
 
-    async def add(self, custom_id: str, line: bytes, is_good: bool) -> None:
+    async def add_answer(self, custom_id: str, line: bytes, is_good: bool) -> None:
         """Keep an answer; returns when it is on disk. Answers that come at the same time share a write.
 
         Raises:
@@ -83,7 +81,7 @@ class Answers:
         async with self._lock:
             batch, self._pending = self._pending, []
             if not batch:
-                return  # somebody else wrote ours along with theirs
+                return  # another call has already written this line with its own
             writing = asyncio.ensure_future(asyncio.to_thread(self._write, batch))
             try:
                 await asyncio.shield(writing)
@@ -93,7 +91,7 @@ class Answers:
             except OSError as error:
                 raise RequestFailedError(f"Cannot write to {self._part}: {error.strerror or error}.") from None
 
-    def finish(self, order: Iterable[str]) -> None:
+    def write_output(self, order: Iterable[str]) -> None:
         """Make the output file of the answers, in the order of ``order``, and remove the part file.
 
         Raises:
@@ -116,7 +114,7 @@ class Answers:
             raise RequestFailedError(f"Cannot write {self._output}: {error.strerror or error}.") from None
 
     def close(self) -> None:
-        """Let go of the file, which stays for a later run unless there is nothing in it or :meth:`finish` is done."""
+        """Close the file, which stays for a later run unless it is empty or :meth:`write_output` is done."""
         if not self._offsets and not self._file.closed:
             with contextlib.suppress(FileNotFoundError):
                 self._part.unlink()
@@ -136,7 +134,7 @@ class Answers:
         (self._failed.discard if is_good else self._failed.add)(custom_id)
 
     def _repair(self) -> None:
-        """Read what an earlier run left, and cut off a line that it did not come to write whole."""
+        """Read the answers of an earlier run, and cut off an incomplete last line."""
         end = 0
         for line in iter(self._file.readline, b""):
             head = _read_head(line)

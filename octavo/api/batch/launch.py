@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from octavo.api.batch.answers import Answers
+from octavo.api.batch.answers import AnswerFile
 from octavo.api.batch.lines import read_requests, scan_requests
 from octavo.api.batch.remote import describe, download, is_url, parse_url, upload
 from octavo.async_llm import AsyncLLM
@@ -31,7 +31,7 @@ class BatchJob:
         input_file, output_file: paths, or URLs if ``allow_urls``.
         output_tmp_dir: where answers are gathered; beside the output unless given.
         max_inflight: most requests at the same time; None fits the engine.
-        enable_metrics: serve Prometheus' metrics on the settings' host and port meanwhile.
+        enable_metrics: serve Prometheus metrics on the settings' host and port while the batch runs.
         overwrite: forget the answers of earlier runs.
         retry_failed: ask requests again whose answer is an error.
     """
@@ -66,10 +66,10 @@ def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> in
 
 
 def check_files(job: BatchJob) -> None:
-    """Refuse files that cannot be meant.
+    """Check the input, output and temporary paths.
 
     Raises:
-        ConfigError: in words.
+        ConfigError: a path or URL is not allowed or does not exist.
     """
     for name in (job.input_file, job.output_file):
         if is_url(name):
@@ -97,13 +97,13 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
         await download(job.input_file, source)
     output, part = _output_path(job), _part_path(job)
     order = scan_requests(source, server.max_request_bytes)
-    answers = Answers(output, part, order, retry_failed=job.retry_failed, overwrite=job.overwrite)
+    answers = AnswerFile(output, part, order, retry_failed=job.retry_failed, overwrite=job.overwrite)
     try:
         if len(answers):
             _say(f"{len(answers)} of {len(order)} requests have their answers already.")
         if len(answers) < len(order):
             await _ask_all(config, server, job, source, answers, len(order))
-        answers.finish(order)
+        answers.write_output(order)
     except BaseException:
         if len(answers):
             _say(f"{len(answers)} of {len(order)} answers are kept in {part}; the same command goes on from there.")
@@ -121,7 +121,7 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
 
 
 async def _ask_all(
-    config: EngineConfig, server: ServerSettings, job: BatchJob, source: Path, answers: Answers, total: int
+    config: EngineConfig, server: ServerSettings, job: BatchJob, source: Path, answers: AnswerFile, total: int
 ) -> None:
     engine = AsyncLLM(config, chat_template=server.chat_template, settles_reasoning=False)
     async with AsyncExitStack() as stack:
@@ -186,9 +186,9 @@ def _serve_metrics(engine: AsyncLLM, server: ServerSettings) -> Callable[[], Non
 
 
 class _Progress:
-    """A bar on standard error: requests done, errors, tokens a second."""
+    """A bar on standard error: requests done, errors, tokens/s."""
 
-    def __init__(self, engine: AsyncLLM, total: int, answers: Answers) -> None:
+    def __init__(self, engine: AsyncLLM, total: int, answers: AnswerFile) -> None:
         from tqdm import tqdm
 
         self._engine = engine

@@ -41,7 +41,7 @@ class BatchRequest(msgspec.Struct):
     body: msgspec.Raw | UnsetType = UNSET
 
     def problem(self) -> str | None:
-        """Why the request cannot be asked, in words; None if it can."""
+        """Why the request cannot be sent, as a sentence; None if it can."""
         if self.method != "POST":
             return "method must be POST."
         if not isinstance(self.url, str) or self.url not in URLS:
@@ -56,8 +56,6 @@ class BatchRequest(msgspec.Struct):
 
 
 class BatchResponse(msgspec.Struct):
-    """What the route answered."""
-
     status_code: int
     request_id: str
     body: msgspec.Raw
@@ -144,7 +142,7 @@ def scan_requests(path: Path, max_body_bytes: int) -> list[str]:
     """The ids of all requests in their order, after a look at every line.
 
     Raises:
-        ConfigError: see :func:`read_requests`; or an id stands there twice.
+        ConfigError: see :func:`read_requests`; or an id appears twice.
     """
     ids: dict[str, None] = {}
     for request in read_requests(path, max_body_bytes):

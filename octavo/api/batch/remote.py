@@ -1,4 +1,4 @@
-"""Batches that lie behind a URL. Only public addresses are reached, whatever a name resolves to and redirects say."""
+"""Batch files at URLs. Only public addresses are contacted, whatever names resolve to and redirects say."""
 
 import asyncio
 import ipaddress

@@ -9,7 +9,7 @@ import httpx
 from msgspec import UNSET
 from starlette.types import ASGIApp
 
-from octavo.api.batch.answers import Answers
+from octavo.api.batch.answers import AnswerFile
 from octavo.api.batch.lines import BatchRequest, encode_answer, encode_refusal
 
 # Statuses by which a server asks to come back later.
@@ -27,14 +27,14 @@ class BatchRunner:
         app: answers them.
         answers: where answers go.
         max_inflight: most requests at the same time.
-        on_answer: told of each answer that is kept, and whether it is a good one.
+        on_answer: called for each stored answer with whether it succeeded.
         sleep: waits before a request is tried again.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        answers: Answers,
+        answers: AnswerFile,
         max_inflight: int,
         on_answer: Callable[[bool], None] = lambda is_good: None,
         sleep: Sleep = asyncio.sleep,
@@ -66,14 +66,14 @@ class BatchRunner:
         for request in todo:
             request_id = uuid.uuid4().hex
             status, line = await self._ask(client, request, request_id)
-            await self._answers.add(request.custom_id, line, status == 200)
+            await self._answers.add_answer(request.custom_id, line, status == 200)
             self._on_answer(status == 200)
 
     async def _ask(self, client: httpx.AsyncClient, request: BatchRequest, request_id: str) -> tuple[int, bytes]:
         problem = request.problem()
         if problem is not None:
             return 400, encode_refusal(request.custom_id, request_id, problem)
-        assert request.body is not UNSET, "problem() would have said so"
+        assert request.body is not UNSET, "problem() rejects a missing body"
         body = bytes(request.body)
         headers = {"content-type": "application/json", "x-request-id": request_id}
         response = await client.post(str(request.url), content=body, headers=headers)

@@ -44,12 +44,12 @@ class Conversation:
 
     @property
     def is_forced(self) -> bool:
-        """Whether the answer must be calls of tools."""
+        """Whether the answer must be tool calls."""
         return self.tool_choice in ("required", "named")
 
     @property
     def may_call(self) -> bool:
-        """Whether the answer may hold calls of tools."""
+        """Whether the answer may hold tool calls."""
         return bool(self.tools) and self.tool_choice != "none"
 
 
@@ -96,7 +96,7 @@ def check_tool_choice(conversation: Conversation) -> None:
 
 
 def _check_tools_can_be_told(frontend: Frontend, conversation: Conversation, renderer: ChatRenderer) -> None:
-    """Reject tools that the model could not call: its template has no place for them, and nothing can stand in.
+    """Reject tools that the model cannot be told about: its template has no place for them, and there is no fallback.
 
     Raises:
         InvalidRequestError: the parser's format cannot be described to the model.

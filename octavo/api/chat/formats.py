@@ -1,4 +1,4 @@
-"""How the served model marks thoughts and calls of tools."""
+"""How the served model marks reasoning and tool calls."""
 
 import json
 from collections.abc import Sequence
@@ -35,9 +35,9 @@ class AnswerFormats:
     """The formats of one model.
 
     Attributes:
-        reasoning: None if thoughts are not told from the rest.
+        reasoning: None if reasoning is not parsed.
         tools: name of the tool parser; None if calls are not looked for.
-        markers: what stands in place of the reasoning parser's tags where reasoning is limited.
+        markers: replace the reasoning parser's tags where reasoning is limited.
     """
 
     reasoning: ReasoningFormat | None
@@ -85,14 +85,14 @@ class AnswerFormats:
 
     @property
     def call_text(self) -> CallText | None:
-        """How the model is told to write calls, if its chat template does not; None if that is not known."""
+        """How the prompt describes calls if the chat template does not; None if that is not known."""
         return None if self.tools is None else TOOL_FORMATS[self.tools].call_text
 
     def tells_apart(self, *, with_tools: bool) -> bool:
-        """Whether text is parsed at all, for which special tokens must be spelled out in it."""
+        """Whether text is parsed, which requires special tokens in the text."""
         return self.reasoning is not None or (with_tools and self.tools is not None)
 
-    def thought_end(self, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
+    def reasoning_end(self, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
         """See :func:`~octavo.inputs.reasoning.reasoning_end`."""
         return reasoning_end(self.reasoning, prompt_end)
 

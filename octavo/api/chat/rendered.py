@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from octavo.api.chat.conversation import Conversation, tool_description
-from octavo.api.chat.turn import Turn
+from octavo.api.chat.turn import ChatTurn
 from octavo.api.request_body import StreamOptions
 from octavo.records import RequestOutputKind, SamplingParams
 
@@ -35,7 +35,7 @@ class RenderedRequest(msgspec.Struct, kw_only=True):
 
 
 def rendered_turn(
-    turn: Turn,
+    turn: ChatTurn,
     name: str,
     model: str,
     body: Renderable,

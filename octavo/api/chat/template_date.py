@@ -8,7 +8,7 @@ from octavo.errors import ConfigError
 
 
 def pinned_date(settings: ServerSettings) -> dict[str, Any]:
-    """Values for chat templates that pin the date which ``strftime_now`` writes, if the owner sets one.
+    """Values for chat templates that pin the date which ``strftime_now`` writes, if the operator sets one.
 
     Raises:
         ConfigError: it is no date.

@@ -15,7 +15,7 @@ from octavo.api.frontend import Frontend, engine_id
 from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
 from octavo.outputs.stream import TextTaker
 from octavo.records import (
@@ -30,8 +30,8 @@ from octavo.sampling.grammar.thought import ThoughtLimit
 
 
 @dataclass(slots=True)
-class Update:
-    """One completion's news.
+class ChatUpdate:
+    """The new parts of one completion.
 
     Attributes:
         output: the request's output that it came with.
@@ -42,7 +42,7 @@ class Update:
 
     output: RequestOutput
     completion: CompletionOutput
-    parts: list[Part]
+    parts: list[AnswerPart]
     finish_reason: str | None
 
 
@@ -56,7 +56,7 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class Answer:
+class AssistantAnswer:
     """A whole answer, gathered from its parts.
 
     Attributes:
@@ -67,7 +67,7 @@ class Answer:
     content: str | None = None
     tool_calls: list[ToolCall] = field(default_factory=list)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: AnswerPart) -> None:
         """Take the next part."""
         match part:
             case ToolCallBegin(_, name, call_id):
@@ -85,14 +85,14 @@ def new_call_id() -> str:
     return f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
 
 
-class Turn:
+class ChatTurn:
     """One request for an answer (or ``n`` of them): the rendered prompt, and the answer as it comes.
 
     Attributes:
         prompt: the conversation as the model reads it.
         is_bare: answers are content and nothing else.
         num_reasoning_tokens: tokens of reasoning so far, by completion.
-        reasoning_ended: whether the answer begins behind the model's reasoning; None if that is not told apart.
+        reasoning_ended: whether the answer begins after the model's reasoning; None if reasoning is not parsed.
         conversation: what is answered.
         engine_id: what the engine calls the request.
     """
@@ -120,14 +120,14 @@ class Turn:
             frontend.engine.tokenizer,
             prompt["prompt_token_ids"],
         )
-        is_open = self._formats.thought_end(self._prompt_end) is not None
+        is_open = self._formats.reasoning_end(self._prompt_end) is not None
         self.reasoning_ended = None if self._formats.reasoning is None else not is_open
         self.conversation = conversation
         self.engine_id = engine_id(answer_id, 0)
         self._parsers: dict[int, AnswerParser] = {}
         self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))
         self.params = self._adapted(params)
-        # Answers that come in one piece are over before it is seen which of their tokens were thoughts.
+        # An answer that comes in one piece is parsed as a whole, so its reasoning tokens are counted afterwards.
         self._is_whole = length_penalty is not None or params.output_kind is RequestOutputKind.FINAL_ONLY
         self._priority = priority
         self._cache_salt = cache_salt
@@ -161,12 +161,12 @@ class Turn:
             take_text=take_text,
         )
 
-    def read(self, output: RequestOutput) -> list[Update]:
-        """News of the completions in an output."""
+    def read(self, output: RequestOutput) -> list[ChatUpdate]:
+        """The updates of the completions in an output."""
         return [self._update(output, completion) for completion in output.outputs]
 
-    async def updates(self, take_text: TextTaker | None = None) -> AsyncGenerator[Update, None]:
-        """News of the completions as they come; closing this aborts the request.
+    async def updates(self, take_text: TextTaker | None = None) -> AsyncGenerator[ChatUpdate, None]:
+        """The updates of the completions as they come; closing this aborts the request.
 
         Args:
             take_text: may be offered tokens with their text, for :meth:`read_text`; those that it takes are in no
@@ -180,8 +180,8 @@ class Turn:
                 for update in self.read(output):
                     yield update
 
-    def read_text(self, index: int, text: str, token_ids: Sequence[int]) -> list[Part]:
-        """What the next piece of a completion that goes on means."""
+    def read_text(self, index: int, text: str, token_ids: Sequence[int]) -> list[AnswerPart]:
+        """Parse the next piece of an unfinished completion."""
         if self.is_bare:
             return [ContentText(text)] if text else []
         parser = self._parser(index)
@@ -190,13 +190,13 @@ class Turn:
             self.num_reasoning_tokens[index] += len(token_ids)
         return _named(parts)
 
-    def _update(self, output: RequestOutput, completion: CompletionOutput) -> Update:
+    def _update(self, output: RequestOutput, completion: CompletionOutput) -> ChatUpdate:
         reason = completion.finish_reason
         parts = self.read_text(completion.index, completion.text, completion.token_ids)
         if reason is not None and not self.is_bare:
             parser = self._parser(completion.index)
             if self._is_whole and not parser.is_reasoning:
-                num_tokens = self._num_thought_tokens(completion.token_ids, parts)
+                num_tokens = self._num_reasoning_tokens(completion.token_ids, parts)
                 self.num_reasoning_tokens[completion.index] += num_tokens
             rest = _named(parser.finish(is_whole=reason == "stop"))
             if self.conversation.is_forced and (reason != "stop" or completion.stop_reason is not None):
@@ -205,13 +205,13 @@ class Turn:
             parts += rest
             if reason == "stop" and parser.num_tool_calls and self.conversation.tool_choice != "named":
                 reason = "tool_calls"
-        return Update(output, completion, parts, reason)
+        return ChatUpdate(output, completion, parts, reason)
 
-    def _num_thought_tokens(self, token_ids: Sequence[int], parts: Sequence[Part]) -> int:
-        """How many of a whole answer's tokens were thoughts, now that the thoughts are over."""
-        thought = "".join(part.text for part in parts if isinstance(part, ReasoningText))
+    def _num_reasoning_tokens(self, token_ids: Sequence[int], parts: Sequence[AnswerPart]) -> int:
+        """How many tokens of a whole answer are reasoning."""
+        reasoning_text = "".join(part.text for part in parts if isinstance(part, ReasoningText))
         tokenizer = self._frontend.engine.tokenizer
-        if not thought or tokenizer is None:
+        if not reasoning_text or tokenizer is None:
             return 0
         tags = self._formats.thought_tags(self._prompt_end, tokenizer)
         if tags is not None:
@@ -220,7 +220,7 @@ class Turn:
                 count.accept(token_id)
             if not count.is_open:
                 return count.num_tokens
-        return len(tokenizer.encode(thought, False))
+        return len(tokenizer.encode(reasoning_text, False))
 
     def _parser(self, index: int) -> AnswerParser:
         parser = self._parsers.get(index)
@@ -249,21 +249,21 @@ class Turn:
         elif constraint is None and conversation.may_call:
             constraint = self._formats.strict_calls(conversation.tools)
         if constraint is not None:
-            changes["structured_outputs"] = self._behind_thought(constraint)
+            changes["structured_outputs"] = self._after_reasoning(constraint)
         return msgspec.structs.replace(params, **changes) if changes else params
 
-    def _behind_thought(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
-        """The constraint, for what follows a thought if there is one."""
+    def _after_reasoning(self, constraint: StructuredOutputsParams) -> StructuredOutputsParams:
+        """The constraint, applied after the reasoning if there is any."""
         if self._formats.reasoning is None:
             return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
         tokenizer = self._frontend.need_tokenizer()
         bound = bind_after_reasoning(constraint, self._formats.reasoning, self._prompt_end, tokenizer)
         if bound.is_reasoning_marked:
-            self._prompt_end = replace(self._prompt_end, is_thought_marked=True)
+            self._prompt_end = replace(self._prompt_end, is_reasoning_marked=True)
         return bound.constraint
 
 
-def _named(parts: list[Part]) -> list[Part]:
+def _named(parts: list[AnswerPart]) -> list[AnswerPart]:
     """The parts, each call with an id."""
     return [
         ToolCallBegin(part.index, part.name, part.call_id or new_call_id()) if isinstance(part, ToolCallBegin) else part
@@ -271,18 +271,18 @@ def _named(parts: list[Part]) -> list[Part]:
     ]
 
 
-Gathered = tuple[RequestOutput, dict[int, tuple[Update, Answer]]]
+Gathered = tuple[RequestOutput, dict[int, tuple[ChatUpdate, AssistantAnswer]]]
 """A turn's last output, and each completion's last update and whole answer, by index."""
 
 
-async def gather(turn: Turn) -> Gathered:
+async def gather(turn: ChatTurn) -> Gathered:
     """Run a turn to its end."""
-    answers: dict[int, tuple[Update, Answer]] = {}
+    answers: dict[int, tuple[ChatUpdate, AssistantAnswer]] = {}
     output: RequestOutput | None = None
     async with aclosing(turn.updates()) as updates:
         async for update in updates:
             output = update.output
-            _, answer = answers.get(update.completion.index, (None, Answer()))
+            _, answer = answers.get(update.completion.index, (None, AssistantAnswer()))
             for part in update.parts:
                 answer.add(part)
             answers[update.completion.index] = (update, answer)

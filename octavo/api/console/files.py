@@ -1,4 +1,4 @@
-"""The page's files as they lie in ``static/``, read once; a request names one of them or nothing."""
+"""The page's files from ``static/``, read once at start; requests never reach the file system."""
 
 from importlib.resources import files
 
@@ -6,7 +6,7 @@ from octavo.api.static_files import StaticFile, walk_files
 
 PAGE = "/"
 FOLDER = "/console/"
-# Swagger UI lies with the other libraries, but belongs to /docs.
+# Swagger UI is kept with the other libraries, but belongs to /docs.
 _DOCS_LIBRARY = "vendor/swagger-ui/"
 
 

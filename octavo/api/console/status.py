@@ -7,7 +7,7 @@ from octavo.api.frontend import Frontend
 from octavo.records import SamplingParams
 
 # Tokens of an answer where neither the user nor the model's generation config names a limit, as in `octavo chat`: a
-# small model that repeats itself ends soon, and the page lets a cut answer go on. Reasoning takes more.
+# small model that repeats itself ends soon, and the page can continue a cut answer. Reasoning takes more.
 ANSWER_LIMIT = 512
 REASONING_ANSWER_LIMIT = 8192
 _BARE_PROMPT_LIMIT = SamplingParams().max_tokens
@@ -39,11 +39,11 @@ class ConsoleStatus(msgspec.Struct):
     Attributes:
         models: names that requests may use.
         is_healthy: whether requests are served.
-        device: in words; empty if the engine does not tell.
+        device: a description; empty if the engine reports none.
         cache_tokens: tokens that the cache's blocks hold.
         sampling: the model's defaults.
         answer_limit: tokens of an answer that the page asks for unless its user names a limit.
-        decode_limit: tokens a second that reading the weights once a token allows one request; 0 if unknown.
+        decode_limit: upper bound on tokens/s of one request, from reading the weights once per token; 0 if unknown.
     """
 
     version: str

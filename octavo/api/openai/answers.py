@@ -1,4 +1,4 @@
-"""What clients get back. Plain structs that msgspec writes in one go: some are built once a token."""
+"""Response bodies and stream events. Plain msgspec structs, because some are built once per token."""
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -9,7 +9,7 @@ from octavo.api.usage import RequestMetrics, Usage
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists, one entry a token; ``text_offset`` counts characters."""
+    """Parallel lists, one entry per token; ``text_offset`` counts characters."""
 
     text_offset: list[int] | Raw = []
     token_logprobs: list[float | None] | Raw = []
@@ -18,8 +18,6 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 class CompletionChoice(msgspec.Struct):
-    """One text completion, or the new part of it in a stream."""
-
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
@@ -30,7 +28,7 @@ class CompletionChoice(msgspec.Struct):
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
 
 
-class Completion(msgspec.Struct, tag_field="object", tag="text_completion"):
+class CompletionResponse(msgspec.Struct, tag_field="object", tag="text_completion"):
     """Answer, or event of a stream, of ``/v1/completions``."""
 
     id: str
@@ -51,8 +49,6 @@ class FunctionCall(msgspec.Struct, omit_defaults=True):
 
 
 class ToolCallInfo(msgspec.Struct):
-    """A call of a tool."""
-
     id: str
     function: FunctionCall
     type: str = "function"
@@ -68,8 +64,6 @@ class ToolCallDelta(msgspec.Struct, omit_defaults=True):
 
 
 class ChatMessage(msgspec.Struct):
-    """An answer in a conversation."""
-
     role: str
     content: str | None
     refusal: None = None
@@ -78,8 +72,6 @@ class ChatMessage(msgspec.Struct):
 
 
 class ChatChoice(msgspec.Struct):
-    """One whole answer."""
-
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
@@ -105,8 +97,6 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
-    """The new part of an answer."""
-
     role: str | None = None
     content: str | None = None
     reasoning: str | None = None
@@ -114,8 +104,6 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChunkChoice(msgspec.Struct):
-    """One answer's part of an event."""
-
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
@@ -139,8 +127,6 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
-    """A served model."""
-
     id: str
     created: int
     root: str
@@ -172,8 +158,3 @@ class TextEvents:
     def event(self, text: str) -> bytes:
         """The event with this text."""
         return self._front + ENCODER.encode(text) + self._back
-
-
-def event(chunk: Completion | ChatChunk) -> bytes:
-    """A server-sent event."""
-    return b"data: " + ENCODER.encode(chunk) + b"\n\n"

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``: a conversation goes on."""
+"""``/v1/chat/completions``."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -13,9 +13,10 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.tools import allowed_tools, parse_tool_choice, parse_tools
-from octavo.api.chat.turn import Answer, Gathered, Turn, Update, gather
+from octavo.api.chat.turn import AssistantAnswer, ChatTurn, ChatUpdate, Gathered, gather
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_answer import encode_event
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.answers import (
     ChatChoice,
@@ -28,7 +29,6 @@ from octavo.api.openai.answers import (
     TextEvents,
     ToolCallDelta,
     ToolCallInfo,
-    event,
 )
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
@@ -36,7 +36,7 @@ from octavo.api.pieces import ListWriter
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import CompletionOutput, RequestOutput
 
 
@@ -50,8 +50,8 @@ def chat_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
         name = answer_id("chatcmpl", request, body.request_id)
-        answer = await apart_if_large(request, partial(ChatAnswer, frontend, body, name, model))
-        turn = await answer.start(partial(apart_if_large, request))
+        answer = await in_thread_if_large(request, partial(ChatAnswer, frontend, body, name, model))
+        turn = await answer.start(partial(in_thread_if_large, request))
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -103,7 +103,7 @@ class ChatAnswer:
     """Builds the answer to one request, whole or in events.
 
     Attributes:
-        hides_reasoning: reasoning is left out, and token ids and log-probabilities too, since they would spell it.
+        hides_reasoning: reasoning is omitted, and so are token ids and log-probabilities, which would reveal it.
 
     Args:
         metrics: what the server measured that generated the answer; None if it is this one.
@@ -141,8 +141,8 @@ class ChatAnswer:
         self._new_chunk = partial(ChatChunk, answer, created, model, system_fingerprint=frontend.fingerprint)
         self._new_completion = partial(ChatCompletion, answer, created, model, system_fingerprint=frontend.fingerprint)
 
-    async def start(self, run: Callable[[Callable[[], Turn]], Awaitable[Turn]] | None = None) -> Turn:
-        """The rendered conversation; nothing runs before its updates are asked for.
+    async def start(self, run: Callable[[Callable[[], ChatTurn]], Awaitable[ChatTurn]] | None = None) -> ChatTurn:
+        """Render the conversation; generation starts when the turn's updates are iterated.
 
         Args:
             run: does what may take long if the request is large; None does it at once.
@@ -152,7 +152,7 @@ class ChatAnswer:
         prompt["prompt_token_ids"] = truncate(self._frontend, body, prompt["prompt_token_ids"])
         check_prompt_entries(self._params, len(prompt["prompt_token_ids"]), self._frontend.engine.info.vocab_size)
         begin = partial(
-            Turn,
+            ChatTurn,
             self._frontend,
             self._conversation,
             prompt,
@@ -164,7 +164,7 @@ class ChatAnswer:
         )
         return begin() if run is None else await run(begin)
 
-    async def whole(self, turn: Turn) -> list[bytes]:
+    async def whole(self, turn: ChatTurn) -> list[bytes]:
         """The answer as JSON, in pieces."""
         gathered = await gather(turn)
         return await pieces.write(self.num_entries(gathered), partial(self.completion, turn, gathered))
@@ -178,15 +178,15 @@ class ChatAnswer:
             for completion in completions
         )
 
-    def completion(self, turn: Turn, gathered: Gathered, write: ListWriter = list) -> ChatCompletion:
+    def completion(self, turn: ChatTurn, gathered: Gathered, write: ListWriter = list) -> ChatCompletion:
         """The answer, once it is whole.
 
         Args:
             write: takes its long lists.
         """
         output, answers = gathered
-        self._usage.add(0, output)
-        self._count_thoughts(turn)
+        self._usage.add_output(0, output)
+        self._count_reasoning_tokens(turn)
         choices = [
             ChatChoice(
                 index,
@@ -211,11 +211,11 @@ class ChatAnswer:
             completion.metrics = request_metrics(output, self._params.n)
         return completion
 
-    def _count_thoughts(self, turn: Turn) -> None:
+    def _count_reasoning_tokens(self, turn: ChatTurn) -> None:
         if self._frontend.formats().reasoning is not None:
             self._usage.num_reasoning = turn.num_reasoning_tokens
 
-    def _message(self, answer: Answer) -> ChatMessage:
+    def _message(self, answer: AssistantAnswer) -> ChatMessage:
         content = answer.content
         is_text = not answer.tool_calls and answer.reasoning is None
         if content is not None or is_text or self._echo():
@@ -229,7 +229,7 @@ class ChatAnswer:
             ]
         return message
 
-    async def events(self, turn: Turn, send: Send) -> AsyncGenerator[bytes, None]:
+    async def events(self, turn: ChatTurn, send: Send) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; those that say only a token's text go out by ``send`` on the spot."""
         take_text = None if self._has_details else direct_writer(send, partial(self._text_event, turn))
         async with aclosing(turn.outputs(take_text)) as outputs:
@@ -238,10 +238,10 @@ class ChatAnswer:
                 if data := self._events(turn, output):
                     yield data
         if self._usage_mode.is_sent or self._frontend.settings.enable_per_request_metrics:
-            yield event(self._closing(turn, output))
+            yield encode_event(self._closing(turn, output))
 
-    def _closing(self, turn: Turn, output: RequestOutput | None) -> ChatChunk:
-        """The event behind the answer's: what it took."""
+    def _closing(self, turn: ChatTurn, output: RequestOutput | None) -> ChatChunk:
+        """The event after the answer: usage and metrics."""
         chunk = self._new_chunk([])
         if self._usage_mode.is_sent:
             chunk.usage = self._usage.usage()
@@ -249,12 +249,12 @@ class ChatAnswer:
             chunk.metrics = request_metrics(output, self._params.n, StreamedMetrics)
         return chunk
 
-    def _events(self, turn: Turn, output: RequestOutput) -> bytes:
-        """Events with what is new; the first of each choice tells the role."""
-        self._count_thoughts(turn)
-        self._usage.add(0, output, counts_output=False)
+    def _events(self, turn: ChatTurn, output: RequestOutput) -> bytes:
+        """Events with the new parts; the first of each choice has the role."""
+        self._count_reasoning_tokens(turn)
+        self._usage.add_output(0, output, counts_output=False)
         events = [] if self._is_begun else self._openings(turn, output)
-        self._usage.add(0, output)
+        self._usage.add_output(0, output)
         self._is_begun = True
         for update in turn.read(output):
             if update.finish_reason is None and not self._has_details:
@@ -264,15 +264,15 @@ class ChatAnswer:
                 events.append(self._event(choice))
         return b"".join(events)
 
-    def _text_event(self, turn: Turn, index: int, token_id: int, text: str) -> bytes:
+    def _text_event(self, turn: ChatTurn, index: int, token_id: int, text: str) -> bytes:
         """The event with the text that a token adds to a choice."""
         self._usage.add_token(index)
         if turn.is_bare and self._is_brief:
             return self._bare_event(index, "content", text) if text else b""
         return self._parts_event(index, turn.read_text(index, text, (token_id,)))
 
-    def _parts_event(self, index: int, parts: Sequence[Part]) -> bytes:
-        """The event with what is new of a choice that goes on; empty if nothing is."""
+    def _parts_event(self, index: int, parts: Sequence[AnswerPart]) -> bytes:
+        """The event with an unfinished choice's new parts; empty if there are none."""
         if self._is_brief and len(parts) == 1:
             (part,) = parts
             if isinstance(part, ContentText):
@@ -283,7 +283,7 @@ class ChatAnswer:
         return b"" if delta is None else self._event(ChatChunkChoice(index, delta))
 
     def _event(self, choice: ChatChunkChoice) -> bytes:
-        return event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage, 0, choice.index)))
+        return encode_event(self._new_chunk([choice], usage=self._usage_mode.within(self._usage, 0, choice.index)))
 
     def _bare_event(self, index: int, kind: Literal["content", "reasoning"], text: str) -> bytes:
         events = self._text_events.get((index, kind))
@@ -294,7 +294,7 @@ class ChatAnswer:
             self._text_events[index, kind] = events
         return events.event(text)
 
-    def _delta(self, parts: Sequence[Part]) -> ChatDelta | None:
+    def _delta(self, parts: Sequence[AnswerPart]) -> ChatDelta | None:
         """What is new, or None if nothing is; one entry per tool call, since some clients keep only the last."""
         delta = ChatDelta()
         calls: dict[int, ToolCallDelta] = {}
@@ -317,7 +317,7 @@ class ChatAnswer:
         delta.tool_calls = list(calls.values())
         return None if is_empty else delta
 
-    def _openings(self, turn: Turn, output: RequestOutput) -> list[bytes]:
+    def _openings(self, turn: ChatTurn, output: RequestOutput) -> list[bytes]:
         delta = ChatDelta(self._role, self._echo())
         chunks = [
             self._new_chunk([ChatChunkChoice(index, delta)], usage=self._usage_mode.within(self._usage, 0, index))
@@ -327,9 +327,9 @@ class ChatAnswer:
             chunks[0].prompt_token_ids = output.prompt_token_ids or []
         if self._body.return_prompt_text:
             chunks[0].prompt_text = turn.prompt.get("prompt", "")
-        return [event(chunk) for chunk in chunks]
+        return [encode_event(chunk) for chunk in chunks]
 
-    def _chunk_choice(self, update: Update, delta: ChatDelta) -> ChatChunkChoice:
+    def _chunk_choice(self, update: ChatUpdate, delta: ChatDelta) -> ChatChunkChoice:
         completion = update.completion
         choice = ChatChunkChoice(completion.index, delta, self._logprobs(completion), update.finish_reason)
         if update.finish_reason is not None:

@@ -12,7 +12,7 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.answer_size import PromptBudget
-from octavo.api.chat.turn import Turn, gather
+from octavo.api.chat.turn import ChatTurn, gather
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import json_route
 from octavo.api.openai.answers import ChatCompletion
@@ -49,12 +49,12 @@ def chat_batch_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         requests = conversations_of(body)
         name = answer_id("chatcmpl", request, requests[0].request_id)
-        started: list[tuple[ChatAnswer, Turn]] = []
+        started: list[tuple[ChatAnswer, ChatTurn]] = []
         budget = PromptBudget()
         for one in requests:
             answer = ChatAnswer(frontend, one, name, model)
             turn = await answer.start()
-            budget.add(len(turn.prompt["prompt_token_ids"]))
+            budget.add_prompt(len(turn.prompt["prompt_token_ids"]))
             started.append((answer, turn))
 
         async def work(send: Send) -> None:

@@ -1,4 +1,4 @@
-"""``/v1/completions``: a prompt goes on."""
+"""``/v1/completions``."""
 
 import asyncio
 import time
@@ -15,9 +15,10 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import beam_outputs
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_answer import encode_event
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import finite_prompt_logprobs
-from octavo.api.openai.answers import Completion, CompletionChoice, CompletionLogprobs, TextEvents, event
+from octavo.api.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse, TextEvents
 from octavo.api.openai.logprobs import completion_logprobs
 from octavo.api.openai.protocol import CompletionRequest
 from octavo.api.openai.sampling import (
@@ -60,7 +61,7 @@ def completions_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
         name = answer_id("cmpl", request, body.request_id)
-        answer = await apart_if_large(request, partial(CompletionAnswer, frontend, body, name, model))
+        answer = await in_thread_if_large(request, partial(CompletionAnswer, frontend, body, name, model))
         prompts = await answer.start()
 
         async def work(send: Send) -> None:
@@ -105,10 +106,10 @@ class CompletionAnswer:
         self._has_details = self._params.logprobs is not None or bool(body.return_token_ids)
         self._text_events: dict[int, TextEvents] = {}
         self._given_metrics = metrics
-        # Those of several prompts would have to be told one by one.
+        # With several prompts there would be one set of metrics per prompt.
         self._tells_metrics = frontend.settings.enable_per_request_metrics and self._usage.num_prompts == 1
         self._new_completion = partial(
-            Completion, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
+            CompletionResponse, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
         )
 
     async def start(self) -> list[Prompt]:
@@ -175,7 +176,7 @@ class CompletionAnswer:
         ]
 
     def _params_for(self, prompt: Prompt) -> SamplingParams:
-        """The parameters; with a limit on thoughts, whether the prompt leaves one open is part of them."""
+        """The parameters; with a limit on reasoning, they include whether the prompt leaves reasoning open."""
         tokenizer = self._frontend.engine.tokenizer
         if self._params.thinking_token_budget is None or tokenizer is None:
             return self._params
@@ -202,7 +203,7 @@ class CompletionAnswer:
                 num_entries += 1 + num_prompt + pieces.num_entries(completion.logprobs)
         return await pieces.write(num_entries, partial(self._whole, outputs))
 
-    def _whole(self, outputs: Sequence[RequestOutput], write: ListWriter) -> Completion:
+    def _whole(self, outputs: Sequence[RequestOutput], write: ListWriter) -> CompletionResponse:
         choices = []
         for prompt_index, output in enumerate(outputs):
             self._account(prompt_index, output)
@@ -235,7 +236,7 @@ class CompletionAnswer:
                 closing.usage = self._usage.usage()
             if self._tells_metrics and last is not None:
                 closing.metrics = request_metrics(last, self._params.n, StreamedMetrics)
-            yield event(closing)
+            yield encode_event(closing)
 
     def _text_event(self, index: int, token_id: int, text: str) -> bytes:
         """The event with the text that a token adds to a completion of the only prompt."""
@@ -251,7 +252,7 @@ class CompletionAnswer:
 
     def _event(self, choice: CompletionChoice) -> bytes:
         usage = self._usage_mode.within(self._usage, *divmod(choice.index, self._params.n))
-        return event(self._new_completion([choice], usage=usage))
+        return encode_event(self._new_completion([choice], usage=usage))
 
     def _events(self, prompt_index: int, output: RequestOutput) -> bytes:
         """Events with what is new of a prompt's completions."""
@@ -264,7 +265,7 @@ class CompletionAnswer:
         return b"".join(events)
 
     def _account(self, prompt_index: int, output: RequestOutput) -> None:
-        self._usage.add(prompt_index, output, counts_output=not self._is_prompt_only)
+        self._usage.add_output(prompt_index, output, counts_output=not self._is_prompt_only)
         if output.prompt_logprobs is not None:
             self._prompt_logprobs[prompt_index] = output.prompt_logprobs
 
@@ -309,7 +310,7 @@ class CompletionAnswer:
 
 
 def _tell_absent(choice: CompletionChoice) -> None:
-    """Let a whole answer have null where nothing was asked for, as vLLM's has; events leave it out."""
+    """Set fields that were not requested to null, as vLLM does in whole answers; stream events omit them."""
     for name in ("token_ids", "prompt_token_ids", "prompt_logprobs"):
         if getattr(choice, name) is msgspec.UNSET:
             setattr(choice, name, None)

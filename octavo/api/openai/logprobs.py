@@ -17,12 +17,12 @@ def completion_logprobs(
     as_ids: bool = False,
     write: ListWriter = list,
 ) -> tuple[CompletionLogprobs, int]:
-    """The completions protocol's four parallel lists, and the character offset behind the last token.
+    """The completions protocol's four parallel lists, and the character offset after the last token.
 
     Args:
         token_ids: the tokens themselves, [T].
         positions: per token, candidate → log-probability; None where there is none (a prompt's first token).
-        tokenizer: spells tokens without log-probability.
+        tokenizer: gives the text of tokens without log-probability.
         first_offset: character offset of the first token.
         as_ids: show tokens as ``token_id:ID``.
         write: takes the lists.

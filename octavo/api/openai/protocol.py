@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from octavo.api.request_body import (
-    MAX_CACHE_SALT,
+    CacheSalt,
     ExtraArgs,
     Int64,
     LogitBias,
     Objects,
+    Priority,
     RequestModel,
     StreamOptions,
     Strings,
@@ -77,8 +78,8 @@ class GenerationRequest(RequestModel):
     thinking_token_budget: Int64 | None = None
     repetition_detection: Annotated[RepetitionDetection | None, at_most(8)] = None
     vllm_xargs: ExtraArgs = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    priority: Priority = 0
+    cache_salt: CacheSalt | None = None
     request_id: str | None = None
     return_token_ids: bool | None = False
     return_tokens_as_token_ids: bool | None = False

@@ -40,7 +40,7 @@ _NEUTRAL = {"repetition_penalty": 1.0, "thinking_token_budget": -1}
 
 
 def refuse_unsupported(body: GenerationRequest) -> None:
-    """Refuse fields whose silent neglect would change what the client gets.
+    """Reject unsupported fields that would change the result.
 
     Raises:
         InvalidRequestError: naming the field.
@@ -58,7 +58,7 @@ def refuse_unsupported(body: GenerationRequest) -> None:
 
 
 def beam_length_penalty(body: GenerationRequest) -> float | None:
-    """The length penalty of a beam search; None if none is asked for."""
+    """The length penalty of a beam search; None if none is requested."""
     if not body.use_beam_search:
         return None
     return 1.0 if body.length_penalty is None else body.length_penalty

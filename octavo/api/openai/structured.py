@@ -17,11 +17,19 @@ def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
         InvalidRequestError: there are two, or one is malformed.
     """
     by_format = None if body.response_format is None else format_constraint(body.response_format.model_dump())
-    given = body.structured_outputs
-    if given is None:
+    if body.structured_outputs is None:
         return by_format
     if by_format is not None:
         raise InvalidRequestError("Give either response_format or structured_outputs.", "structured_outputs")
+    return parse_structured_outputs(body.structured_outputs)
+
+
+def parse_structured_outputs(given: dict[str, Any]) -> StructuredOutputsParams:
+    """The request field ``structured_outputs``.
+
+    Raises:
+        InvalidRequestError: a field is unknown or malformed.
+    """
     known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
     for name in given:
         if name not in known:

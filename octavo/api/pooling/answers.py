@@ -18,7 +18,7 @@ MAX_DESCRIBED = 256
 
 
 class _Place(msgspec.Struct):
-    """Where a vector lies among the bytes."""
+    """Byte range, type and shape of one vector."""
 
     index: int
     embed_dtype: str

@@ -32,7 +32,7 @@ def to_base64(vector: Vector, dtype: EmbedDType, endianness: Endianness) -> str:
 
 
 def pack_bits(vector: Vector, *, is_signed: bool) -> list[int]:
-    """One bit a dimension, whether it is positive, eight to a number; as Cohere's binary and ubinary."""
+    """One bit per dimension, whether it is positive, eight to a number; as Cohere's binary and ubinary."""
     packed = np.packbits(vector > 0).astype(np.int64)
     return (packed - 128 if is_signed else packed).tolist()
 

@@ -88,7 +88,7 @@ async def pool_prompts(
 
 
 def _check_size(spec: PoolingSpec, prepared: Sequence[PreparedRequest]) -> None:
-    """Refuse what would come to an answer of gigabytes."""
+    """Reject requests whose answer would be gigabytes."""
     num_vectors = 0
     for request in prepared:
         pooling = request.children[0].pooling
@@ -114,10 +114,14 @@ def check_count(num_inputs: int) -> None:
 
 
 def usage_of(frontend: Frontend, outputs: Sequence[Pooled]) -> Usage:
-    """Tokens read."""
+    """Prompt tokens of pooling requests."""
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    shows_cached = frontend.settings.enable_prompt_tokens_details
-    details = PromptTokensDetails(sum(output.num_cached_tokens for output in outputs)) if shows_cached else None
+    return prompt_usage(frontend, num_tokens, sum(output.num_cached_tokens for output in outputs))
+
+
+def prompt_usage(frontend: Frontend, num_tokens: int, num_cached: int) -> Usage:
+    """The usage of a request that generates nothing."""
+    details = PromptTokensDetails(num_cached) if frontend.settings.enable_prompt_tokens_details else None
     return Usage(num_tokens, num_tokens, 0, details)
 
 
@@ -142,7 +146,7 @@ async def _prompts(frontend: Frontend, body: InputBody) -> tuple[list[PromptType
     budget = PromptBudget()
     for conversation in given:
         prompt = await _render(frontend, body, conversation)
-        budget.add(len(prompt["prompt_token_ids"]))
+        budget.add_prompt(len(prompt["prompt_token_ids"]))
         prompts.append(prompt)
     return prompts, True
 

@@ -13,7 +13,16 @@ from pydantic import (
     field_validator,
 )
 
-from octavo.api.request_body import MAX_CACHE_SALT, Int64, Objects, RequestModel, Strings, TokenIds, extras
+from octavo.api.request_body import (
+    CacheSalt,
+    Int64,
+    Objects,
+    Priority,
+    RequestModel,
+    Strings,
+    TokenIds,
+    reject_unsupported,
+)
 from octavo.api.usage import Usage
 from octavo.errors import InvalidRequestError
 from octavo.inputs.pooling import NO_PLUGIN
@@ -47,21 +56,19 @@ class PoolingBody(RequestModel):
     truncation_side: Literal["left", "right"] | None = None
     padding: Literal["max_length", "do_not_pad"] | None = None
     request_id: str | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    priority: Priority = 0
+    cache_salt: CacheSalt | None = None
     use_activation: bool | None = None
 
     def refuse_unsupported(self) -> None:
-        """Refuse fields whose silent neglect would change what the client gets.
+        """Reject unsupported fields that would change the result.
 
         Raises:
             InvalidRequestError: naming the field.
         """
         if self.padding == "max_length" and not self.takes_padding:
             raise InvalidRequestError("padding: pairs of texts are never padded; leave it out.", "padding")
-        for name, value in extras(self, _UNSUPPORTED):
-            if value not in (None, False, "", [], {}):
-                raise InvalidRequestError(f"{name}: {_UNSUPPORTED[name]}.", name)
+        reject_unsupported(self, _UNSUPPORTED)
 
 
 class InputBody(PoolingBody):
@@ -194,86 +201,44 @@ class EmbeddingData(msgspec.Struct, tag_field="object", tag="embedding"):
     embedding: list[float] | msgspec.Raw | str
 
 
-class EmbeddingAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/v1/embeddings``."""
-
-    id: str
-    created: int
-    model: str
-    data: list[EmbeddingData]
-    usage: Usage
-
-
 class PooledAnswerData(msgspec.Struct, tag_field="object", tag="pooling"):
-    """One input's vector or vectors."""
-
     index: int
     data: list[float] | list[list[float]] | msgspec.Raw | str
 
 
-class PoolingAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/pooling``."""
-
-    id: str
-    created: int
-    model: str
-    data: list[PooledAnswerData]
-    usage: Usage
-
-
 class ClassificationData(msgspec.Struct):
-    """One input's classes."""
-
     index: int
     label: str | None
     probs: list[float]
     num_classes: int
 
 
-class ClassificationAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/classify``."""
-
-    id: str
-    created: int
-    model: str
-    data: list[ClassificationData]
-    usage: Usage
-
-
 class ScoreData(msgspec.Struct, tag_field="object", tag="score"):
-    """One pair's score."""
-
     index: int
     score: float
 
 
-class ScoreAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """Answer of ``/score``."""
+class PooledListAnswer(msgspec.Struct, tag_field="object", tag="list"):
+    """Answer of ``/v1/embeddings``, ``/pooling``, ``/classify``, ``/score`` and ``/generative_scoring``."""
 
     id: str
     created: int
     model: str
-    data: list[ScoreData]
+    data: list[EmbeddingData] | list[PooledAnswerData] | list[ClassificationData] | list[ScoreData]
     usage: Usage
 
 
 class RerankDocument(msgspec.Struct):
-    """A document as it was sent."""
-
     text: str
 
 
 class RerankResult(msgspec.Struct):
-    """A document's place in the order."""
-
     index: int
     relevance_score: float
     document: RerankDocument | UnsetType = UNSET
 
 
 class RerankUsage(msgspec.Struct):
-    """Tokens read."""
-
     prompt_tokens: int
     total_tokens: int
 
@@ -288,8 +253,6 @@ class RerankAnswer(msgspec.Struct):
 
 
 class ByType(msgspec.Struct, rename={"floats": "float"}, omit_defaults=True):
-    """Embeddings in the forms that were asked for."""
-
     floats: list[list[float]] | msgspec.Raw | None = None
     binary: list[list[int]] | None = None
     ubinary: list[list[int]] | None = None
@@ -297,8 +260,6 @@ class ByType(msgspec.Struct, rename={"floats": "float"}, omit_defaults=True):
 
 
 class CohereApiVersion(msgspec.Struct):
-    """Which protocol this is."""
-
     version: str = "2"
 
 
@@ -310,8 +271,6 @@ class CohereUnits(msgspec.Struct):
 
 
 class CohereMeta(msgspec.Struct):
-    """About the answer."""
-
     billed_units: CohereUnits
     api_version: CohereApiVersion = msgspec.field(default_factory=CohereApiVersion)
 

@@ -16,7 +16,6 @@ class NoTextMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] == "http" and scope["method"] == "POST" and route_path(scope) in TEXT_PATHS:
             await send_error(send, 400, NO_TEXT, scope=scope)
         else:

@@ -13,20 +13,19 @@ from starlette.types import Send
 from octavo.api.frontend import Frontend, answer_id, engine_id
 from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import json_route
-from octavo.api.pooling.inputs import LONG_TEXT, options_of, processor_of
+from octavo.api.pooling.inputs import LONG_TEXT, options_of, processor_of, prompt_usage
 from octavo.api.pooling.protocol import (
+    PooledListAnswer,
     RerankAnswer,
     RerankDocument,
     RerankRequest,
     RerankResult,
     RerankUsage,
-    ScoreAnswer,
     ScoreData,
     ScoreRequest,
     ScoringBody,
     TextObject,
 )
-from octavo.api.usage import PromptTokensDetails, Usage
 from octavo.api.watched import WatchedResponse, send_json
 from octavo.errors import InvalidRequestError
 from octavo.inputs.scoring import Outputs, Score, ScoringOptions, make_pairs, proceed, score_pairs
@@ -49,8 +48,9 @@ def scoring_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             scores = await _scores(frontend, body, answer, pairs)
             data = [ScoreData(index, score.value) for index, score in enumerate(scores)]
-            usage = _usage(frontend, scores)
-            await send_json(send, ENCODER.encode(ScoreAnswer(answer, int(time.time()), model, data, usage)))
+            num_tokens = sum(len(score.token_ids) for score in scores)
+            usage = prompt_usage(frontend, num_tokens, sum(score.num_cached for score in scores))
+            await send_json(send, ENCODER.encode(PooledListAnswer(answer, int(time.time()), model, data, usage)))
 
         return _watched(frontend, body, work)
 
@@ -133,10 +133,3 @@ def _text(item: str | TextObject, name: str) -> str:
     if not parts or len(parts) < len(item.content or []) or not all(isinstance(part, str) for part in parts):
         raise InvalidRequestError(f"{name} holds something else than text; this model takes text only.", name)
     return "\n".join(str(part) for part in parts)
-
-
-def _usage(frontend: Frontend, scores: list[Score]) -> Usage:
-    num_tokens = sum(len(score.token_ids) for score in scores)
-    shows_cached = frontend.settings.enable_prompt_tokens_details
-    details = PromptTokensDetails(sum(score.num_cached for score in scores)) if shows_cached else None
-    return Usage(num_tokens, num_tokens, 0, details)

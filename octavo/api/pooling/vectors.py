@@ -16,15 +16,13 @@ from octavo.api.pooling.answers import check_binary, send_binary
 from octavo.api.pooling.encoding import to_base64
 from octavo.api.pooling.inputs import pool_inputs, processor_of, usage_of
 from octavo.api.pooling.protocol import (
-    ClassificationAnswer,
     ClassificationData,
     ClassificationRequest,
-    EmbeddingAnswer,
     EmbeddingData,
     EmbeddingRequest,
     EncodingBody,
     PooledAnswerData,
-    PoolingAnswer,
+    PooledListAnswer,
     PoolingRouteRequest,
 )
 from octavo.api.watched import WatchedResponse, send_json
@@ -68,7 +66,7 @@ def vectors_router(frontend: Frontend) -> APIRouter:
                 label = spec.labels[best] if best < len(spec.labels) else None
                 data.append(ClassificationData(index, label, array.tolist(), len(array)))
             usage = usage_of(frontend, outputs)
-            await send_json(send, ENCODER.encode(ClassificationAnswer(answer, int(time.time()), model, data, usage)))
+            await send_json(send, ENCODER.encode(PooledListAnswer(answer, int(time.time()), model, data, usage)))
 
         return WatchedResponse(work, frontend.drain)
 
@@ -97,12 +95,12 @@ def _vectors(
             await send_binary(send, body, answer, model, outputs, usage)
             return
 
-        def build(write: ListWriter) -> EmbeddingAnswer | PoolingAnswer:
+        def build(write: ListWriter) -> PooledListAnswer:
             written = [_written(body, output, write) for output in outputs]
-            created = int(time.time())
+            data: list[EmbeddingData] | list[PooledAnswerData] = list(map(PooledAnswerData, count(), written))
             if is_embedding:
-                return EmbeddingAnswer(answer, created, model, list(map(EmbeddingData, count(), written)), usage)
-            return PoolingAnswer(answer, created, model, list(map(PooledAnswerData, count(), written)), usage)
+                data = list(map(EmbeddingData, count(), written))
+            return PooledListAnswer(answer, int(time.time()), model, data, usage)
 
         # Writing millions of numbers takes seconds.
         num_numbers = sum(output.outputs.array.size for output in outputs)
@@ -112,7 +110,7 @@ def _vectors(
 
 
 def _written(body: EncodingBody, output: Pooled, write: ListWriter) -> list[float] | msgspec.Raw | str:
-    """A vector as JSON holds it: numbers (a list of lists for one vector a token), or base64."""
+    """A vector as JSON holds it: numbers (a list of lists for one vector per token), or base64."""
     array = output.outputs.array
     if body.encoding_format == "base64":
         return to_base64(array, body.embed_dtype, body.endianness)

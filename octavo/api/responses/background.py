@@ -1,11 +1,11 @@
-"""Responses that are made while nobody waits: their events are kept for those who come later."""
+"""Background responses: their events are kept for clients that connect later."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from octavo.api.responses.events import Event, encode
-from octavo.api.responses.objects import Response
+from octavo.api.responses.events import ResponseStreamEvent, encode_event
+from octavo.api.responses.objects import ResponseObject
 from octavo.errors import InvalidRequestError
 
 MAX_LOG_BYTES = 8 << 20
@@ -27,10 +27,10 @@ class EventLog:
         self._is_closed = False
         self._changed = asyncio.Event()
 
-    async def append(self, new: Sequence[Event]) -> None:
+    async def append_events(self, new: Sequence[ResponseStreamEvent]) -> None:
         """Add the next events."""
         for event in new:
-            data = encode(event)
+            data = encode_event(event)
             self._events.append(data)
             self.num_bytes += len(data)
         while self.num_bytes > self._max_bytes and len(self._events) > 1:
@@ -44,7 +44,7 @@ class EventLog:
         self._wake()
 
     def check(self, after: int) -> None:
-        """See whether all events behind this number are kept.
+        """Check that all events after this number are kept.
 
         Raises:
             InvalidRequestError: some are gone.
@@ -55,7 +55,7 @@ class EventLog:
             )
 
     async def read(self, after: int) -> AsyncGenerator[bytes, None]:
-        """The events behind this number, as they come.
+        """The events after this number, as they come.
 
         Raises:
             InvalidRequestError: the reader is so slow that events are gone.
@@ -78,7 +78,7 @@ class EventLog:
         self._changed = asyncio.Event()
 
 
-class Background:
+class BackgroundResponse:
     """A response that is being made, or was.
 
     Attributes:
@@ -90,7 +90,7 @@ class Background:
     def __init__(self) -> None:
         self.log = EventLog()
         self.task: asyncio.Task[None] | None = None
-        self.snapshot: Callable[[], Response] | None = None
+        self.snapshot: Callable[[], ResponseObject] | None = None
 
     async def cancel(self) -> None:
         """End the work, and wait until it has ended."""

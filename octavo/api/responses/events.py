@@ -8,162 +8,134 @@ import msgspec
 from octavo.api.json_answer import ENCODER
 from octavo.api.logprobs import ChatTokenLogprob
 from octavo.api.responses.items import OutputText, ReasoningPart, ShownItem
-from octavo.api.responses.objects import Response
+from octavo.api.responses.objects import ResponseObject
 
 
-class Event(msgspec.Struct, tag_field="type", kw_only=True):
+class ResponseStreamEvent(msgspec.Struct, tag_field="type", kw_only=True):
     """Base of all events."""
 
     sequence_number: int = -1
 
 
-class ResponseEvent(Event, kw_only=False, tag="response"):
+class ResponseEvent(ResponseStreamEvent, kw_only=False, tag="response"):
     """Base of the events that show the whole response."""
 
-    response: Response
+    response: ResponseObject
 
 
-class Created(ResponseEvent, tag="response.created"):
+class ResponseCreated(ResponseEvent, tag="response.created"):
     """The first event."""
 
 
-class Queued(ResponseEvent, tag="response.queued"):
+class ResponseQueued(ResponseEvent, tag="response.queued"):
     """A response in the background waits."""
 
 
-class InProgress(ResponseEvent, tag="response.in_progress"):
+class ResponseInProgress(ResponseEvent, tag="response.in_progress"):
     """Work has begun."""
 
 
-class Completed(ResponseEvent, tag="response.completed"):
+class ResponseCompleted(ResponseEvent, tag="response.completed"):
     """The last event of a whole answer."""
 
 
-class Incomplete(ResponseEvent, tag="response.incomplete"):
+class ResponseIncomplete(ResponseEvent, tag="response.incomplete"):
     """The last event of an answer that was cut or cancelled."""
 
 
-class Failed(ResponseEvent, tag="response.failed"):
+class ResponseFailed(ResponseEvent, tag="response.failed"):
     """The last event of a response that failed."""
 
 
-class OutputItemAdded(Event, kw_only=False, tag="response.output_item.added"):
-    """An item begins."""
-
+class OutputItemAdded(ResponseStreamEvent, kw_only=False, tag="response.output_item.added"):
     output_index: int
     item: ShownItem
 
 
-class OutputItemDone(Event, kw_only=False, tag="response.output_item.done"):
+class OutputItemDone(ResponseStreamEvent, kw_only=False, tag="response.output_item.done"):
     """An item is whole, or as whole as it will be."""
 
     output_index: int
     item: ShownItem
 
 
-class OfItem(Event, kw_only=False, tag="item"):
+class ItemEvent(ResponseStreamEvent, kw_only=False, tag="item"):
     """Base of the events inside an item."""
 
     item_id: str
     output_index: int
 
 
-class ContentPartAdded(OfItem, tag="response.content_part.added"):
-    """A part of a message or a thought begins."""
-
+class ContentPartAdded(ItemEvent, tag="response.content_part.added"):
     content_index: int
     part: OutputText | ReasoningPart
 
 
-class ContentPartDone(OfItem, tag="response.content_part.done"):
-    """The part has ended."""
-
+class ContentPartDone(ItemEvent, tag="response.content_part.done"):
     content_index: int
     part: OutputText | ReasoningPart
 
 
-class ReasoningPartAdded(OfItem, tag="response.reasoning_part.added"):
-    """A thought's part begins: vLLM's name for it, beside that of OpenAI's clients."""
+class ReasoningPartAdded(ItemEvent, tag="response.reasoning_part.added"):
+    """A part of reasoning begins, under vLLM's name; sent besides OpenAI's event."""
 
     content_index: int
     part: ReasoningPart
 
 
-class ReasoningPartDone(OfItem, tag="response.reasoning_part.done"):
-    """A thought's part has ended, in vLLM's name."""
-
+class ReasoningPartDone(ItemEvent, tag="response.reasoning_part.done"):
     content_index: int
     part: ReasoningPart
 
 
-class OutputTextDelta(OfItem, tag="response.output_text.delta"):
-    """The next piece of a message."""
-
+class OutputTextDelta(ItemEvent, tag="response.output_text.delta"):
     content_index: int
     delta: str
     logprobs: list[ChatTokenLogprob]
 
 
-class OutputTextDone(OfItem, tag="response.output_text.done"):
-    """A message's whole text."""
-
+class OutputTextDone(ItemEvent, tag="response.output_text.done"):
     content_index: int
     text: str
     logprobs: list[ChatTokenLogprob]
 
 
-class ReasoningTextDelta(OfItem, tag="response.reasoning_text.delta"):
-    """The next piece of a thought."""
-
+class ReasoningTextDelta(ItemEvent, tag="response.reasoning_text.delta"):
     content_index: int
     delta: str
 
 
-class ReasoningTextDone(OfItem, tag="response.reasoning_text.done"):
-    """The whole thought."""
-
+class ReasoningTextDone(ItemEvent, tag="response.reasoning_text.done"):
     content_index: int
     text: str
 
 
-class FunctionCallArgumentsDelta(OfItem, tag="response.function_call_arguments.delta"):
-    """The next piece of a call's arguments."""
-
+class FunctionCallArgumentsDelta(ItemEvent, tag="response.function_call_arguments.delta"):
     delta: str
 
 
-class FunctionCallArgumentsDone(OfItem, tag="response.function_call_arguments.done"):
-    """All of a call's arguments."""
-
+class FunctionCallArgumentsDone(ItemEvent, tag="response.function_call_arguments.done"):
     name: str
     arguments: str
 
 
-class CustomToolCallInputDelta(OfItem, tag="response.custom_tool_call_input.delta"):
-    """The next piece of a custom tool's input."""
-
+class CustomToolCallInputDelta(ItemEvent, tag="response.custom_tool_call_input.delta"):
     delta: str
 
 
-class CustomToolCallInputDone(OfItem, tag="response.custom_tool_call_input.done"):
-    """All of a custom tool's input."""
-
+class CustomToolCallInputDone(ItemEvent, tag="response.custom_tool_call_input.done"):
     input: str
 
 
-class McpCallArgumentsDelta(OfItem, tag="response.mcp_call_arguments.delta"):
-    """The next piece of a tool's arguments."""
-
+class McpCallArgumentsDelta(ItemEvent, tag="response.mcp_call_arguments.delta"):
     delta: str
 
 
-class McpCallArgumentsDone(OfItem, tag="response.mcp_call_arguments.done"):
-    """All of a tool's arguments."""
-
+class McpCallArgumentsDone(ItemEvent, tag="response.mcp_call_arguments.done"):
     arguments: str
 
 
-class ToolProgress(Event, kw_only=False, tag=False):
+class ToolProgress(ResponseStreamEvent, kw_only=False, tag=False):
     """How far a tool of the server is: the type is such as ``response.mcp_call.completed``."""
 
     type: str
@@ -171,7 +143,7 @@ class ToolProgress(Event, kw_only=False, tag=False):
     output_index: int
 
 
-def encode(event: Event) -> bytes:
+def encode_event(event: ResponseStreamEvent) -> bytes:
     """A server-sent event."""
     kind = event.type if isinstance(event, ToolProgress) else event.__struct_config__.tag
     return b"event: %s\ndata: %s\n\n" % (str(kind).encode(), ENCODER.encode(event))

@@ -1,6 +1,6 @@
-"""Built-in tools: what ``{"type": "web_search"}`` and its like do here is for the server's owner to say.
+"""Built-in tools: the operator defines what ``{"type": "web_search"}`` and similar types do.
 
-None is there by default. The owner names a hook for a type with ``--builtin-tool TYPE=WHERE``, WHERE being
+There is none by default. The operator names a hook for a type with ``--builtin-tool TYPE=WHERE``, WHERE being
 ``package.module:NAME`` or ``FILE.py:NAME``; NAME is a function that makes a :class:`BuiltinTool` of a request's tool.
 """
 
@@ -23,7 +23,7 @@ class BuiltinResult:
     """What came of a call.
 
     Attributes:
-        text: what the model is told.
+        text: the tool output for the model.
         fields: of the output item, as the protocol has them: ``action`` of a web search, ``code`` of an interpreter.
     """
 
@@ -40,14 +40,14 @@ class BuiltinTool(Protocol):
 
     @property
     def description(self) -> str:
-        """What the model is told about it."""
+        """The tool's description for the model."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """JSON schema of the arguments, an object."""
 
     async def call(self, arguments: dict[str, Any]) -> BuiltinResult:
-        """Do it. An exception is told to the model as a failure, in general words."""
+        """Call the tool. An exception becomes a general failure message for the model."""
 
 
 Hook = Callable[[Mapping[str, Any]], BuiltinTool]
@@ -60,7 +60,7 @@ def base_type(kind: str) -> str:
 
 
 def load_hooks(entries: Iterable[str]) -> dict[str, Hook]:
-    """The owner's hooks by type.
+    """The operator's hooks by type.
 
     Raises:
         ConfigError: an entry is malformed, or its hook cannot be imported.

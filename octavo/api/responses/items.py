@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from octavo.api.logprobs import ChatTokenLogprob
 from octavo.api.request_body import Objects
-from octavo.api.responses.protocol import MAX_TOOLS, Part
+from octavo.api.responses.protocol import MAX_TOOLS, ResponsesModel
 from octavo.errors import InvalidRequestError
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -22,14 +22,14 @@ _LONGEST_ESCAPE = 12
 _REASONING_MARK = "octavo-reasoning-1:"
 
 
-class InputMessage(Part):
+class InputMessage(ResponsesModel):
     """A message of anybody."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Objects
 
 
-class InputCall(Part):
+class InputCall(ResponsesModel):
     """A call of a function, or of a tool that the server has."""
 
     call_id: str | None = None
@@ -38,7 +38,7 @@ class InputCall(Part):
     namespace: str | None = None
 
 
-class InputCustomCall(Part):
+class InputCustomCall(ResponsesModel):
     """A call of a tool that takes text."""
 
     call_id: str
@@ -47,29 +47,29 @@ class InputCustomCall(Part):
     namespace: str | None = None
 
 
-class InputCallOutput(Part):
+class InputCallOutput(ResponsesModel):
     """What a function gave."""
 
     call_id: str
     output: str | Objects
 
 
-class InputReasoning(Part):
-    """A thought."""
+class InputReasoning(ResponsesModel):
+    """Reasoning."""
 
     summary: Objects | None = None
     content: Objects | None = None
     encrypted_content: str | None = None
 
 
-class InputMcpList(Part):
+class InputMcpList(ResponsesModel):
     """What tools an MCP server has."""
 
     server_label: str
     tools: Annotated[Objects, Field(max_length=MAX_TOOLS)]
 
 
-class InputMcpCall(Part):
+class InputMcpCall(ResponsesModel):
     """A call of an MCP server's tool, with what came of it."""
 
     server_label: str
@@ -80,7 +80,7 @@ class InputMcpCall(Part):
     approval_request_id: str | None = None
 
 
-class InputApprovalRequest(Part):
+class InputApprovalRequest(ResponsesModel):
     """A call that waits for leave."""
 
     id: str
@@ -89,7 +89,7 @@ class InputApprovalRequest(Part):
     arguments: str
 
 
-class InputApproval(Part):
+class InputApproval(ResponsesModel):
     """Leave for a call, or its refusal."""
 
     approval_request_id: str
@@ -97,21 +97,21 @@ class InputApproval(Part):
     reason: str | None = None
 
 
-class InputReference(Part):
+class InputReference(ResponsesModel):
     """An item that the server keeps."""
 
     id: str
 
 
-class InputBuiltinCall(Part):
-    """A call of a built-in tool; one of another server may lack what would tell the model of it."""
+class InputBuiltinCall(ResponsesModel):
+    """A built-in tool call; one made by another server may lack a name, arguments or output."""
 
     name: str | None = None
     arguments: str | None = None
     output: str | None = None
 
 
-_MODELS: dict[str, type[Part]] = {
+_MODELS: dict[str, type[ResponsesModel]] = {
     "message": InputMessage,
     "function_call": InputCall,
     "function_call_output": InputCallOutput,
@@ -163,7 +163,7 @@ def _parse_item(where: str, item: dict[str, Any], id_tail: str) -> Item:
     if model is None:
         known = ", ".join(_MODELS)
         raise InvalidRequestError(f"{where} is of type {short(kind)}; this server takes {known}.", "input")
-    check(where, model, item)
+    validate_item(where, model, item)
     given_id = item.get("id")
     if given_id is not None and (not isinstance(given_id, str) or not 0 < len(given_id) <= 256):
         raise InvalidRequestError(f"{where}.id must be a text of 1 to 256 characters.", "input")
@@ -189,7 +189,7 @@ def _parse_item(where: str, item: dict[str, Any], id_tail: str) -> Item:
 
 
 def is_builtin_call(item: Mapping[str, Any]) -> bool:
-    """Whether it is a call of a built-in tool, in the form that this server gives it."""
+    """Whether it is a built-in tool call in this server's format."""
     kind = item.get("type")
     return (
         isinstance(kind, str)
@@ -229,7 +229,7 @@ def _need_text(where: str, part: dict[str, Any]) -> str:
     return text
 
 
-def check(where: str, model: type[Part], value: object, param: str = "input") -> Any:
+def validate_item(where: str, model: type[ResponsesModel], value: object, param: str = "input") -> Any:
     """``value`` as ``model``.
 
     Raises:
@@ -257,8 +257,8 @@ def text_of(content: object) -> str:
     return "\n".join(str(part.get("text", part.get("refusal", ""))) for part in content)
 
 
-def thought_of(item: Mapping[str, Any]) -> str:
-    """A reasoning item's thought: in the open, or in what this server gave as encrypted content."""
+def reasoning_of(item: Mapping[str, Any]) -> str:
+    """The text of a reasoning item, from its content or from this server's ``encrypted_content``."""
     if item.get("content"):
         return "".join(part["text"] for part in item["content"])
     sealed = item.get("encrypted_content")
@@ -272,7 +272,7 @@ def thought_of(item: Mapping[str, Any]) -> str:
 
 def custom_input(arguments: str) -> str:
     """The text for a custom tool, which the model writes as a function's only argument; the answer may be cut in it."""
-    # A cut may fall into an escaped character, two of which may stand for one.
+    # The cut may fall within an escaped character, which may be a surrogate pair.
     cut = (f'{arguments[: len(arguments) - num]}"}}' for num in range(_LONGEST_ESCAPE))
     for text in (arguments, *cut):
         try:
@@ -292,10 +292,10 @@ def qualified_name(namespace: str, name: str) -> str:
     return f"{namespace}__{name}"
 
 
-def sealed_thought(text: str) -> str:
-    """A thought in the form in which clients that keep no conversations send it back.
+def seal_reasoning(text: str) -> str:
+    """Reasoning text as ``encrypted_content``, which stateless clients send back.
 
-    It is not secret: this server hides no thoughts, and the same text stands beside it.
+    It is encoded, not encrypted: the same text is in the item's content.
     """
     return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode()
 
@@ -305,22 +305,16 @@ class _CustomArguments(msgspec.Struct):
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
-    """Text of an answer."""
-
     text: str
     annotations: list[Any] = []
     logprobs: list[ChatTokenLogprob] = []
 
 
 class ReasoningPart(msgspec.Struct, tag_field="type", tag="reasoning_text"):
-    """Text of a thought."""
-
     text: str
 
 
 class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
-    """A message of the model."""
-
     id: str
     status: Status
     content: list[OutputText]
@@ -328,8 +322,6 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """A thought of the model."""
-
     id: str
     status: Status
     content: list[ReasoningPart]
@@ -338,8 +330,6 @@ class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
-    """A call that the client is to carry out."""
-
     id: str
     status: Status
     call_id: str
@@ -349,7 +339,7 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
 
 
 class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
-    """A call of a tool that takes text, which the client is to carry out."""
+    """A call of a custom tool, which takes text, for the client to carry out."""
 
     id: str
     status: Status
@@ -360,8 +350,6 @@ class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call
 
 
 class McpToolInfo(msgspec.Struct):
-    """A tool as its MCP server describes it."""
-
     name: str
     input_schema: Any
     description: str | None = None
@@ -369,8 +357,6 @@ class McpToolInfo(msgspec.Struct):
 
 
 class McpListToolsItem(msgspec.Struct, tag_field="type", tag="mcp_list_tools"):
-    """The tools of an MCP server."""
-
     id: str
     server_label: str
     tools: list[McpToolInfo]
@@ -391,8 +377,6 @@ class McpCallItem(msgspec.Struct, tag_field="type", tag="mcp_call"):
 
 
 class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval_request"):
-    """A call for which the client is asked."""
-
     id: str
     server_label: str
     name: str
@@ -400,11 +384,11 @@ class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval
 
 
 class BuiltinCallItem(msgspec.Struct):
-    """A call of a built-in tool.
+    """A built-in tool call.
 
     Attributes:
         type: such as ``web_search_call``.
-        output: what the model was told.
+        output: the tool output for the model.
         fields: further fields of the type, as its hook gives them.
     """
 
@@ -422,26 +406,9 @@ class BuiltinCallItem(msgspec.Struct):
         return {**self.fields, **own}
 
 
-OutputItem = (
-    MessageItem
-    | ReasoningItem
-    | FunctionCallItem
-    | CustomToolCallItem
-    | McpListToolsItem
-    | McpCallItem
-    | McpApprovalRequestItem
-    | BuiltinCallItem
-)
-ShownItem = (
-    MessageItem
-    | ReasoningItem
-    | FunctionCallItem
-    | CustomToolCallItem
-    | McpListToolsItem
-    | McpCallItem
-    | McpApprovalRequestItem
-    | dict[str, Any]
-)
+_ToolItem = FunctionCallItem | CustomToolCallItem | McpListToolsItem | McpCallItem | McpApprovalRequestItem
+OutputItem = MessageItem | ReasoningItem | _ToolItem | BuiltinCallItem
+ShownItem = MessageItem | ReasoningItem | _ToolItem | dict[str, Any]
 
 
 def shown(item: OutputItem) -> ShownItem:

@@ -1,4 +1,4 @@
-"""Which tokens stand behind a piece of content."""
+"""Which tokens a piece of content consists of."""
 
 from octavo.api.logprobs import ChatTokenLogprob, chat_logprobs
 from octavo.records import CompletionOutput, Logprob
@@ -10,11 +10,11 @@ _Token = tuple[int, dict[int, Logprob], bytes]
 class ContentLogprobs:
     """Holds an answer's tokens back until it is known what they meant.
 
-    Tokens of tags, thoughts and calls are dropped; a parser may hold back text, so that content comes later than
+    Tokens of tags, reasoning and calls are dropped; a parser may hold back text, so that content comes later than
     its tokens.
 
     Args:
-        num_top: likeliest tokens to tell per token.
+        num_top: number of top log-probabilities per token.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, num_top: int) -> None:
@@ -22,13 +22,13 @@ class ContentLogprobs:
         self._num_top = num_top
         self._tokens: list[_Token] = []
 
-    def add(self, completion: CompletionOutput) -> None:
+    def add_tokens(self, completion: CompletionOutput) -> None:
         """Take the next tokens."""
         for token_id, candidates in zip(completion.token_ids, completion.logprobs or (), strict=False):
             self._tokens.append((token_id, candidates, self._bytes(token_id, candidates)))
 
-    def take(self, text: str) -> list[ChatTokenLogprob]:
-        """The tokens that spell this piece of content; those before them are dropped."""
+    def take_content(self, text: str) -> list[ChatTokenLogprob]:
+        """The tokens of this piece of content; those before them are dropped."""
         taken = self._cut(text)
         if taken is None:  # the parser has changed the text
             taken, self._tokens = self._tokens, []
@@ -36,8 +36,8 @@ class ContentLogprobs:
         positions = [candidates for _, candidates, _ in taken]
         return list(chat_logprobs(ids, positions, self._num_top, self._tokenizer))
 
-    def skip(self, text: str) -> None:
-        """Drop the tokens that spell this piece of something else."""
+    def skip_text(self, text: str) -> None:
+        """Drop the tokens of this piece of reasoning or arguments."""
         self._cut(text)
 
     def _cut(self, text: str) -> list[_Token] | None:

@@ -1,6 +1,6 @@
 """Which MCP servers may be used, and what of a request may reach them.
 
-Only servers that the owner named are reached, at the address that the owner gave: what a request says is compared
+Only servers that the operator named are reached, at the address that the operator gave: a request's URL is compared
 with it, never used. Redirects are followed within the server's own origin only.
 """
 
@@ -16,7 +16,7 @@ from octavo.api.responses.protocol import McpTool
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError, InvalidRequestError, OctavoError
 
-# What a request may not set: it would change whom the connection reaches, or how it is read.
+# Headers that a request may not set: they would change the destination or the framing.
 _OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "upgrade", "accept", "te", "trailer"}
     | {"accept-encoding", "proxy-authorization", "proxy-connection", "forwarded", "mcp-session-id", "last-event-id"}
@@ -44,7 +44,7 @@ class McpServer:
     label: str | None = None
 
 
-class Connection(Protocol):
+class McpSession(Protocol):
     """A session with a server; ``mcp_connection`` has it, in a module of its own because its imports are heavy."""
 
     async def list_tools(self) -> list[McpToolInfo]:
@@ -58,7 +58,7 @@ class Connection(Protocol):
         """Call a tool; its answer as text.
 
         Raises:
-            McpError: the call failed; what the tool said of it is in the details.
+            McpError: the call failed; the tool's message is in the details.
         """
 
     async def close(self) -> None:
@@ -66,7 +66,7 @@ class Connection(Protocol):
 
 
 class McpServers:
-    """The servers that the owner allows.
+    """The servers that the operator allows.
 
     Args:
         servers: in order.
@@ -102,7 +102,7 @@ class McpServers:
         """The server that a request means.
 
         Raises:
-            InvalidRequestError: the owner has not allowed it.
+            InvalidRequestError: the operator has not allowed it.
         """
         if tool.connector_id is not None or tool.tunnel_id is not None:
             raise InvalidRequestError("tools: there are no connectors or tunnels here; give a server_url.", "tools")
@@ -140,7 +140,7 @@ def _parse_entry(entry: str) -> McpServer:
 
 
 def _canonical(url: str) -> str:
-    """URLs of one server, written alike; a text that is no URL stands for itself."""
+    """The normalized form of a URL, for comparison; text that is not a URL is returned unchanged."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -172,5 +172,5 @@ def request_headers(tool: McpTool) -> dict[str, str]:
 
 
 def as_http_error(error: McpError) -> HttpError:
-    """The error as the answer to a request that cannot go on without the server."""
+    """The error as the answer to a request that cannot continue without the server."""
     return HttpError(FAILED_DEPENDENCY, str(error), "tools")

@@ -32,7 +32,7 @@ class McpConnection:
     """One server's session during one request. It lives in a task of its own: if it breaks, calls fail, not the task.
 
     Args:
-        server: whom to reach.
+        server: the server to connect to.
         headers: to add to each HTTP request.
     """
 
@@ -66,7 +66,7 @@ class McpConnection:
         """Call a tool; its answer as text.
 
         Raises:
-            McpError: the call failed; what the tool said of it is in the details.
+            McpError: the call failed; the tool's message is in the details.
         """
         client = await self._connected()
         result = await self._guarded(client.call_tool(name, arguments), CALL_SECONDS)
@@ -99,7 +99,7 @@ class McpConnection:
             timeout: httpx2.Timeout | None = None,
             auth: httpx2.Auth | None = None,
         ) -> httpx2.AsyncClient:
-            # The environment's proxies are not for addresses that the owner named.
+            # The environment's proxies are not for addresses that the operator named.
             return httpx2.AsyncClient(
                 headers=self._headers,
                 timeout=timeout or CALL_SECONDS,
@@ -123,7 +123,7 @@ class McpConnection:
             logger.info("The MCP server %s failed: %s", self._server.url, _first_cause(error))
             if not opened.done():
                 opened.set_exception(McpError("The MCP server cannot be reached."))
-                opened.exception()  # looked at, whether or not somebody still waits
+                opened.exception()  # mark it as retrieved, even if no caller waits any more
         finally:
             opened.cancel()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.responses.items import CALL_TYPES, Item, called_name, is_builtin_call, text_of, thought_of
+from octavo.api.responses.items import CALL_TYPES, Item, called_name, is_builtin_call, reasoning_of, text_of
 from octavo.errors import InvalidRequestError
 
 Message = dict[str, Any]
@@ -16,16 +16,16 @@ ShownName = Callable[[str, str], str]
 
 @dataclass(slots=True)
 class _Turn:
-    """What the assistant said and did before somebody else came."""
+    """Consecutive items of the assistant, which become one message."""
 
-    thought: str = ""
+    reasoning_text: str = ""
     texts: list[str] = field(default_factory=list)
     calls: list[tuple[str, str, str]] = field(default_factory=list)  # id, name, arguments
     outputs: list[Message] = field(default_factory=list)  # of calls that the server carried out
 
     @property
     def is_empty(self) -> bool:
-        return not (self.thought or self.texts or self.calls)
+        return not (self.reasoning_text or self.texts or self.calls)
 
 
 def to_messages(
@@ -39,7 +39,7 @@ def to_messages(
 
     Args:
         items: checked, in order.
-        instructions: stand before everything else.
+        instructions: come first, as a system message.
         previous: messages in front of those of the items.
         shown_name: what the model calls an MCP server's tool.
 
@@ -48,7 +48,7 @@ def to_messages(
     """
     writer = _Writer(items, shown_name)
     for item in items:
-        writer.add(item)
+        writer.add_item(item)
     writer.flush()
     messages = [*[dict(message) for message in previous], *writer.messages]
     return _with_instructions(messages, instructions)
@@ -62,7 +62,7 @@ class _Writer:
         self._names = {item["call_id"]: called_name(item) for item in items if item["type"] in CALL_TYPES}
         self._requests = {item["id"]: item for item in items if item["type"] == "mcp_approval_request"}
 
-    def add(self, item: Item) -> None:
+    def add_item(self, item: Item) -> None:
         """Take the next item."""
         match item["type"]:
             case "message" if item["role"] == "assistant":
@@ -75,7 +75,7 @@ class _Writer:
             case "reasoning":
                 if self._turn.texts or self._turn.calls:
                     self.flush()
-                self._turn.thought += thought_of(item)
+                self._turn.reasoning_text += reasoning_of(item)
             case "function_call":
                 self._turn.calls.append((item["call_id"], called_name(item), item["arguments"]))
             case "custom_tool_call":
@@ -97,8 +97,8 @@ class _Writer:
         if turn.is_empty:
             return
         message: Message = {"role": "assistant", "content": "\n".join(turn.texts)}
-        if turn.thought:
-            message["reasoning_content"] = message["reasoning"] = turn.thought
+        if turn.reasoning_text:
+            message["reasoning_content"] = message["reasoning"] = turn.reasoning_text
         if turn.calls:
             message["tool_calls"] = [_tool_call(*call) for call in turn.calls]
         self.messages += [message, *turn.outputs]
@@ -132,7 +132,7 @@ class _Writer:
 
 
 def failure_text(error: str | Mapping[str, Any]) -> str:
-    """What the model is told of a call that failed."""
+    """The tool output for a failed call."""
     if isinstance(error, str):
         return f"Error: {error}"
     content = error.get("content")
@@ -160,7 +160,7 @@ def _as_json(arguments: str) -> str:
 
 
 def _with_instructions(messages: list[Message], instructions: str | None) -> list[Message]:
-    """Instructions first, as one message: many templates take no second one."""
+    """Merge instructions into one leading system message: many templates accept only one."""
     texts = [instructions] if instructions else []
     rest: list[Message] = []
     for message in messages:

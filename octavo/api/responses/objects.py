@@ -1,4 +1,4 @@
-"""The response object: what a request asked for, how far it came, and what the answer is."""
+"""The response object of the Responses API and its parts."""
 
 from typing import Any
 
@@ -8,21 +8,15 @@ from octavo.api.responses.items import OutputItem, ShownItem, shown
 
 
 class InputTokensDetails(msgspec.Struct):
-    """Where prompt tokens came from."""
-
     cached_tokens: int = 0
     cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """What tokens were written for."""
-
     reasoning_tokens: int = 0
 
 
 class ResponseUsage(msgspec.Struct):
-    """Tokens read and written, over all rounds."""
-
     input_tokens: int = 0
     input_tokens_details: InputTokensDetails = msgspec.field(default_factory=InputTokensDetails)
     output_tokens: int = 0
@@ -38,12 +32,10 @@ class ResponseError(msgspec.Struct):
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why a response was cut."""
-
     reason: str
 
 
-class Response(msgspec.Struct, tag_field="object", tag="response"):
+class ResponseObject(msgspec.Struct, tag_field="object", tag="response"):
     """What clients get: OpenAI's fields, and vLLM's penalties and messages."""
 
     id: str
@@ -81,6 +73,6 @@ class Response(msgspec.Struct, tag_field="object", tag="response"):
     input_messages: list[Any] | msgspec.UnsetType = msgspec.UNSET
     output_messages: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
-    def with_output(self, items: list[OutputItem], **changes: Any) -> "Response":
+    def with_output(self, items: list[OutputItem], **changes: Any) -> "ResponseObject":
         """A copy that shows ``items``."""
         return msgspec.structs.replace(self, output=[shown(item) for item in items], **changes)

@@ -1,6 +1,6 @@
-"""From the parts of an answer to output items, with the events that tell of them as they grow.
+"""From the parts of an answer to output items and stream events.
 
-What comes out depends on the parts' text alone, not on how it was cut: neighbours of one kind make one item.
+The output depends on the parts' text alone, not on how it was split: adjacent parts of one kind make one item.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ import msgspec
 
 from octavo.api.logprobs import ChatTokenLogprob
 from octavo.api.responses import events
-from octavo.api.responses.events import Event
+from octavo.api.responses.events import ResponseStreamEvent
 from octavo.api.responses.items import (
     BuiltinCallItem,
     CustomToolCallItem,
@@ -25,13 +25,13 @@ from octavo.api.responses.items import (
     ReasoningPart,
     Status,
     custom_input,
-    sealed_thought,
+    seal_reasoning,
     shown,
 )
 from octavo.outputs.parsers.parts import (
+    AnswerPart,
     ContentBreak,
     ContentText,
-    Part,
     ReasoningText,
     ToolCallArguments,
     ToolCallBegin,
@@ -61,7 +61,7 @@ CallItem = FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequ
 
 
 @dataclass(slots=True)
-class Call:
+class OutputCall:
     """A call of the model in this round, and the item that shows it.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Open:
     """The item that is being written."""
 
     item: ReasoningItem | MessageItem | CallItem
-    call: Call | None = None
+    call: OutputCall | None = None
     pieces: list[str] = field(default_factory=list)
     logprobs: list[ChatTokenLogprob] = field(default_factory=list)
 
@@ -95,7 +95,7 @@ class OutputBuilder:
     Args:
         id_tail: makes the items' ids unique.
         classify: from a tool's name, as the model says it, to who carries it out.
-        seals_reasoning: give each thought as ``encrypted_content``, too.
+        seals_reasoning: also give the reasoning as ``encrypted_content``.
 
     Attributes:
         items: all so far, in order.
@@ -104,12 +104,12 @@ class OutputBuilder:
 
     def __init__(self, id_tail: str, classify: Callable[[str], CallKind], *, seals_reasoning: bool = False) -> None:
         self.items: list[OutputItem] = []
-        self.calls: list[Call] = []
+        self.calls: list[OutputCall] = []
         self._id_tail = id_tail
         self._classify = classify
         self._seals_reasoning = seals_reasoning
         self._open: _Open | None = None
-        self._blank = ""  # white space that may turn out to stand between two other items
+        self._blank = ""  # white space that may turn out to separate two other items
         self._num_before_round = 0
 
     def snapshot(self) -> list[OutputItem]:
@@ -134,11 +134,11 @@ class OutputBuilder:
         self.calls = []
         self._num_before_round = len(self.items)
 
-    def feed(self, part: Part, logprobs: Sequence[ChatTokenLogprob] = ()) -> Iterator[Event]:
+    def add_part(self, part: AnswerPart, logprobs: Sequence[ChatTokenLogprob] = ()) -> Iterator[ResponseStreamEvent]:
         """Take the next part.
 
         Args:
-            logprobs: of the tokens behind a piece of content.
+            logprobs: of the tokens after a piece of content.
         """
         match part:
             case ReasoningText(text):
@@ -153,7 +153,7 @@ class OutputBuilder:
             case ToolCallArguments(_, text):
                 yield from self._arguments(text)
 
-    def end_round(self, status: Status) -> Iterator[Event]:
+    def end_round(self, status: Status) -> Iterator[ResponseStreamEvent]:
         """The model has ended its answer, or was cut: what is open is closed.
 
         Args:
@@ -161,7 +161,7 @@ class OutputBuilder:
         """
         yield from self._close(status)
         if len(self.items) == self._num_before_round:
-            # Whoever asks gets a message, be it an empty one.
+            # A round without items yields a message, possibly empty.
             blank, self._blank = self._blank, ""
             yield from self._open_message()
             if blank:
@@ -169,18 +169,18 @@ class OutputBuilder:
             yield from self._close(status)
         self._blank = ""
 
-    def finish_call(self, call: Call, *progress: str) -> Iterator[Event]:
+    def finish_call(self, call: OutputCall, *progress: str) -> Iterator[ResponseStreamEvent]:
         """A call's item is as it will stay.
 
         Args:
-            progress: types of events that tell how it went.
+            progress: types of progress events to send first.
         """
         call.is_done = True
         for kind in progress:
             yield events.ToolProgress(kind, call.item.id, call.output_index)
         yield events.OutputItemDone(call.output_index, shown(call.item))
 
-    def abandon(self) -> Iterator[Event]:
+    def abandon(self) -> Iterator[ResponseStreamEvent]:
         """Nothing more will come, whatever is open: all of it is closed as incomplete."""
         yield from self._close("incomplete")
         for call in self.calls:
@@ -188,24 +188,11 @@ class OutputBuilder:
                 call.item.status = "incomplete"
                 yield from self.finish_call(call)
 
-    def add(self, item: OutputItem, *progress: str) -> Iterator[Event]:
-        """Add an item that is whole at once.
-
-        Args:
-            progress: types of events between its beginning and its end.
-        """
-        index = len(self.items)
-        self.items.append(item)
-        yield events.OutputItemAdded(index, shown(item))
-        for kind in progress:
-            yield events.ToolProgress(kind, item.id, index)
-        yield events.OutputItemDone(index, shown(item))
-
     def new_id(self, prefix: str) -> str:
         """The id for the next item."""
         return f"{prefix}_{self._id_tail}{len(self.items):x}"
 
-    def _reasoning(self, text: str) -> Iterator[Event]:
+    def _reasoning(self, text: str) -> Iterator[ResponseStreamEvent]:
         self._blank = ""
         if self._open is None or not isinstance(self._open.item, ReasoningItem):
             yield from self._close("completed")
@@ -216,7 +203,7 @@ class OutputBuilder:
             yield events.ReasoningPartAdded(item.id, index, 0, ReasoningPart(""))
         yield from self._delta(text, ())
 
-    def _content(self, text: str, logprobs: Sequence[ChatTokenLogprob]) -> Iterator[Event]:
+    def _content(self, text: str, logprobs: Sequence[ChatTokenLogprob]) -> Iterator[ResponseStreamEvent]:
         if self._open is None or not isinstance(self._open.item, MessageItem):
             self._blank += text
             if not text.strip():
@@ -226,13 +213,13 @@ class OutputBuilder:
             yield from self._open_message()
         yield from self._delta(text, logprobs)
 
-    def _open_message(self) -> Iterator[Event]:
+    def _open_message(self) -> Iterator[ResponseStreamEvent]:
         item = MessageItem(self.new_id("msg"), "in_progress", [])
         index = self._begin(item)
         yield events.OutputItemAdded(index, MessageItem(item.id, "in_progress", []))
         yield events.ContentPartAdded(item.id, index, 0, OutputText(""))
 
-    def _begin_call(self, name: str, call_id: str) -> Iterator[Event]:
+    def _begin_call(self, name: str, call_id: str) -> Iterator[ResponseStreamEvent]:
         self._blank = ""
         yield from self._close("completed")
         kind = self._classify(name)
@@ -252,7 +239,7 @@ class OutputBuilder:
                 item = BuiltinCallItem(kind.item_type, self.new_id("bc"), "in_progress", name, "")
         index = self._begin(item)
         assert self._open is not None
-        self._open.call = Call(index, item, kind, call_id, name)
+        self._open.call = OutputCall(index, item, kind, call_id, name)
         self.calls.append(self._open.call)
         match item:
             case FunctionCallItem() | CustomToolCallItem():
@@ -262,7 +249,7 @@ class OutputBuilder:
                 yield events.OutputItemAdded(index, fresh)
                 yield events.ToolProgress("response.mcp_call.in_progress", item.id, index)
 
-    def _arguments(self, text: str) -> Iterator[Event]:
+    def _arguments(self, text: str) -> Iterator[ResponseStreamEvent]:
         if self._open is None or self._open.call is None:
             return  # of a call that was left out
         yield from self._delta(text, ())
@@ -272,7 +259,7 @@ class OutputBuilder:
         self.items.append(item)
         return len(self.items) - 1
 
-    def _delta(self, text: str, logprobs: Sequence[ChatTokenLogprob]) -> Iterator[Event]:
+    def _delta(self, text: str, logprobs: Sequence[ChatTokenLogprob]) -> Iterator[ResponseStreamEvent]:
         assert self._open is not None
         self._open.pieces.append(text)
         self._open.logprobs += logprobs
@@ -287,14 +274,14 @@ class OutputBuilder:
             case McpCallItem():
                 yield events.McpCallArgumentsDelta(item.id, index, text)
 
-    def _close(self, status: Status) -> Iterator[Event]:
+    def _close(self, status: Status) -> Iterator[ResponseStreamEvent]:
         if self._open is None:
             return
         ended, self._open = self._open, None
         item, index, text = ended.item, len(self.items) - 1, "".join(ended.pieces)
         if ended.call is not None:
             ended.call.is_whole = status == "completed"
-            # What the server carries out goes on with that, unless the model was cut.
+            # Calls that the server carries out are not done yet, unless the answer was cut.
             ended.call.is_done = not ended.call.is_whole or not isinstance(item, McpCallItem | BuiltinCallItem)
         match item:
             case MessageItem():
@@ -304,12 +291,12 @@ class OutputBuilder:
                 yield events.ContentPartDone(item.id, index, 0, part)
                 yield events.OutputItemDone(index, item)
             case ReasoningItem():
-                thought = ReasoningPart(text)
-                item.content, item.status = [thought], status
-                item.encrypted_content = sealed_thought(text) if self._seals_reasoning else None
+                reasoning_text = ReasoningPart(text)
+                item.content, item.status = [reasoning_text], status
+                item.encrypted_content = seal_reasoning(text) if self._seals_reasoning else None
                 yield events.ReasoningTextDone(item.id, index, 0, text)
-                yield events.ReasoningPartDone(item.id, index, 0, thought)
-                yield events.ContentPartDone(item.id, index, 0, thought)
+                yield events.ReasoningPartDone(item.id, index, 0, reasoning_text)
+                yield events.ContentPartDone(item.id, index, 0, reasoning_text)
                 yield events.OutputItemDone(index, item)
             case FunctionCallItem():
                 item.arguments, item.status = text, status

@@ -10,10 +10,11 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
+from octavo.api.openai.structured import parse_structured_outputs
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
-from octavo.api.responses.objects import Response
+from octavo.api.responses.objects import ResponseObject
 from octavo.api.responses.protocol import (
     ENCRYPTED_REASONING,
     LOGPROBS,
@@ -22,11 +23,10 @@ from octavo.api.responses.protocol import (
     ToolChoiceObject,
     refuse_unsupported,
 )
-from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, Turn
+from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, StoredTurn
 from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
-from octavo.records.structured import SERVER_FIELDS
 
 _SHARED_FIELDS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed"),
@@ -47,23 +47,23 @@ class Services:
 
 
 @dataclass(slots=True)
-class Prepared:
-    """A request that has passed the door.
+class PreparedResponse:
+    """A validated request.
 
     Attributes:
         owner: whose responses these are.
         response: as it is before anything is done.
-        parent: the conversation that it goes on with.
+        parent: the last turn of the conversation that it continues.
         history: that conversation's items.
         items: the request's own.
         params: ``max_tokens`` is for all rounds together.
-        num_logprobs: likeliest tokens to tell per token; None tells no log-probabilities.
+        num_logprobs: number of top log-probabilities per token; None disables log-probabilities.
     """
 
     body: ResponsesRequest
     owner: str
-    response: Response
-    parent: Turn | None
+    response: ResponseObject
+    parent: StoredTurn | None
     history: list[Item]
     items: list[Item]
     toolset: Toolset
@@ -78,7 +78,7 @@ class Prepared:
         return self.response.id.removeprefix("resp_")[-64:]
 
 
-def prepare(services: Services, body: ResponsesRequest, owner: str) -> Prepared:
+def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedResponse:
     """Check a request and find what it refers to.
 
     Raises:
@@ -117,7 +117,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> Prepared:
         raise InvalidRequestError("tool_choice forces a call, so text.format has nothing to form.", "tool_choice")
     params = sampling_params(body, frontend.engine.input_processor.default_sampling_params())
     num_logprobs = body.top_logprobs or 0 if body.includes(LOGPROBS) or body.top_logprobs else None
-    return Prepared(
+    return PreparedResponse(
         body=body,
         owner=owner,
         response=_fresh_response(response_id, model, body, params, toolset),
@@ -173,14 +173,7 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
         return StructuredOutputsParams(json=wanted.json_schema)
     if not body.structured_outputs:
         return None
-    known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
-    for name in body.structured_outputs:
-        if name not in known:
-            raise InvalidRequestError(f"structured_outputs has no field {short(name)}.", "structured_outputs")
-    try:
-        return msgspec.convert(body.structured_outputs, StructuredOutputsParams)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"structured_outputs: {str(error).rstrip('.')}.", "structured_outputs") from None
+    return parse_structured_outputs(body.structured_outputs)
 
 
 def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
@@ -195,14 +188,14 @@ def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> Samplin
         values["logprobs"] = body.top_logprobs or 0
     if body.max_output_tokens is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
         values["max_tokens"] = body.max_output_tokens
-    # Log-probabilities are told apart by the pieces in which they come; what runs unseen may be cut in the middle.
+    # Deltas assign log-probabilities to items; background responses may be cancelled midway.
     in_pieces = body.stream or body.background or has_logprobs
     values["output_kind"] = RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY
     return msgspec.structs.replace(defaults, **values)
 
 
 def template_kwargs(body: ResponsesRequest) -> dict[str, Any]:
-    """Values for the chat template: what the request gives, and how much to think in the words of several families."""
+    """Values for the chat template: the request's own, and the reasoning effort under several families' names."""
     effort = body.reasoning.effort if body.reasoning else None
     kwargs: dict[str, Any] = {}
     if effort is not None:
@@ -213,7 +206,7 @@ def template_kwargs(body: ResponsesRequest) -> dict[str, Any]:
 
 def _fresh_response(
     response_id: str, model: str, body: ResponsesRequest, params: SamplingParams, toolset: Toolset
-) -> Response:
+) -> ResponseObject:
     text_format = body.text.format if body.text and body.text.format else None
     text: dict[str, Any] = {"format": {"type": "text"}}
     if text_format is not None:
@@ -223,7 +216,7 @@ def _fresh_response(
     if body.text and body.text.verbosity:
         text["verbosity"] = body.text.verbosity
     choice = toolset.choice
-    return Response(
+    return ResponseObject(
         id=response_id,
         created_at=int(time.time()),
         model=model,
@@ -258,5 +251,5 @@ def _fresh_response(
 
 
 def seals_reasoning(body: ResponsesRequest) -> bool:
-    """Whether thoughts are given in the form for clients that keep no conversations."""
+    """Whether the client asks for ``reasoning.encrypted_content``."""
     return body.includes(ENCRYPTED_REASONING)

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from octavo.api.request_body import (
-    MAX_CACHE_SALT,
+    CacheSalt,
     Int64,
     LogitBias,
     Objects,
+    Priority,
     RequestModel,
     Strings,
     TokenIds,
@@ -44,21 +45,21 @@ Include = Literal[
 ]
 
 
-class Part(BaseModel):
+class ResponsesModel(BaseModel):
     """A part of a request: no conversion between types, unknown fields ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class Reasoning(Part):
-    """How much to think, and what to tell of it."""
+class Reasoning(ResponsesModel):
+    """Reasoning effort and summary."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(Part):
+class TextFormat(ResponsesModel):
     """The form of the answer's text."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -68,14 +69,14 @@ class TextFormat(Part):
     strict: bool | None = None
 
 
-class TextConfig(Part):
+class TextConfig(ResponsesModel):
     """Form and length of the answer's text."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class FunctionTool(Part):
+class FunctionTool(ResponsesModel):
     """A function that the client calls."""
 
     type: Literal["function"]
@@ -85,13 +86,13 @@ class FunctionTool(Part):
     strict: bool | None = None
 
 
-class CustomFormat(Part):
+class CustomFormat(ResponsesModel):
     """What a custom tool's input may be."""
 
     type: ShortText
 
 
-class CustomTool(Part):
+class CustomTool(ResponsesModel):
     """A tool of the client that takes text."""
 
     type: Literal["custom"]
@@ -100,7 +101,7 @@ class CustomTool(Part):
     format: CustomFormat | None = None
 
 
-class NamespaceTool(Part):
+class NamespaceTool(ResponsesModel):
     """Functions and custom tools of the client under one name."""
 
     type: Literal["namespace"]
@@ -109,21 +110,21 @@ class NamespaceTool(Part):
     tools: Annotated[Objects, Field(min_length=1, max_length=MAX_TOOLS)]
 
 
-class ToolFilter(Part):
+class ToolFilter(ResponsesModel):
     """Tools by name, or all that only read."""
 
     tool_names: ToolNames | None = None
     read_only: bool | None = None
 
 
-class ApprovalFilter(Part):
+class ApprovalFilter(ResponsesModel):
     """Which tools are called with and without asking."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
 
 
-class McpTool(Part):
+class McpTool(ResponsesModel):
     """The tools of an MCP server, which this server calls."""
 
     type: Literal["mcp"]
@@ -138,7 +139,7 @@ class McpTool(Part):
     tunnel_id: str | None = None
 
 
-class ToolChoiceObject(Part):
+class ToolChoiceObject(ResponsesModel):
     """A choice that names something."""
 
     type: ShortText
@@ -191,8 +192,8 @@ class ResponsesRequest(RequestModel):
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
     request_id: str | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    priority: Priority = 0
+    cache_salt: CacheSalt | None = None
     enable_response_messages: bool = False
     previous_input_messages: Objects | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -224,7 +225,7 @@ UNSUPPORTED: Mapping[str, str] = {
 
 
 def refuse_unsupported(body: ResponsesRequest) -> None:
-    """Refuse fields whose silent neglect would change what the client gets, and fields that contradict each other.
+    """Reject unsupported fields that would change the result, and fields that contradict each other.
 
     Raises:
         InvalidRequestError: naming the field.

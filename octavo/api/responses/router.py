@@ -1,4 +1,4 @@
-"""``/v1/responses``: answers are made, asked for, watched, cancelled and forgotten."""
+"""``/v1/responses``: create, retrieve, stream, cancel and delete responses."""
 
 import asyncio
 import logging
@@ -16,16 +16,16 @@ from octavo.api.chat.template_date import pinned_date
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.middleware import KEY_INDEX
-from octavo.api.responses.background import MAX_RUNNING, Background, EventLog
-from octavo.api.responses.events import Event, encode
+from octavo.api.responses.background import MAX_RUNNING, BackgroundResponse, EventLog
+from octavo.api.responses.events import ResponseStreamEvent, encode_event
 from octavo.api.responses.hooks import load_hooks
 from octavo.api.responses.items import Item
 from octavo.api.responses.mcp import McpServers
-from octavo.api.responses.prepare import Prepared, Services, prepare
+from octavo.api.responses.prepare import PreparedResponse, Services, prepare
 from octavo.api.responses.protocol import InputTokensRequest, ResponsesRequest
-from octavo.api.responses.run import Run
+from octavo.api.responses.run import ResponseRun
 from octavo.api.responses.store import ResponseStore, StoredResponse
 from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_event, send_json
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
@@ -46,14 +46,14 @@ def responses_router(frontend: Frontend) -> APIRouter:
         ConfigError: a setting for MCP servers or built-in tools is wrong.
     """
     settings = frontend.settings
-    pinned_date(settings)  # a wrong one is told at the start
+    pinned_date(settings)  # an invalid date is an error at start
     store = ResponseStore(settings.response_store_count, settings.response_store_bytes, settings.api_server_count)
     services = Services(frontend, store, McpServers.from_settings(settings), load_hooks(settings.builtin_tool or ()))
     router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=json_route(settings.max_request_bytes))
 
     @router.post("", summary="Answer, with the tools of the client and of the server.")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = await prepare_apart(services, body, request)
+        prepared = await prepare_in_thread(services, body, request)
         if body.background:
             entry = await _start_in_background(services, prepared)
             assert entry.background is not None
@@ -64,24 +64,24 @@ def responses_router(frontend: Frontend) -> APIRouter:
         async def work(send: Send) -> None:
             if body.stream:
                 stream = EventSender(send)
-                await Run(services, prepared, stream.send_events).execute()
+                await ResponseRun(services, prepared, stream.send_events).execute()
                 await stream.close()
             else:
-                await send_json(send, ENCODER.encode(await Run(services, prepared, _drop).execute()))
+                await send_json(send, ENCODER.encode(await ResponseRun(services, prepared, _drop).execute()))
 
         return WatchedResponse(work, frontend.drain)
 
     @router.post("/render", summary="The tokens that a request would have the model read first.")
     async def render_response(body: ResponsesRequest, request: Request) -> Response:
-        prepared = await prepare_apart(services, body, request)
-        turn = await Run(services, prepared, _drop).first_turn()
+        prepared = await prepare_in_thread(services, body, request)
+        turn = await ResponseRun(services, prepared, _drop).first_turn()
         rendered = rendered_turn(turn, prepared.response.id, prepared.response.model, body)
         return Response(ENCODER.encode(rendered), media_type=JSON)
 
     @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
-        prepared = await prepare_apart(services, body, request)
-        num_tokens = await Run(services, prepared, _drop).count_input()
+        prepared = await prepare_in_thread(services, body, request)
+        num_tokens = await ResponseRun(services, prepared, _drop).count_input()
         return Response(
             ENCODER.encode({"object": "response.input_tokens", "input_tokens": num_tokens}), media_type=JSON
         )
@@ -138,24 +138,24 @@ def responses_router(frontend: Frontend) -> APIRouter:
     return router
 
 
-async def prepare_apart(services: Services, body: ResponsesRequest, request: Request) -> Prepared:
+async def prepare_in_thread(services: Services, body: ResponsesRequest, request: Request) -> PreparedResponse:
     """:func:`prepare`, in a thread if it may take long."""
     work = partial(prepare, services, body, owner_of(request))
     # What is kept of a conversation may be much more than comes with the request. It is only read there.
     if body.previous_response_id is not None:
         return await asyncio.to_thread(work)
-    return await apart_if_large(request, work)
+    return await in_thread_if_large(request, work)
 
 
-async def _start_in_background(services: Services, prepared: Prepared) -> StoredResponse:
+async def _start_in_background(services: Services, prepared: PreparedResponse) -> StoredResponse:
     if len(services.store.running()) >= MAX_RUNNING:
         raise OverloadedError(f"{MAX_RUNNING} responses are being made in the background; try again later.")
-    background = Background()
-    run = Run(services, prepared, background.log.append)
+    background = BackgroundResponse()
+    run = ResponseRun(services, prepared, background.log.append_events)
     await run.check()
     background.snapshot = run.snapshot
     everything = [*prepared.history, *prepared.items]
-    entry = services.store.begin(prepared.owner, prepared.response, background, everything)
+    entry = services.store.begin_response(prepared.owner, prepared.response, background, everything)
 
     async def work() -> None:
         try:
@@ -163,12 +163,12 @@ async def _start_in_background(services: Services, prepared: Prepared) -> Stored
         finally:
             if entry.is_running:  # it was cancelled twice
                 ended = msgspec.structs.replace(run.snapshot(), status="cancelled")
-                services.store.finish(prepared.owner, ended, prepared.items, [], prepared.parent)
+                services.store.finish_response(prepared.owner, ended, prepared.items, [], prepared.parent)
             background.log.close()
 
     background.task = asyncio.create_task(work())
     services.frontend.drain.track(background.task)
-    await asyncio.sleep(0)  # a task that is cancelled before it began would tell nobody
+    await asyncio.sleep(0)  # let the task start: one cancelled before that would not emit its final event
     return entry
 
 
@@ -190,7 +190,7 @@ def _watch(frontend: Frontend, log: EventLog, after: int) -> WatchedResponse:
         except asyncio.CancelledError:
             if not frontend.drain.is_aborting:
                 raise
-            # The response is being cut as well, and says so as its last words.
+            # The response is being aborted as well; its final event says so.
             await relay(stream, after + stream.num_sent)
         await stream.close()
 
@@ -201,7 +201,7 @@ class EventSender:
     """Sends server-sent events; the answer starts with the first.
 
     Attributes:
-        num_sent: events, as far as somebody counts them.
+        num_sent: number of relayed events; set by the caller.
     """
 
     def __init__(self, send: Send) -> None:
@@ -209,9 +209,9 @@ class EventSender:
         self._send = send
         self._is_started = False
 
-    async def send_events(self, new: Sequence[Event]) -> None:
+    async def send_events(self, new: Sequence[ResponseStreamEvent]) -> None:
         """Send events."""
-        await self.send(b"".join([encode(event) for event in new]))
+        await self.send(b"".join([encode_event(event) for event in new]))
 
     async def send(self, data: bytes) -> None:
         """Send what is encoded."""
@@ -227,8 +227,8 @@ class EventSender:
         await self._send({"type": "http.response.body", "body": b""})
 
 
-async def _drop(new: Sequence[Event]) -> None:
-    """Nobody watches."""
+async def _drop(new: Sequence[ResponseStreamEvent]) -> None:
+    """Discard events."""
 
 
 def _page(items: list[Item], after: str | None, limit: int, order: str) -> bytes:

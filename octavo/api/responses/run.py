@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from octavo.api.chat.conversation import Conversation, render
-from octavo.api.chat.turn import Turn, Update
+from octavo.api.chat.turn import ChatTurn, ChatUpdate
 from octavo.api.drain import SHUTTING_DOWN
 from octavo.api.errors import INTERNAL_ERROR, status_of
 from octavo.api.logprobs import ChatTokenLogprob
 from octavo.api.responses import events
-from octavo.api.responses.events import Event
+from octavo.api.responses.events import ResponseStreamEvent
 from octavo.api.responses.items import (
     BuiltinCallItem,
     Item,
@@ -32,12 +32,12 @@ from octavo.api.responses.mcp import McpError, as_http_error
 from octavo.api.responses.messages import cut_points, failure_text, to_messages, without_beginning
 from octavo.api.responses.objects import (
     IncompleteDetails,
-    Response,
     ResponseError,
+    ResponseObject,
     ResponseUsage,
 )
-from octavo.api.responses.output import Call, CallKind, OutputBuilder
-from octavo.api.responses.prepare import Prepared, Services, seals_reasoning
+from octavo.api.responses.output import CallKind, OutputBuilder, OutputCall
+from octavo.api.responses.prepare import PreparedResponse, Services, seals_reasoning
 from octavo.api.responses.tools import CallOutcome, McpSource
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
 from octavo.outputs.parsers.parts import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
@@ -49,7 +49,7 @@ MAX_ROUNDS = 32
 MAX_CALLS_AT_ONCE = 8
 MANY_ITEMS = 1000
 """A conversation of more is written as messages in a thread."""
-Emit = Callable[[Sequence[Event]], Awaitable[None]]
+Emit = Callable[[Sequence[ResponseStreamEvent]], Awaitable[None]]
 _NEWS_OF_BUILTINS = {
     "web_search_call": "searching",
     "file_search_call": "searching",
@@ -57,14 +57,14 @@ _NEWS_OF_BUILTINS = {
 }
 
 
-class Run:
+class ResponseRun:
     """The making of one response.
 
     Args:
         emit: takes the events; what it raises ends the run.
     """
 
-    def __init__(self, services: Services, prepared: Prepared, emit: Emit) -> None:
+    def __init__(self, services: Services, prepared: PreparedResponse, emit: Emit) -> None:
         self._services = services
         self._frontend = services.frontend
         self._prepared = prepared
@@ -75,7 +75,7 @@ class Run:
         )
         self._response = prepared.response
         self._usage = ResponseUsage()
-        self._thoughts: list[str] = []
+        self._reasoning_texts: list[str] = []
         self._num_events = 0
         self._num_calls = 0
         self._is_begun = False
@@ -85,12 +85,12 @@ class Run:
         self._written: list[list[int]] = []
         self._logprobs: ContentLogprobs | None = None
 
-    def snapshot(self) -> Response:
+    def snapshot(self) -> ResponseObject:
         """The response as far as it is."""
         return self._response.with_output(self._builder.snapshot())
 
     async def check(self) -> None:
-        """Render the first prompt where that is possible, so that what is wrong with it is told at the door.
+        """Render the first prompt if possible, so that errors in it are reported before the request is accepted.
 
         Raises:
             OctavoError: the conversation cannot be rendered, or is too long.
@@ -110,7 +110,7 @@ class Run:
         prompt = await self._prompt(await self._conversation(0))
         return len(prompt["prompt_token_ids"])
 
-    async def first_turn(self) -> Turn:
+    async def first_turn(self) -> ChatTurn:
         """The first question to the model, as it would be asked; tools of MCP servers belong to it if they are known.
 
         Raises:
@@ -120,11 +120,11 @@ class Run:
         conversation = await self._conversation(0)
         return self._turn(conversation, await self._prompt(conversation), self._prepared.params)
 
-    async def execute(self) -> Response:
+    async def execute(self) -> ResponseObject:
         """Make the response.
 
         Raises:
-            OctavoError: it failed, and no event has been sent. What fails later stands in the response.
+            OctavoError: it failed before the first event. Later failures are reported in the response.
         """
         try:
             await self._work()
@@ -144,7 +144,9 @@ class Run:
     async def _work(self) -> None:
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
         if self._prepared.body.background:
-            await self._emit([events.Created(self.snapshot()), events.Queued(self.snapshot())], begins=False)
+            await self._emit(
+                [events.ResponseCreated(self.snapshot()), events.ResponseQueued(self.snapshot())], begins=False
+            )
         for source in self._toolset.unlisted():
             await self._list_tools(source)
         await self._carry_out_approved()
@@ -155,9 +157,9 @@ class Run:
                 break
         await self._finish(reason)
 
-    def _turn(self, conversation: Conversation, prompt: TokensPrompt, params: SamplingParams) -> Turn:
+    def _turn(self, conversation: Conversation, prompt: TokensPrompt, params: SamplingParams) -> ChatTurn:
         body = self._prepared.body
-        return Turn(
+        return ChatTurn(
             self._frontend,
             conversation,
             prompt,
@@ -202,10 +204,10 @@ class Run:
             return reason
         return await self._carry_out_round()
 
-    def _news(self, update: Update) -> list[Event]:
-        news: list[Event] = []
+    def _news(self, update: ChatUpdate) -> list[ResponseStreamEvent]:
+        news: list[ResponseStreamEvent] = []
         if self._logprobs is not None:
-            self._logprobs.add(update.completion)
+            self._logprobs.add_tokens(update.completion)
         is_parallel = self._prepared.body.parallel_tool_calls is not False
         for part in update.parts:
             if isinstance(part, ToolCallBegin | ToolCallArguments) and part.index > 0 and not is_parallel:
@@ -214,14 +216,14 @@ class Run:
             if isinstance(part, ContentBreak):
                 pass  # no token of the model's
             elif self._logprobs is not None and isinstance(part, ContentText):
-                logprobs = self._logprobs.take(part.text)
+                logprobs = self._logprobs.take_content(part.text)
             elif self._logprobs is not None and isinstance(part, ReasoningText | ToolCallArguments):
-                self._logprobs.skip(part.text)
+                self._logprobs.skip_text(part.text)
             if isinstance(part, ReasoningText):
-                self._thoughts.append(part.text)
+                self._reasoning_texts.append(part.text)
                 if not self._prepared.body.include_reasoning:
                     continue
-            news += self._builder.feed(part, logprobs)
+            news += self._builder.add_part(part, logprobs)
         return news
 
     async def _conversation(self, index: int) -> Conversation:
@@ -315,7 +317,7 @@ class Run:
             raise as_http_error(failure)
 
     async def _carry_out_approved(self) -> None:
-        """Carry out the calls that the client was asked for and now allows."""
+        """Carry out the calls that the client has now approved."""
         everything = [*self._prepared.history, *self._prepared.items]
         requests = {item["id"]: item for item in everything if item["type"] == "mcp_approval_request"}
         done = {item.get("approval_request_id") for item in everything if item["type"] == "mcp_call"}
@@ -341,7 +343,7 @@ class Run:
             )
             index = len(self._builder.items)
             self._builder.items.append(item)
-            call = Call(index, item, CallKind("mcp", item.name, item.server_label), "", item.name, is_whole=True)
+            call = OutputCall(index, item, CallKind("mcp", item.name, item.server_label), "", item.name, is_whole=True)
             self._builder.calls.append(call)
             await self._emit(
                 [
@@ -359,13 +361,13 @@ class Run:
         waits_for_client = any(call.kind.kind in ("function", "custom", "approval") for call in self._builder.calls)
         return "tools" if calls and not waits_for_client else "stop"
 
-    async def _carry_out(self, calls: Sequence[Call]) -> None:
+    async def _carry_out(self, calls: Sequence[OutputCall]) -> None:
         limit = self._prepared.body.max_tool_calls
         allowed = len(calls) if limit is None else max(0, limit - self._num_calls)
         self._num_calls += len(calls)
         gate = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
 
-        async def one(call: Call) -> CallOutcome:
+        async def one(call: OutputCall) -> CallOutcome:
             async with gate:
                 assert isinstance(call.item, McpCallItem | BuiltinCallItem)
                 return await self._toolset.carry_out(call.kind, call.item.arguments)
@@ -380,7 +382,7 @@ class Run:
         for call, outcome in zip(calls, outcomes, strict=True):
             await self._emit(self._settle(call, outcome))
 
-    def _settle(self, call: Call, outcome: CallOutcome) -> Iterable[Event]:
+    def _settle(self, call: OutputCall, outcome: CallOutcome) -> Iterable[ResponseStreamEvent]:
         item = call.item
         ending = "failed" if outcome.error else "completed"
         match item:
@@ -399,14 +401,14 @@ class Run:
         changes: dict[str, Any] = {"status": "completed", "completed_at": int(time.time())}
         if reason == "length":
             changes = {"status": "incomplete", "incomplete_details": IncompleteDetails("max_output_tokens")}
-        await self._end(changes, events.Incomplete if reason == "length" else events.Completed)
+        await self._end(changes, events.ResponseIncomplete if reason == "length" else events.ResponseCompleted)
 
     async def _fail(self, error: Exception) -> None:
         message = str(error) if isinstance(error, OctavoError) else INTERNAL_ERROR
         status = status_of(error)
         code = "rate_limit_exceeded" if status in (429, 503) else "invalid_prompt" if status == 400 else "server_error"
         await self._emit(self._builder.abandon())
-        await self._end({"status": "failed", "error": ResponseError(code, message)}, events.Failed)
+        await self._end({"status": "failed", "error": ResponseError(code, message)}, events.ResponseFailed)
 
     async def _on_cancelled(self) -> None:
         """The client has left, or cancelled, or the server ends."""
@@ -417,7 +419,7 @@ class Run:
             await self._fail(OverloadedError(SHUTTING_DOWN))
             return
         await self._emit(self._builder.abandon())
-        await self._end({"status": "cancelled"}, events.Incomplete)
+        await self._end({"status": "cancelled"}, events.ResponseIncomplete)
 
     async def _end(self, changes: dict[str, Any], last: type[events.ResponseEvent]) -> None:
         usage = self._usage
@@ -428,9 +430,9 @@ class Run:
             changes["output_messages"] = [self._raw_message(token_ids) for token_ids in self._written]
         self._response = self._response.with_output(self._builder.items, usage=usage, **changes)
         if self._response.store:
-            # First kept, then told: whoever reads the last event may go on with the response at once.
+            # Store it before the last event is sent: the client may build on it as soon as it reads the event.
             outputs = as_input(self._builder.items)
-            self._services.store.finish(
+            self._services.store.finish_response(
                 self._prepared.owner, self._response, self._prepared.items, outputs, self._prepared.parent
             )
         await self._emit([last(self._response)])
@@ -440,8 +442,8 @@ class Run:
         return {"type": "raw_message_tokens", "message": self._frontend.text_of(token_ids), "tokens": token_ids}
 
     async def _count_reasoning(self) -> int:
-        """Tokens of the thoughts' text; what tags there are counts for the answer."""
-        text = "".join(self._thoughts)
+        """Tokens of the reasoning text; its tags count as answer tokens."""
+        text = "".join(self._reasoning_texts)
         if not text or self._frontend.engine.tokenizer is None:
             return 0
         return min(len(await self._frontend.encode(text, False)), self._usage.output_tokens)
@@ -449,10 +451,13 @@ class Run:
     async def _begin(self) -> None:
         if not self._is_begun:
             self._response.status = "in_progress"
-            first: list[Event] = [events.Created(self._response), events.InProgress(self._response)]
+            first: list[ResponseStreamEvent] = [
+                events.ResponseCreated(self._response),
+                events.ResponseInProgress(self._response),
+            ]
             await self._emit(first[1:] if self._prepared.body.background else first)
 
-    async def _emit(self, news: Iterable[Event], *, begins: bool = True) -> None:
+    async def _emit(self, news: Iterable[ResponseStreamEvent], *, begins: bool = True) -> None:
         numbered = list(news)
         if not numbered:
             return

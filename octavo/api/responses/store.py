@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from octavo.api.errors import HttpError
-from octavo.api.responses.background import Background
+from octavo.api.responses.background import BackgroundResponse
 from octavo.api.responses.items import Item
-from octavo.api.responses.objects import Response
+from octavo.api.responses.objects import ResponseObject
 from octavo.errors import InvalidRequestError
 
 MAX_RECALLED_BYTES = 16 << 20
@@ -23,7 +23,7 @@ _OWN_ID = re.compile(r"resp_([0-9a-f]{8})[0-9a-f]{24}")
 
 
 @dataclass(eq=False, slots=True)
-class Turn:
+class StoredTurn:
     """What one response added to its conversation.
 
     Attributes:
@@ -35,7 +35,7 @@ class Turn:
 
     inputs: bytes
     outputs: bytes
-    parent: "Turn | None"
+    parent: "StoredTurn | None"
     owner: str
     item_ids: list[str]
     num_users: int = 0
@@ -45,10 +45,10 @@ class Turn:
         """What it takes, roughly."""
         return len(self.inputs) + len(self.outputs) + 100 * len(self.item_ids)
 
-    def chain(self) -> "list[Turn]":
+    def chain(self) -> "list[StoredTurn]":
         """The conversation up to this turn, oldest first."""
-        turns: list[Turn] = []
-        turn: Turn | None = self
+        turns: list[StoredTurn] = []
+        turn: StoredTurn | None = self
         while turn is not None:
             turns.append(turn)
             turn = turn.parent
@@ -74,7 +74,7 @@ def _decode(data: bytes) -> list[Item]:
 
 @dataclass(eq=False, slots=True)
 class StoredResponse:
-    """A response that can be asked for.
+    """A response that can be retrieved.
 
     Attributes:
         body: the response as JSON, once it has ended.
@@ -84,8 +84,8 @@ class StoredResponse:
     """
 
     body: bytes
-    turn: Turn | None
-    background: Background | None = None
+    turn: StoredTurn | None
+    background: BackgroundResponse | None = None
     num_bytes: int = 0
     inputs: list[Item] = field(default_factory=list)
 
@@ -120,11 +120,11 @@ class ResponseStore:
     num_processes: int = 1
     num_bytes: int = 0
     _entries: dict[Key, StoredResponse] = field(default_factory=dict)
-    _turn_of_item: dict[Key, Turn] = field(default_factory=dict)
+    _turn_of_item: dict[Key, StoredTurn] = field(default_factory=dict)
     _tag: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def new_id(self) -> str:
-        """An id that tells which process made it."""
+        """A new id, which contains the process's tag."""
         return f"resp_{self._tag}{secrets.token_hex(12)}"
 
     def __len__(self) -> int:
@@ -137,8 +137,8 @@ class ResponseStore:
         """The response of that id.
 
         Args:
-            owner: whose key the request bears.
-            param: where the id stands in the request.
+            owner: the request's API key.
+            param: where the id appears in the request.
 
         Raises:
             HttpError: 404; the sentence says what may have become of it.
@@ -178,15 +178,22 @@ class ResponseStore:
         items = (item for turn in turns for data in (turn.inputs, turn.outputs) for item in _decode(data))
         return {item["id"]: item for item in items if item["id"] in wanted}
 
-    def begin(self, owner: str, response: Response, background: Background, inputs: list[Item]) -> StoredResponse:
+    def begin_response(
+        self, owner: str, response: ResponseObject, background: BackgroundResponse, inputs: list[Item]
+    ) -> StoredResponse:
         """Keep a response that is being made."""
         entry = StoredResponse(b"", None, background, inputs=inputs)
         self._entries[owner, response.id] = entry
         self._make_room()
         return entry
 
-    def finish(
-        self, owner: str, response: Response, inputs: Sequence[Item], outputs: Sequence[Item], parent: Turn | None
+    def finish_response(
+        self,
+        owner: str,
+        response: ResponseObject,
+        inputs: Sequence[Item],
+        outputs: Sequence[Item],
+        parent: StoredTurn | None,
     ) -> None:
         """Keep a response that has ended, with its conversation."""
         if not self.max_count:
@@ -195,10 +202,10 @@ class ResponseStore:
         entry = self._entries.get(key)
         if entry is None:
             if response.background:
-                return  # it was deleted meanwhile
+                return  # it has been deleted
             entry = self._entries[key] = StoredResponse(b"", None)
         ids = [str(item["id"]) for item in (*inputs, *outputs) if item.get("id")]
-        turn = Turn(msgspec.json.encode(list(inputs)), msgspec.json.encode(list(outputs)), parent, owner, ids)
+        turn = StoredTurn(msgspec.json.encode(list(inputs)), msgspec.json.encode(list(outputs)), parent, owner, ids)
         entry.body = msgspec.json.encode(response)
         entry.turn = turn
         entry.inputs = []
@@ -208,7 +215,7 @@ class ResponseStore:
         self._make_room()
 
     def delete(self, owner: str, response_id: str) -> StoredResponse:
-        """Forget a response; conversations that build on it keep what it said.
+        """Delete a response; conversations that build on it keep its items.
 
         Raises:
             HttpError: 404.
@@ -221,8 +228,8 @@ class ResponseStore:
         """Those that are being made."""
         return [entry for entry in self._entries.values() if entry.is_running]
 
-    def _use(self, turn: Turn | None) -> None:
-        # A turn that nobody built on may have been let go, and comes back.
+    def _use(self, turn: StoredTurn | None) -> None:
+        # An unused turn may have been released; it is added again.
         while turn is not None:
             turn.num_users += 1
             if turn.num_users > 1:
@@ -232,7 +239,7 @@ class ResponseStore:
                 self._turn_of_item[turn.owner, item_id] = turn
             turn = turn.parent
 
-    def _release(self, turn: Turn | None) -> None:
+    def _release(self, turn: StoredTurn | None) -> None:
         while turn is not None:
             turn.num_users -= 1
             if turn.num_users > 0:

@@ -12,8 +12,8 @@ import msgspec
 from octavo.api.chat.conversation import ToolChoice
 from octavo.api.chat.tools import parse_function
 from octavo.api.responses.hooks import BuiltinTool, Hook, base_type
-from octavo.api.responses.items import Item, McpToolInfo, check, qualified_name, short
-from octavo.api.responses.mcp import Connection, McpError, McpServer, McpServers, request_headers
+from octavo.api.responses.items import Item, McpToolInfo, qualified_name, short, validate_item
+from octavo.api.responses.mcp import McpError, McpServer, McpServers, McpSession, request_headers
 from octavo.api.responses.messages import ShownName
 from octavo.api.responses.output import CallKind
 from octavo.api.responses.protocol import (
@@ -55,14 +55,14 @@ class McpSource:
     asked: McpTool
     server: McpServer
     headers: Mapping[str, str]
-    connection: Connection | None = None
+    connection: McpSession | None = None
     tools: dict[str, McpToolInfo] = field(default_factory=dict)
     is_listed: bool = False
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> McpSession:
         """The session, opened if it is not."""
         if self.connection is None:
-            # The package takes a second to import the first time; others go on meanwhile.
+            # The first import of the package takes a second; a thread keeps the event loop free.
             module = await asyncio.to_thread(importlib.import_module, "octavo.api.responses.mcp_connection")
             if self.connection is None:
                 self.connection = module.McpConnection(self.server, self.headers)
@@ -112,7 +112,7 @@ class CallOutcome:
     """What came of a call that the server carried out.
 
     Attributes:
-        text: what the model is told.
+        text: the tool output for the model.
         error: one of the protocol's error objects.
         fields: of a built-in tool's item.
     """
@@ -178,7 +178,7 @@ class Toolset:
         elif kind == "mcp":
             if len(self.sources) == MAX_MCP_SERVERS:
                 raise InvalidRequestError(f"tools: at most {MAX_MCP_SERVERS} may be MCP servers.", "tools")
-            asked = check(where, McpTool, tool, "tools")
+            asked = validate_item(where, McpTool, tool, "tools")
             self.sources.append(McpSource(asked, servers.find(asked), request_headers(asked)))
             self.shown.append(asked.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
         elif base_type(kind) in hooks:
@@ -200,7 +200,7 @@ class Toolset:
     def _add_own(self, where: str, tool: Mapping[str, Any], space: NamespaceTool | None = None) -> dict[str, Any]:
         """Add a tool of the client's; returns it as the response shows it."""
         is_custom = tool["type"] == "custom"
-        asked = check(where, CustomTool if is_custom else FunctionTool, tool, "tools")
+        asked = validate_item(where, CustomTool if is_custom else FunctionTool, tool, "tools")
         if is_custom and asked.format is not None and asked.format.type != "text":
             raise InvalidRequestError(f"{where}.format: the input of custom tools is text without a grammar.", "tools")
         function = parse_function(where, {**tool, "parameters": _TEXT_INPUT} if is_custom else tool)
@@ -215,7 +215,7 @@ class Toolset:
         return dict(asked.model_dump(exclude_none=is_custom))
 
     def _add_namespace(self, where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
-        space = check(where, NamespaceTool, tool, "tools")
+        space = validate_item(where, NamespaceTool, tool, "tools")
         shown: list[dict[str, Any]] = []
         for place, inner in enumerate(space.tools):
             spot = f"{where}.tools[{place}]"
@@ -292,7 +292,7 @@ class Toolset:
         return lambda label, name: names.get((label, name), name)
 
     def classify(self, name: str) -> CallKind:
-        """Who carries out a call of this name; what nobody knows is the client's."""
+        """Who carries out a call of this name; unknown names belong to the client."""
         return self._kind(name, self.server_tools().get(name))
 
     def _kind(self, name: str, found: ServerTool | None) -> CallKind:

@@ -1,6 +1,6 @@
-"""Tokens to answers: what another server generated, told as ``/v1/chat/completions`` or ``/v1/completions`` would.
+"""Tokens to answers: formats tokens that another server generated as ``/v1/chat/completions`` or ``/v1/completions``.
 
-The routes' own code does it, on an engine that says again what the other one said.
+It runs the routes' own code on an engine that replays the given tokens.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
         given = body.generate_response
         settings, count = frontend.settings, body.prompt_tokens
         if body.chat_request is None:
-            # Without the request nobody can tell a call from text that looks like one.
+            # Without the request, calls cannot be distinguished from text that looks like one.
             settings = msgspec.structs.replace(settings, tool_call_parser="")
             count = count or 0
         is_parsed = body.chat_request is not None

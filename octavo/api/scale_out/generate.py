@@ -14,14 +14,15 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_answer import encode_event
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.middleware import KEY_INDEX, clean_request_id
 from octavo.api.pieces import ListWriter
-from octavo.api.request_body import AbortRequest
-from octavo.api.scale_out.message import MessageAnswer
+from octavo.api.request_body import AbortRequest, reject_unsupported
+from octavo.api.scale_out.message import DerenderedAnswer
 from octavo.api.scale_out.protocol import (
+    UNSUPPORTED,
     GenerateAnswer,
     GenerateChoice,
     GenerateChunk,
@@ -29,7 +30,6 @@ from octavo.api.scale_out.protocol import (
     PositionLogprobs,
     TokenLogprob,
     TokensLogprobs,
-    refuse_unsupported_transfers,
 )
 from octavo.api.usage import UsageCounter
 from octavo.api.watched import WatchedResponse, last_items, send_json
@@ -58,13 +58,13 @@ def generate_router(frontend: Frontend) -> APIRouter:
     @router.post("/inference/v1/generate", summary="Generate from token ids.")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
-        refuse_unsupported_transfers(body)
+        reject_unsupported(body, UNSUPPORTED)
         if body.stream_options is not None and not body.stream:
             raise InvalidRequestError("stream_options are for streams; set stream to true.", "stream_options")
         name = request_name(request, body.request_id)
         if body.output_mode == "derender":
             return await derendered(body, request, name, model)
-        answer = await apart_if_large(request, partial(TokensAnswer, frontend, body, name, model))
+        answer = await in_thread_if_large(request, partial(TokensAnswer, frontend, body, name, model))
         source = answer.start()
 
         async def work(send: Send) -> None:
@@ -80,7 +80,7 @@ def generate_router(frontend: Frontend) -> APIRouter:
         if body.stream:
             raise InvalidRequestError("output_mode derender has no stream; set stream to false.", "stream")
         params = generation_params(frontend, body)
-        answer = await apart_if_large(request, partial(MessageAnswer, frontend, body, params, name, model))
+        answer = await in_thread_if_large(request, partial(DerenderedAnswer, frontend, body, params, name, model))
 
         async def work(send: Send) -> None:
             with running.entered(_owner(request), name, answer.turn.engine_id):
@@ -110,7 +110,7 @@ class RunningRequests:
 
     @contextmanager
     def entered(self, owner: str, name: str, engine_request: str) -> Iterator[None]:
-        """List a request meanwhile."""
+        """Register a request for the duration of the context."""
         ids = self._engine_ids.setdefault((owner, name), set())
         ids.add(engine_request)
         try:
@@ -165,7 +165,7 @@ def generation_params(frontend: Frontend, body: GenerateRequest) -> SamplingPara
     """The parameters of a request; without ``max_tokens`` an answer may fill the context.
 
     Raises:
-        InvalidRequestError: a parameter is wrong, or does not go with the kind of answer.
+        InvalidRequestError: a parameter is wrong, or cannot be combined with the kind of answer.
     """
     is_text = body.output_mode != "tokens"
     if is_text:
@@ -185,7 +185,7 @@ def generation_params(frontend: Frontend, body: GenerateRequest) -> SamplingPara
 def _settle_reasoning(
     frontend: Frontend, constraint: StructuredOutputsParams, has_ended: bool
 ) -> StructuredOutputsParams:
-    """The constraint, for an answer that begins behind the model's reasoning or with it."""
+    """The constraint, for an answer that begins after the model's reasoning or with it."""
     if has_ended:
         return msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
     reasoning = frontend.formats().reasoning
@@ -225,7 +225,7 @@ class TokensAnswer:
 
     async def whole(self, output: RequestOutput) -> list[bytes]:
         """The answer as JSON, in pieces, from the final output."""
-        self._usage.add(0, output)
+        self._usage.add_output(0, output)
         num_entries = pieces.num_entries(output.prompt_logprobs)
         for completion in output.outputs:
             num_entries += len(completion.token_ids) + pieces.num_entries(completion.logprobs)
@@ -252,18 +252,18 @@ class TokensAnswer:
         is_first = True
         async with aclosing(source) as outputs:
             async for output in outputs:
-                self._usage.add(0, output)
+                self._usage.add_output(0, output)
                 chunk = self._chunk([self._choice(completion) for completion in output.outputs])
                 if options and options.continuous_usage_stats:
                     chunk.usage = self._usage.usage()
                 if is_first and self._body.return_token_ids:
                     chunk.prompt_token_ids = self._body.token_ids
                 is_first = False
-                yield _event(chunk)
+                yield encode_event(chunk)
         if options and options.include_usage:
             chunk = self._chunk([])
             chunk.usage = self._usage.usage()
-            yield _event(chunk)
+            yield encode_event(chunk)
 
     def _chunk(self, choices: list[GenerateChoice]) -> GenerateChunk:
         return GenerateChunk(request_id=self._name, output_mode=self._body.output_mode, choices=choices)
@@ -298,7 +298,3 @@ def tokens_logprobs(token_ids: Sequence[int], positions: SampleLogprobs) -> Iter
         chosen = candidates.get(token_id)
         logprob, rank = (finite(chosen.logprob), chosen.rank) if chosen else (finite(float("-inf")), None)
         yield PositionLogprobs(token_id, logprob, rank, entries)
-
-
-def _event(chunk: GenerateChunk) -> bytes:
-    return b"data: " + ENCODER.encode(chunk) + b"\n\n"

@@ -1,4 +1,4 @@
-"""``output_mode: derender``: tokens in, an assistant's message out, told apart as ``/v1/chat/completions`` would.
+"""``output_mode: derender``: tokens in, an assistant message out, parsed as in ``/v1/chat/completions``.
 
 The rendered request brings what the parsers must know of the conversation (its ``parse_context``); the chat route's own
 code reads the answer.
@@ -7,7 +7,7 @@ code reads the answer.
 import time
 
 from octavo.api.chat.conversation import check_tool_choice
-from octavo.api.chat.turn import Turn, gather
+from octavo.api.chat.turn import ChatTurn, gather
 from octavo.api.frontend import Frontend
 from octavo.api.openai.chat import ChatAnswer, conversation_of
 from octavo.api.openai.protocol import ChatCompletionRequest
@@ -17,10 +17,10 @@ from octavo.errors import InvalidRequestError
 from octavo.records import SamplingParams, TokensPrompt
 
 NUM_LAST_TOKENS = 512
-"""As much of the prompt's end as tells whether it leaves a thought open."""
+"""Tokens or characters at the prompt's end that are searched for open reasoning."""
 
 
-class MessageAnswer:
+class DerenderedAnswer:
     """Builds the answer to one request whose output is a message.
 
     Attributes:
@@ -41,7 +41,7 @@ class MessageAnswer:
         prompt = TokensPrompt(
             prompt_token_ids=body.token_ids, prompt=frontend.text_of(body.token_ids[-NUM_LAST_TOKENS:])
         )
-        self.turn = Turn(
+        self.turn = ChatTurn(
             frontend, conversation, prompt, params, name, priority=body.priority, cache_salt=body.cache_salt
         )
 

@@ -1,7 +1,7 @@
 """Bodies and answers of the routes that split serving: render → generate → derender.
 
 One server may turn requests into tokens, another generate from them, a third turn tokens back into answers. Names are
-vLLM's; what belongs to images or to moving caches between servers is refused where it says something.
+vLLM's; fields for images or for KV transfer between servers are rejected unless empty.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,9 +12,8 @@ from pydantic import Field
 
 from octavo.api.logprobs import ChatLogprobs, PromptLogprobs
 from octavo.api.openai.answers import ChatMessage
-from octavo.api.request_body import MAX_CACHE_SALT, RequestModel, StreamOptions, TokenIds
+from octavo.api.request_body import CacheSalt, Priority, RequestModel, StreamOptions, TokenIds
 from octavo.api.usage import Usage
-from octavo.errors import InvalidRequestError
 
 _NO_MEDIA = "images, audio and video are not supported"
 _NO_TRANSFER = "moving caches between servers is not supported"
@@ -40,7 +39,7 @@ class ParseContext(RequestModel):
 class GenerateRequest(RequestModel):
     """Body of ``POST /inference/v1/generate``: tokens in; tokens, text or a message out.
 
-    ``reasoning_ended`` says whether the answer begins behind the model's reasoning, as a render route found out; None
+    ``reasoning_ended`` says whether the answer begins after the model's reasoning, as reported by a render route; None
     leaves it to the sampling parameters. ``parse_context`` is read for messages alone.
     """
 
@@ -54,13 +53,11 @@ class GenerateRequest(RequestModel):
     return_token_ids: bool | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    cache_salt: CacheSalt | None = None
+    priority: Priority = 0
 
 
 class TokenLogprob(msgspec.Struct):
-    """One candidate at one position."""
-
     token_id: int
     logprob: float
     rank: int | None = None
@@ -76,15 +73,13 @@ class PositionLogprobs(msgspec.Struct):
 
 
 class TokensLogprobs(msgspec.Struct):
-    """One entry a token."""
-
     content: list[PositionLogprobs] | msgspec.Raw
 
 
 class GenerateChoice(msgspec.Struct):
     """One completion, or the new part of it in a stream; ``text`` and ``message`` only in their modes.
 
-    ``token_ids`` is null where they would spell reasoning that the request hides.
+    ``token_ids`` is null if they would reveal reasoning that the request hides.
     """
 
     index: int
@@ -110,21 +105,8 @@ class GenerateAnswer(msgspec.Struct, kw_only=True):
 
 
 class GenerateChunk(msgspec.Struct, kw_only=True):
-    """Event of its stream."""
-
     request_id: str
     output_mode: str
     choices: list[GenerateChoice]
     usage: Usage | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-def refuse_unsupported_transfers(body: RequestModel) -> None:
-    """Refuse fields whose silent neglect would change what the client gets.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    for name, value in (body.model_extra or {}).items():
-        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
-            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)

@@ -9,7 +9,7 @@ from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.chat.rendered import rendered_request, rendered_turn
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_answer import ENCODER, json_answer
-from octavo.api.json_body import apart_if_large, json_route
+from octavo.api.json_body import in_thread_if_large, json_route
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.completions import token_ids_of
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
@@ -25,8 +25,8 @@ def render_router(frontend: Frontend) -> APIRouter:
         model = frontend.check_model(body.model)
         refuse_unsupported(body)
         name = answer_id("chatcmpl", request, body.request_id)
-        answer = await apart_if_large(request, partial(ChatAnswer, frontend, body, name, model))
-        turn = await answer.start(partial(apart_if_large, request))
+        answer = await in_thread_if_large(request, partial(ChatAnswer, frontend, body, name, model))
+        turn = await answer.start(partial(in_thread_if_large, request))
         rendered = rendered_turn(
             turn, name, model, body, body.stream_options, include_reasoning=bool(body.include_reasoning)
         )
@@ -55,6 +55,6 @@ def render_router(frontend: Frontend) -> APIRouter:
             ]
             return ENCODER.encode(rendered)
 
-        return json_answer(await apart_if_large(request, render))
+        return json_answer(await in_thread_if_large(request, render))
 
     return router

@@ -1,4 +1,4 @@
-"""An engine that says again what another one said."""
+"""An engine that replays given responses."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -11,11 +11,7 @@ from pydantic_core import PydanticCustomError
 from octavo.api.engine import ServingEngine
 from octavo.api.request_body import Int64, TokenIds
 from octavo.api.usage import RequestMetrics
-from octavo.config import ModelSettings
 from octavo.errors import InvalidRequestError
-from octavo.inputs.chat import ChatRenderer
-from octavo.inputs.pooling import PoolingProcessor
-from octavo.inputs.processor import InputProcessor
 from octavo.inputs.prompts import parse_prompt
 from octavo.outputs.detokenizer import make_detokenizer
 from octavo.outputs.pooling import Pooled
@@ -32,7 +28,6 @@ from octavo.records import (
     SampleLogprobs,
     SamplingParams,
 )
-from octavo.telemetry.metrics import Metrics
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_RESPONSES = 4096
@@ -50,13 +45,13 @@ def count_at_most(name: str, limit: int = MAX_RESPONSES) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class Loose(BaseModel):
-    """Base of what another server said: fields that play no part here are ignored."""
+class ReplayModel(BaseModel):
+    """Base of another server's output: unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class GivenLogprob(Loose):
+class GivenLogprob(ReplayModel):
     """One candidate at one position."""
 
     token_id: Int64
@@ -70,13 +65,13 @@ class GivenPosition(GivenLogprob):
     top_logprobs: list[GivenLogprob] = []
 
 
-class GivenLogprobs(Loose):
-    """One entry a token."""
+class GivenLogprobs(ReplayModel):
+    """One entry per token."""
 
     content: Annotated[list[GivenPosition], Field(fail_fast=True)] | None = None
 
 
-class GivenChoice(Loose):
+class GivenChoice(ReplayModel):
     """One completion as tokens."""
 
     index: Annotated[int, Field(ge=0, lt=MAX_RESPONSES)]
@@ -86,7 +81,7 @@ class GivenChoice(Loose):
     logprobs: GivenLogprobs | None = None
 
 
-class GivenPromptLogprob(Loose):
+class GivenPromptLogprob(ReplayModel):
     """One candidate at one position of a prompt."""
 
     logprob: float
@@ -104,7 +99,7 @@ def _metrics(value: object) -> RequestMetrics | None:
 _TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 
 
-class GivenResponse(Loose):
+class GivenResponse(ReplayModel):
     """An answer of ``/inference/v1/generate``."""
 
     choices: Annotated[list[GivenChoice], Field(min_length=1, fail_fast=True), count_at_most("choices")]
@@ -126,13 +121,13 @@ class GivenResponse(Loose):
 
 
 class ReplayEngine:
-    """Answers requests with given responses, one after the other, in place of the engine that it stands in front of.
+    """Answers requests with given responses, in order, in place of a real engine.
 
     Args:
         responses: what to say to the first request, the second and so on.
         prompts: the prompts' tokens, where they are known.
         prompt_counts: how many there are, where only that is known.
-        is_parsed: whether reasoning is told from answers.
+        is_parsed: whether reasoning is parsed.
     """
 
     def __init__(
@@ -144,8 +139,16 @@ class ReplayEngine:
         *,
         is_parsed: bool = True,
     ) -> None:
-        self.engine = engine
-        self._is_parsed = is_parsed
+        self._engine = engine
+        self.model_name, self.info, self.metrics = engine.model_name, engine.info, engine.metrics
+        self.tokenizer, self.chat_renderer = engine.tokenizer, engine.chat_renderer
+        self.input_processor, self.pooling_processor = engine.input_processor, engine.pooling_processor
+        self.is_healthy, self.fault = engine.is_healthy, engine.fault
+        self.model_settings = engine.model_settings
+        if not is_parsed:
+            self.model_settings = msgspec.structs.replace(
+                self.model_settings, reasoning_parser="", reasoning_config=None
+            )
         limit, max_logprobs = engine.info.max_model_len, engine.input_processor.max_logprobs
         for response, prompt, count in zip(responses, prompts, prompt_counts, strict=True):
             if max_logprobs >= 0 and (response.num_top_logprobs or 0) > max(1, max_logprobs):
@@ -164,65 +167,11 @@ class ReplayEngine:
                 raise InvalidRequestError(f"prompt_tokens must be at most {limit}, got {count}.", "prompt_tokens")
         self._waiting = list(zip(responses, prompts, prompt_counts, strict=True))
 
-    @property
-    def model_name(self) -> str:
-        """See :class:`ServingEngine`."""
-        return self.engine.model_name
-
-    @property
-    def model_settings(self) -> ModelSettings:
-        """See :class:`ServingEngine`."""
-        settings = self.engine.model_settings
-        if self._is_parsed:
-            return settings
-        return msgspec.structs.replace(settings, reasoning_parser="", reasoning_config=None)
-
-    @property
-    def info(self) -> EngineInfo:
-        """See :class:`ServingEngine`."""
-        return self.engine.info
-
-    @property
-    def metrics(self) -> Metrics:
-        """See :class:`ServingEngine`."""
-        return self.engine.metrics
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """See :class:`ServingEngine`."""
-        return self.engine.tokenizer
-
-    @property
-    def input_processor(self) -> InputProcessor:
-        """See :class:`ServingEngine`."""
-        return self.engine.input_processor
-
-    @property
-    def pooling_processor(self) -> PoolingProcessor:
-        """See :class:`ServingEngine`."""
-        return self.engine.pooling_processor
-
-    @property
-    def chat_renderer(self) -> ChatRenderer | None:
-        """See :class:`ServingEngine`."""
-        return self.engine.chat_renderer
-
-    @property
-    def is_healthy(self) -> bool:
-        """See :class:`ServingEngine`."""
-        return self.engine.is_healthy
-
-    @property
-    def fault(self) -> str | None:
-        """See :class:`ServingEngine`."""
-        return self.engine.fault
-
     async def pool(self, prepared: Sequence[PreparedRequest]) -> list[Pooled]:
-        """See :class:`ServingEngine`."""
-        return await self.engine.pool(prepared)
+        return await self._engine.pool(prepared)
 
     async def abort(self, request_id: str) -> None:
-        """See :class:`ServingEngine`; what was said already has no end to bring forward."""
+        """See :class:`ServingEngine`; replayed responses have already ended."""
 
     def generate(
         self,
@@ -252,7 +201,7 @@ class ReplayEngine:
         assert self.tokenizer is not None
         prompt_ids = known
         if prompt_ids is None:
-            # Only their number is told where they are not known.
+            # If the tokens are unknown, only their number is used.
             prompt_ids = [0] * count if count is not None else await asyncio.to_thread(self._prompt_ids, prompt)
         outputs = [
             CompletionOutput(
@@ -269,14 +218,14 @@ class ReplayEngine:
         yield RequestOutput(request_id, None, prompt_ids, _prompt_logprobs(response), outputs, True)
 
     def _prompt_ids(self, prompt: PromptType) -> list[int]:
-        info = self.engine.info
+        info = self.info
         return parse_prompt(
             prompt, self.tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size
         ).token_ids
 
 
 def spell(tokenizer: Tokenizer, prompt_ids: list[int], choice: GivenChoice, params: SamplingParams) -> str:
-    """The text of a completion, without what ended it unless that is asked for."""
+    """The text of a completion, without the stop token or string that ended it unless that is requested."""
     token_ids = choice.token_ids
     if choice.finish_reason == "stop" and token_ids and not params.include_stop_str_in_output:
         last = token_ids[-1]

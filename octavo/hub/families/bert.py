@@ -29,7 +29,7 @@ class BertFields:
     """What only these encoders have.
 
     Attributes:
-        prefix: what stands before the names of their weights in checkpoints with a head beside them.
+        prefix: what precedes the names of their weights in checkpoints with a head beside them.
         classifier: names of the two layers that make classes of the first token's state.
         num_positions: rows of the table of positions.
         position_offset: row of the first position.

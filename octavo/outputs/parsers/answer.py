@@ -1,10 +1,10 @@
-"""One answer as it is generated: reasoning, content and calls told apart."""
+"""Parses one answer as it is generated into reasoning, content and tool calls."""
 
 from collections.abc import Sequence
 
 from octavo.outputs.parsers.base import ReasoningParser, ToolParser
 from octavo.outputs.parsers.harmony import HarmonyReasoningParser, HarmonyToolParser
-from octavo.outputs.parsers.parts import ContentText, Part, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ToolCallBegin
 
 
 class AnswerParser:
@@ -27,32 +27,32 @@ class AnswerParser:
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether what comes next belongs to the thought, as far as can be told."""
+        """Whether the next text is reasoning, as far as is known."""
         return self._reasoning is not None and self._reasoning.is_reasoning
 
-    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Part]:
-        """Take the next piece of text, special tokens spelled out, and its tokens; either may be empty."""
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[AnswerPart]:
+        """Parse the next piece of text, including special tokens, and its tokens; either may be empty."""
         if self._harmony is not None:
             return self._counted(self._harmony.feed_parts(text, token_ids))
         if self._reasoning is not None:
             return self._counted(self._find_calls(self._reasoning.feed(text, token_ids)))
         return self._counted(self._find_calls([ContentText(text)] if text else []))
 
-    def finish(self, is_whole: bool = False) -> list[Part]:
+    def finish(self, is_whole: bool = False) -> list[AnswerPart]:
         """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""
         if self._harmony is not None:
             return self._counted(self._harmony.finish_parts(is_whole))
-        parts: list[Part] = []
+        parts: list[AnswerPart] = []
         if self._reasoning is not None:
             parts += self._find_calls(self._reasoning.finish_whole() if is_whole else self._reasoning.finish())
         if self._tools is not None:
             parts += self._tools.finish_whole() if is_whole else self._tools.finish()
         return self._counted(parts)
 
-    def _find_calls(self, parts: Sequence[Part]) -> list[Part]:
+    def _find_calls(self, parts: Sequence[AnswerPart]) -> list[AnswerPart]:
         if self._tools is None:
             return list(parts)
-        found: list[Part] = []
+        found: list[AnswerPart] = []
         for part in parts:
             if isinstance(part, ContentText):
                 found += self._tools.feed(part.text)
@@ -60,7 +60,7 @@ class AnswerParser:
                 found.append(part)
         return found
 
-    def _counted(self, parts: list[Part]) -> list[Part]:
+    def _counted(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         for part in parts:
             if isinstance(part, ToolCallBegin):
                 self.num_tool_calls += 1

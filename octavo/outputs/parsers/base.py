@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText
 from octavo.tokenization.tokenizer import Tokenizer
 
 
@@ -20,16 +20,16 @@ class PromptEnd:
     Attributes:
         text: the prompt's last few hundred characters, special tokens included.
         template_kwargs: the request's values for the chat template, such as ``enable_thinking``.
-        tokenizer: the model's, by which tags are told from text that reads like them.
+        tokenizer: the model's, to distinguish tags from ordinary text that looks like them.
         token_ids: the prompt's.
-        is_thought_marked: whether a thought is sure to begin with its tag, since nothing else may begin the answer.
+        is_reasoning_marked: whether the answer's constraint requires reasoning to begin with its tag.
     """
 
     text: str = ""
     template_kwargs: Mapping[str, Any] | None = None
     tokenizer: Tokenizer | None = None
     token_ids: Sequence[int] = ()
-    is_thought_marked: bool = False
+    is_reasoning_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +47,47 @@ class Tool:
 
 
 class ReasoningParser(ABC):
-    """Tells a thought from the rest of one answer."""
+    """Separates reasoning from the rest of one answer."""
 
     @property
     @abstractmethod
     def is_reasoning(self) -> bool:
-        """Whether what comes next belongs to the thought, as far as can be told."""
+        """Whether the next text is reasoning, as far as is known."""
 
     @property
     def end_tag(self) -> str | None:
-        """The tag that will end the thought, if the prompt told which; else the first of its format's ``end_tags``."""
+        """The tag that ends the reasoning: as the prompt determines, else the first of the format's ``end_tags``."""
         return None
 
     @property
     def end_tag_tail(self) -> str | None:
-        """What must come behind that tag, after a few words at most, before the answer proper begins."""
+        """What must follow that tag, after a few words at most, before the answer begins."""
         return None
 
     @abstractmethod
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        """Take the next piece of text and its tokens, special ones spelled out; either may be empty."""
+        """Parse the next piece of text, including special tokens, and its tokens; either may be empty."""
 
     @abstractmethod
     def finish(self) -> list[ReasoningText | ContentText]:
         """The answer has ended: give out what was held back."""
 
     def finish_whole(self) -> list[ReasoningText | ContentText]:
-        """As :meth:`finish`, where the model ended the answer; the token that did so is not in the text as a rule."""
+        """As :meth:`finish`, if the model ended the answer; the end token is usually not in the text."""
         return self.finish()
 
 
 class ToolParser(ABC):
-    """Finds calls of tools in one answer, or in what is left of it without the thought."""
+    """Finds tool calls in one answer, or in what is left of it without the reasoning."""
 
     @abstractmethod
-    def feed(self, text: str) -> list[Part]:
-        """Take the next piece of text, special tokens spelled out."""
+    def feed(self, text: str) -> list[AnswerPart]:
+        """Parse the next piece of text, including special tokens."""
 
     @abstractmethod
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         """The answer has ended: give out what was held back."""
 
-    def finish_whole(self) -> list[Part]:
-        """As :meth:`finish`, where the model ended the answer; the token that did so is not in the text as a rule."""
+    def finish_whole(self) -> list[AnswerPart]:
+        """As :meth:`finish`, if the model ended the answer; the end token is usually not in the text."""
         return self.finish()

@@ -1,6 +1,6 @@
 """gpt-oss's answers: Harmony messages, each on a channel and some addressed to a tool.
 
-Read from text with the special tokens spelled out, so that nothing but the model's own tokenizer is needed::
+Parsed from text that includes the special tokens, so that only the model's own tokenizer is needed::
 
     <|channel|>analysis<|message|>…<|end|>
     <|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>
@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 
 from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
-from octavo.outputs.parsers.messages import Body, BodyKind, MessageMachine, MessageReasoningParser, MessageTags
-from octavo.outputs.parsers.parts import Part, ReasoningText
+from octavo.outputs.parsers.messages import BodyKind, MessageBody, MessageMachine, MessageReasoningParser, MessageTags
+from octavo.outputs.parsers.parts import AnswerPart, ReasoningText
 
 CHANNEL, CONSTRAIN, MESSAGE = "<|channel|>", "<|constrain|>", "<|message|>"
 FINAL = f"{CHANNEL}final"
@@ -49,34 +49,34 @@ class HarmonyMachine(MessageMachine):
         roles=(_ASSISTANT,),
     )
 
-    def read_header(self, header: str, body_tag: str) -> Body:
+    def read_header(self, header: str, body_tag: str) -> MessageBody:
         author, _, channel = header.partition(CHANNEL)
         channel = channel.partition(CONSTRAIN)[0].rpartition(CHANNEL)[2].strip()
         role = author.partition(CONSTRAIN)[0].strip().partition(" ")[0]
         if role in _OTHER_ROLES or role.startswith(_TOOL_ROLES):
-            return Body(BodyKind.IGNORED)
+            return MessageBody(BodyKind.IGNORED)
         name = _recipient(header)
         if name == _ASSISTANT and role and not role.startswith((_ASSISTANT, "to=")):
-            return Body(BodyKind.IGNORED)  # a tool's result
+            return MessageBody(BodyKind.IGNORED)  # a tool's result
         if name and name not in _READERS:
-            return Body(BodyKind.CALL, name.removeprefix(FUNCTIONS) or name, is_code=name in _CODE_TOOLS)
-        return Body(_kind_of(channel))
+            return MessageBody(BodyKind.CALL, name.removeprefix(FUNCTIONS) or name, is_code=name in _CODE_TOOLS)
+        return MessageBody(_kind_of(channel))
 
-    def read_unmarked(self, header: str) -> tuple[Body, int] | None:
+    def read_unmarked(self, header: str) -> tuple[MessageBody, int] | None:
         found = _HEADER.match(header)
         start = found.end() if found is not None else 0
         text = header[start:]
         if not text.strip():
             return None
-        # A text without a header is content, whatever its words are, unless it is somebody else's.
+        # A text without a header is content, unless it belongs to another role.
         body = self.read_header(header[:start] or (text.split()[0] if self._header_has_tags else ""), "")
         if body.kind is BodyKind.CALL and not body.is_code and not text.startswith("{"):
-            body = Body(BodyKind.CONTENT)
+            body = MessageBody(BodyKind.CONTENT)
         return body, start
 
 
 def _recipient(header: str) -> str:
-    """To whom a message goes, "" if the header does not say; the model may leave out ``to=`` before a tool's name."""
+    """A message's recipient, "" if the header has none; the model may omit ``to=`` before a tool's name."""
     found = _RECIPIENT.search(header)
     return "" if found is None else found.group(1) or found.group(2)
 
@@ -86,7 +86,7 @@ def _kind_of(channel: str) -> BodyKind:
 
 
 class HarmonyReasoningParser(MessageReasoningParser):
-    """Thought and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
+    """Reasoning and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
 
     def __init__(self, prompt_end: PromptEnd) -> None:
         super().__init__(HarmonyMachine, prompt_end)
@@ -101,18 +101,18 @@ class HarmonyReasoningParser(MessageReasoningParser):
 
 
 class HarmonyToolParser(ToolParser):
-    """Content and calls of a Harmony answer; the thought is left out, for nobody asked for it."""
+    """Content and calls of a Harmony answer; the reasoning is dropped because no reasoning parser is set."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._machine = HarmonyMachine()
 
-    def feed(self, text: str) -> list[Part]:
+    def feed(self, text: str) -> list[AnswerPart]:
         return [part for part in self._machine.feed(text) if not isinstance(part, ReasoningText)]
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         return [part for part in self._machine.finish() if not isinstance(part, ReasoningText)]
 
-    def finish_whole(self) -> list[Part]:
+    def finish_whole(self) -> list[AnswerPart]:
         return [part for part in self._machine.finish(is_whole=True) if not isinstance(part, ReasoningText)]
 
 

@@ -1,7 +1,7 @@
-"""Tells the tags that a model wrote from text that only reads like them: a tag is a token of its own.
+"""Distinguishes tags from text that only looks like them: a real tag is a single token.
 
-A model that is asked about its format spells tags out with ordinary tokens, and may have been asked to by somebody who
-wants a call of a tool to come of it.
+A model that is asked about its format writes tags with ordinary tokens; a prompt injection may make it do so to
+trigger a tool call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,24 +10,24 @@ from octavo.outputs.detokenizer import make_detokenizer
 from octavo.outputs.parsers.tags import TagScanner, TagSet
 from octavo.tokenization.tokenizer import Tokenizer
 
-Mark = tuple[int, str]
+TagMark = tuple[int, str]
 """Where in a piece of text a tag begins, and which."""
 
 
 class TagTokens:
     """Finds the places of tags in an answer's text by its tokens.
 
-    The text may come later than its tokens and end sooner, where stop strings are looked for; so the tokens are spelled
-    here as well, and the text must be what they spell.
+    With stop strings, text may come later than its tokens and end earlier; so the tokens are decoded here
+    as well, and the text must match.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], tags: dict[int, str]) -> None:
         self._detokenizer = make_detokenizer(tokenizer, prompt_token_ids, skip_special_tokens=False)
         self._tags = tags
-        # Not yet read; of this, so many characters have come as text.
+        # Decoded from tokens but not yet read; the first `_num_come` characters have also arrived as text.
         self._spelled = ""
         self._num_come = 0
-        self._marks: list[Mark] = []
+        self._marks: list[TagMark] = []
 
     @classmethod
     def find(
@@ -41,9 +41,9 @@ class TagTokens:
         ids = {token_id: tag for token_id, tag in by_id.items() if token_id is not None}
         return cls(tokenizer, prompt_token_ids, ids) if len(ids) == len(names) else None
 
-    def take(self, text: str, token_ids: Sequence[int]) -> tuple[str, list[Mark] | None]:
+    def take(self, text: str, token_ids: Sequence[int]) -> tuple[str, list[TagMark] | None]:
         """What may be read now that the next piece of text has come, with these tokens or with earlier ones, and the
-        tags in it; the beginning of a tag waits for its rest. None if the text is not what the tokens spell.
+        tags in it; the beginning of a tag waits for its rest. None if the text does not match the tokens.
         """
         self._spell(token_ids)
         if not self._spelled.startswith(text, self._num_come):
@@ -68,17 +68,17 @@ class TagTokens:
 
 
 class MarkedScanner(TagScanner):
-    """A scanner that may be told where tags are; text without such marks is searched for them."""
+    """A scanner that can be given the positions of tags; text without such marks is searched for them."""
 
     __slots__ = ("_is_marked", "_marks", "_next_mark")
 
     def __init__(self) -> None:
         super().__init__()
         self._is_marked = False
-        self._marks: list[Mark] = []
+        self._marks: list[TagMark] = []
         self._next_mark = 0
 
-    def feed_marked(self, text: str, marks: Sequence[Mark]) -> None:
+    def feed_marked(self, text: str, marks: Sequence[TagMark]) -> None:
         """Add the next piece, in which the only tags are those of ``marks``."""
         self.feed(text)
         start = len(self._text) - len(text)
@@ -92,7 +92,6 @@ class MarkedScanner(TagScanner):
         self._is_marked = False
 
     def take(self, tags: TagSet) -> tuple[str, str | None]:
-        """As :meth:`TagScanner.take`."""
         if not self._is_marked:
             return super().take(tags)
         text, start = self._text, self._position
@@ -106,7 +105,6 @@ class MarkedScanner(TagScanner):
         return text[start:], None
 
     def give_back(self, text: str) -> None:
-        """As :meth:`TagScanner.give_back`."""
         super().give_back(text)
         while self._next_mark and self._marks[self._next_mark - 1][0] >= self._position:
             self._next_mark -= 1

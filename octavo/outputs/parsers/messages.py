@@ -1,4 +1,4 @@
-"""Answers that are made of messages with a header each: the header says for whom the body is.
+"""Answers that consist of messages, each with a header that names the recipient of the body.
 
 The machine of all such formats. A format brings its tags and reads headers; see ``harmony.py``.
 """
@@ -11,11 +11,11 @@ from enum import Enum
 from typing import ClassVar
 
 from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
-from octavo.outputs.parsers.marked import Mark, MarkedScanner, TagTokens
+from octavo.outputs.parsers.marked import MarkedScanner, TagMark, TagTokens
 from octavo.outputs.parsers.parts import (
+    AnswerPart,
     ContentBreak,
     ContentText,
-    Part,
     ReasoningText,
     ToolCallArguments,
     ToolCallBegin,
@@ -38,7 +38,7 @@ class BodyKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class MessageBody:
     """What a header says.
 
     Attributes:
@@ -59,7 +59,7 @@ class MessageTags:
 
     Attributes:
         start: what begins a message; the header follows.
-        inner: what may stand within a header.
+        inner: tags that may appear within a header.
         body: what ends the header and begins the body.
         end: what ends a message.
         sudden: what begins a header in the middle of a body, where the model forgot to end it.
@@ -80,13 +80,13 @@ class MessageTags:
 
 
 class MessageMachine(ABC):
-    """One answer made of messages, or a prompt's last one and the answer that goes on with it.
+    """One answer made of messages, or the prompt's last message and the answer that continues it.
 
     Messages of one kind are joined by a newline. Text that no header precedes is content; a header that breaks off is
     left out.
 
     Args:
-        prompt: the prompt's end. The answer goes on with its last message, of which nothing is given out but the name
+        prompt: the prompt's end. The answer continues its last message, of which nothing is given out but the name
             of the tool that it calls.
     """
 
@@ -101,16 +101,16 @@ class MessageMachine(ABC):
 
     def __init__(self, prompt: str = "") -> None:
         self._scanner = MarkedScanner()
-        self._parts: list[Part] = []
+        self._parts: list[AnswerPart] = []
         self._header = ""
         self._header_has_tags = False
-        self._body: Body | None = None
+        self._body: MessageBody | None = None
         self._has_arguments = False
         self._num_calls = 0
         # The kinds that have had text, and whether the present body has.
         self._begun: set[BodyKind] = set()
         self._body_has_text = False
-        self._has_left_thought = False
+        self._has_left_reasoning = False
         self._num_header_from_prompt = 0
         self._num_held_from_prompt = 0
         start = max(prompt.rfind(tag) for tag in self.tags.start)
@@ -119,21 +119,21 @@ class MessageMachine(ABC):
             self._parts = [part for part in self._run() if self._is_call and isinstance(part, ToolCallBegin)]
             self._num_calls = len(self._parts)
             self._begun = set()
-            # Behind the mere role an answer may stand without a header.
+            # After the role alone the answer may have no header.
             self._header_has_tags = self._header.strip() not in ("", *self.tags.roles)
             # The prompt's end may look like the beginning of a tag.
             num_held = len(self._scanner.rest)
             self._num_header_from_prompt = len(self._header) + num_held
             self._num_held_from_prompt = 0 if self._body is None else num_held
-            self._has_left_thought = self._body is not None and self._body.kind is not BodyKind.REASONING
+            self._has_left_reasoning = self._body is not None and self._body.kind is not BodyKind.REASONING
 
     @abstractmethod
-    def read_header(self, header: str, body_tag: str) -> Body:
-        """What a header says; inner tags stand in it as they were written."""
+    def read_header(self, header: str, body_tag: str) -> MessageBody:
+        """Parse a header; inner tags appear in it as they were written."""
 
-    def read_unmarked(self, header: str) -> tuple[Body, int] | None:
+    def read_unmarked(self, header: str) -> tuple[MessageBody, int] | None:
         """What a header says that ends without a body's tag, and where in it the body begins that the model did not
-        mark; None if there is nothing behind the header.
+        mark; None if there is nothing after the header.
         """
         return None
 
@@ -143,12 +143,12 @@ class MessageMachine(ABC):
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether what comes next belongs to the thought; an answer begins with one as a rule."""
+        """Whether the next text is reasoning; an answer usually begins with it."""
         if self._body is not None:
             return self._body.kind is BodyKind.REASONING
-        return not self._has_left_thought
+        return not self._has_left_reasoning
 
-    def feed(self, text: str, marks: Sequence[Mark] | None = None) -> list[Part]:
+    def feed(self, text: str, marks: Sequence[TagMark] | None = None) -> list[AnswerPart]:
         """Take the next piece of text.
 
         Args:
@@ -162,11 +162,11 @@ class MessageMachine(ABC):
             self._scanner.feed_marked(text, marks)
         return self._run()
 
-    def finish(self, is_whole: bool = False) -> list[Part]:
+    def finish(self, is_whole: bool = False) -> list[AnswerPart]:
         """The answer has ended: give out what was held back, unless it is a header.
 
         Args:
-            is_whole: the model ended it. The tag that did so is not in the text as a rule, so it is taken as read.
+            is_whole: the model ended it. The end tag is usually not in the text, so it is assumed.
         """
         if self._body is not None:
             self._scanner.finish()
@@ -180,14 +180,14 @@ class MessageMachine(ABC):
             return self._take_parts()
         if self._header_has_tags or self._may_be_header(header[self._num_header_from_prompt :].strip()):
             return []
-        self._begin_body(Body(BodyKind.CONTENT))
+        self._begin_body(MessageBody(BodyKind.CONTENT))
         self._give(self._header[self._num_header_from_prompt :])
         return self._take_parts()
 
     def _may_be_header(self, text: str) -> bool:
         return text.startswith("to=") or any(role.startswith(text) for role in ("to=", *self.tags.roles))
 
-    def _run(self) -> list[Part]:
+    def _run(self) -> list[AnswerPart]:
         self._run_on()
         return self._take_parts()
 
@@ -195,7 +195,7 @@ class MessageMachine(ABC):
         while self._read_head() if self._body is None else self._read_body():
             pass
 
-    def _take_parts(self) -> list[Part]:
+    def _take_parts(self) -> list[AnswerPart]:
         parts, self._parts = self._parts, []
         return parts
 
@@ -208,7 +208,7 @@ class MessageMachine(ABC):
             if tag is not None:
                 self._scanner.give_back(tag)
             if not self._begin_unmarked(num_looked_at):
-                self._begin_body(Body(BodyKind.CONTENT))
+                self._begin_body(MessageBody(BodyKind.CONTENT))
                 self._give(self._header[self._num_header_from_prompt :])
             self._header = ""
             return tag is not None
@@ -249,7 +249,7 @@ class MessageMachine(ABC):
         return True
 
     def _begin_unmarked(self, num_looked_at: int) -> bool:
-        """Begin a body that stands in the header, if its first ``num_looked_at`` characters tell of one."""
+        """Begin a body that the model wrote in the header, if its first ``num_looked_at`` characters contain one."""
         found = self.read_unmarked(self._header[:num_looked_at])
         if found is None:
             return False
@@ -261,10 +261,10 @@ class MessageMachine(ABC):
     def _begin_header(self, tag: str) -> None:
         self._header = ""
         self._num_header_from_prompt = 0
-        # Behind a start tag stands a header, whatever it looks like.
+        # A start tag is always followed by a header, whatever it looks like.
         self._header_has_tags = tag in self.tags.start
 
-    def _begin_body(self, body: Body) -> None:
+    def _begin_body(self, body: MessageBody) -> None:
         self._body = body
         self._body_has_text = False
         self._has_arguments = False
@@ -272,7 +272,7 @@ class MessageMachine(ABC):
             self._parts.append(ToolCallBegin(self._num_calls, body.name))
             self._num_calls += 1
         if body.kind is not BodyKind.REASONING:
-            self._has_left_thought = True
+            self._has_left_reasoning = True
         self._give(body.opening)
 
     def _end_body(self, tag: str) -> None:
@@ -321,7 +321,7 @@ class MessageMachine(ABC):
 
 
 class MessageReasoningParser(ReasoningParser):
-    """Thought and content of an answer made of messages; calls are given by ``feed_parts`` only."""
+    """Reasoning and content of an answer made of messages; calls are given by ``feed_parts`` only."""
 
     def __init__(self, machine: type[MessageMachine], prompt_end: PromptEnd) -> None:
         self._machine = machine(prompt_end.text)
@@ -340,7 +340,7 @@ class MessageReasoningParser(ReasoningParser):
     def finish_whole(self) -> list[ReasoningText | ContentText]:
         return _texts(self._machine.finish(is_whole=True))
 
-    def feed_parts(self, text: str, token_ids: Sequence[int] = ()) -> list[Part]:
+    def feed_parts(self, text: str, token_ids: Sequence[int] = ()) -> list[AnswerPart]:
         """Take the next piece of text and its tokens; calls are found as well."""
         if self._tokens is None:
             return self._machine.feed(text)
@@ -349,10 +349,10 @@ class MessageReasoningParser(ReasoningParser):
             self._tokens = None
         return self._machine.feed(readable, marks)
 
-    def finish_parts(self, is_whole: bool = False) -> list[Part]:
+    def finish_parts(self, is_whole: bool = False) -> list[AnswerPart]:
         """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""
         return self._machine.finish(is_whole)
 
 
-def _texts(parts: Sequence[Part]) -> list[ReasoningText | ContentText]:
+def _texts(parts: Sequence[AnswerPart]) -> list[ReasoningText | ContentText]:
     return [part for part in parts if isinstance(part, ReasoningText | ContentText)]

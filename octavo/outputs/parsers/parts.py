@@ -1,11 +1,11 @@
-"""What an answer is made of, piece by piece as it comes: reasoning, content, and calls of tools."""
+"""What an answer is made of, piece by piece as it comes: reasoning, content, and tool calls."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningText:
-    """The next piece of a thought."""
+    """The next piece of reasoning."""
 
     text: str
 
@@ -24,7 +24,7 @@ class ContentBreak(ContentText):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallBegin:
-    """A call of a tool begins; calls are numbered from 0.
+    """A tool call begins; calls are numbered from 0.
 
     Attributes:
         call_id: the id that the model gave, where its format has ids.
@@ -43,4 +43,4 @@ class ToolCallArguments:
     text: str
 
 
-Part = ReasoningText | ContentText | ToolCallBegin | ToolCallArguments
+AnswerPart = ReasoningText | ContentText | ToolCallBegin | ToolCallArguments

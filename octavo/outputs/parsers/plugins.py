@@ -1,4 +1,4 @@
-"""Python files of the server's owner that register parsers of their own."""
+"""The operator's Python files that register parsers."""
 
 import importlib.util
 from functools import cache

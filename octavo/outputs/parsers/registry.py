@@ -1,4 +1,4 @@
-"""Formats of thoughts by name, plug-ins, and what ``auto`` stands for."""
+"""Reasoning formats by name, plug-ins, and the meaning of ``auto``."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from octavo.outputs.parsers.tools.registry import detect_tools
 
 @runtime_checkable
 class ReasoningFormat(Protocol):
-    """How a family of models marks its thoughts."""
+    """How a family of models marks its reasoning."""
 
     @property
     def name(self) -> str:
@@ -22,7 +22,7 @@ class ReasoningFormat(Protocol):
 
     @property
     def end_tags(self) -> tuple[str, ...]:
-        """What ends a thought, as text; a grammar for the answer begins behind it."""
+        """What ends reasoning, as text; a grammar for the answer begins after it."""
 
     def start(self, prompt_end: PromptEnd) -> ReasoningParser:
         """A parser for one answer after this prompt."""

@@ -7,12 +7,12 @@ mean something in its present state::
     while True:
         before, tag = self._scanner.take(THOUGHT_TAGS if self._in_thought else CONTENT_TAGS)
         ...                       # give out `before`
-        if tag is None:           # all that can be told is told; more text is needed
+        if tag is None:           # everything certain has been given out; more text is needed
             break
         ...                       # change state; the tag itself is gone
 
 The leftmost tag is found, and of several that begin at one place the longest: what is found does not depend on how the
-text was cut. Once the answer has ended, ``finish`` says so, and nothing is held back any more.
+text was cut. Once the answer has ended, call ``finish``, and nothing is held back any more.
 """
 
 import re
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 
 class TagSet:
-    """Tags to look for, prepared once, as a rule when a module is loaded.
+    """Tags to look for, prepared once, usually when a module is loaded.
 
     Args:
         tags: none of them empty; no tags at all are allowed and never found.
@@ -42,7 +42,7 @@ class TagSet:
         return None if match is None else (match.start(), match.group())
 
     def match(self, text: str, start: int = 0) -> str | None:
-        """The longest tag that stands at ``start``."""
+        """The longest tag that appears at ``start``."""
         match = self._pattern.match(text, start) if self._pattern is not None else None
         return None if match is None else match.group()
 
@@ -102,7 +102,7 @@ class TagScanner(PendingText):
         return text[start:open_end], None
 
     def take_tag(self, tags: TagSet) -> str | None:
-        """The tag that stands next, taken; "" if none of them can; None if that cannot be told before more comes."""
+        """Take the next tag; "" if none of them can come next; None if that is not known before more text comes."""
         text, start = self._text, self._position
         if not self._is_finished and tags.open_end(text, start) == start:
             return None
@@ -125,7 +125,7 @@ class TagScanner(PendingText):
         return rest
 
     def take_space(self, characters: str | None = None) -> str:
-        """The white space that stands next, or whatever of ``characters`` does; more of it may come later."""
+        """Take the white space (or ``characters``) that comes next; more may come later."""
         rest = self.rest
         num_taken = len(rest) - len(rest.lstrip(characters))
         self._position += num_taken

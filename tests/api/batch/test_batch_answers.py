@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.api.batch.answers import Answers
+from octavo.api.batch.answers import AnswerFile
 from octavo.api.batch.lines import encode_answer, encode_refusal
 from octavo.errors import ConfigError, RequestFailedError
 
@@ -20,9 +20,9 @@ def line_of(custom_id: str, is_good: bool = True) -> bytes:
     return encode_answer(custom_id, "r", 200, b'{"x":1}') if is_good else encode_refusal(custom_id, "r", "No.")
 
 
-def keep(answers: Answers, *ids: str, is_good: bool = True) -> None:
+def keep(answers: AnswerFile, *ids: str, is_good: bool = True) -> None:
     async def run() -> None:
-        await asyncio.gather(*(answers.add(each, line_of(each, is_good), is_good) for each in ids))
+        await asyncio.gather(*(answers.add_answer(each, line_of(each, is_good), is_good) for each in ids))
 
     asyncio.run(run())
 
@@ -31,8 +31,8 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.output, self.part = folder / "out.jsonl", folder / "out.jsonl.part"
 
-    def open(self, **options: Any) -> Answers:
-        return Answers(self.output, self.part, IDS, **options)
+    def open(self, **options: Any) -> AnswerFile:
+        return AnswerFile(self.output, self.part, IDS, **options)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_output_is_whole_and_in_order(files: Files) -> None:
     answers = files.open()
     keep(answers, *reversed(IDS))
     assert not files.output.exists()
-    answers.finish(IDS)
+    answers.write_output(IDS)
     answers.close()
     assert files.output.read_bytes() == b"".join(map(line_of, IDS))
     assert not files.part.exists()
@@ -74,7 +74,7 @@ def test_a_file_cut_anywhere_goes_on_where_it_was(
     kept = [each for each, end in zip(order, ends, strict=True) if end <= cut]
     assert [each for each in order if each in answers] == kept
     keep(answers, *(each for each in IDS if each not in answers))
-    answers.finish(IDS)
+    answers.write_output(IDS)
     answers.close()
     assert files.output.read_bytes() == b"".join(map(line_of, IDS))
 
@@ -84,7 +84,7 @@ def test_a_finished_output_counts_as_done(files: Files) -> None:
     answers = files.open()
     assert [each for each in IDS if each in answers] == ["id-0", "id-2"]
     keep(answers, *(each for each in IDS if each not in answers))
-    answers.finish(IDS)
+    answers.write_output(IDS)
     answers.close()
     assert files.output.read_bytes() == b"".join(map(line_of, IDS))
 
@@ -107,7 +107,7 @@ def test_a_file_of_something_else_is_not_overwritten(files: Files) -> None:
     answers = files.open(overwrite=True)
     keep(answers, *IDS)
     assert files.output.read_text() == "my thesis\n", "until the new one is whole"
-    answers.finish(IDS)
+    answers.write_output(IDS)
     answers.close()
     assert files.output.read_bytes() == b"".join(map(line_of, IDS))
 
@@ -121,7 +121,7 @@ def test_errors_are_asked_again_on_demand(files: Files, name: str) -> None:
     answers = files.open(retry_failed=True)
     assert (len(answers), answers.num_failed) == (5, 0)
     keep(answers, "id-3")
-    answers.finish(IDS)
+    answers.write_output(IDS)
     answers.close()
     assert files.output.read_bytes() == b"".join(map(line_of, IDS))
 

@@ -14,7 +14,7 @@ from fake_engine import FakeEngine
 from starlette.types import Receive, Scope, Send
 
 from octavo.api.app import build_app
-from octavo.api.batch.answers import Answers
+from octavo.api.batch.answers import AnswerFile
 from octavo.api.batch.lines import BatchRequest
 from octavo.api.batch.runner import BatchRunner
 from octavo.config import ServerSettings
@@ -42,10 +42,10 @@ class Batch:
             self.waits.append(seconds)
 
         async def run() -> None:
-            answers = Answers(self.output, self.part, ids)
+            answers = AnswerFile(self.output, self.part, ids)
             try:
                 await BatchRunner(app, answers, max_inflight, sleep=sleep).run(iter(requests))
-                answers.finish(ids)
+                answers.write_output(ids)
             finally:
                 answers.close()
 
@@ -140,7 +140,7 @@ def test_requests_are_read_as_they_are_needed(batch: Batch) -> None:
             yield request(str(index), prompt="x")
 
     async def run() -> None:
-        answers = Answers(batch.output, batch.part, map(str, range(12)))
+        answers = AnswerFile(batch.output, batch.part, map(str, range(12)))
         await BatchRunner(app_of(engine), answers, 2).run(requests())
         answers.close()
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from octavo.outputs.parsers.parts import ContentText, Part, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 
 
 def run(parser, pieces):
@@ -41,9 +41,9 @@ def texts(parts):
     return thought, content
 
 
-def joined(parts: list[Part]) -> list[Part]:
+def joined(parts: list[AnswerPart]) -> list[AnswerPart]:
     """The same parts with neighbours of one kind made one, and empty ones left out."""
-    merged: list[Part] = []
+    merged: list[AnswerPart] = []
     for part in parts:
         last = merged[-1] if merged else None
         if isinstance(part, ToolCallBegin):

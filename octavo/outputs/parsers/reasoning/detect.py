@@ -1,4 +1,4 @@
-"""Which format of thoughts a model uses, told by its chat template, its vocabulary and its type."""
+"""Detect a model's reasoning format from its chat template, vocabulary and type."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,7 @@ _DEEPSEEK_TURN = "<｜Assistant｜>"
 
 
 def detect_reasoning(chat_template: str | None, model_type: str | None, vocab_has: Callable[[str], bool]) -> str | None:
-    """The name of the format, None if the model shows no sign of thoughts."""
+    """The name of the format, None if the model shows no sign of reasoning."""
     template, model_type = chat_template or "", (model_type or "").lower()
     if model_type == "gpt_oss":
         return "openai_gptoss"
@@ -75,7 +75,7 @@ def detect_reasoning(chat_template: str | None, model_type: str | None, vocab_ha
     for mark, name in _THINK_MARKS:
         if mark in template:
             return name
-    # Of most of the rest, the template or else the model writes the start tag; some answer without a thought.
+    # Of most of the rest, the template or else the model writes the start tag; some answer without reasoning.
     return "think"
 
 

@@ -1,13 +1,13 @@
-"""The formats of thoughts between tags, by the names that vLLM gives them."""
+"""The reasoning formats between tags, by the names that vLLM gives them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
 from octavo.outputs.parsers.parts import ContentText, ReasoningText
-from octavo.outputs.parsers.reasoning.tagged import TaggedFormat, Unmarked
+from octavo.outputs.parsers.reasoning.tagged import TaggedFormat, UnmarkedAnswer
 
-# A thought may mention the tag of a call; a call is what goes on like one.
+# Reasoning may mention the tag of a call; only text that continues like a call is one.
 _XML_CALLS = ("<tool_call>\n<function=", "<tool_call><function=")
 _JSON_CALLS = ('<tool_call>\n{"', '<tool_call>{"')
 _DSML_CALLS = ("<｜DSML｜tool_calls>", "<｜DSML｜ calls>", "<｜DSML｜function_calls>")
@@ -15,7 +15,7 @@ _DEEPSEEK_CALLS = ("<｜tool▁calls▁begin｜>", *_DSML_CALLS)
 
 
 class NonemptyContentFormat(TaggedFormat):
-    """Nemotron's: a request may ask for content even if the answer is nothing but a thought."""
+    """Nemotron's: a request may ask for content even if the answer is nothing but reasoning."""
 
     def start(self, prompt_end: PromptEnd) -> ReasoningParser:  # type: ignore[override]
         parser = super().start(prompt_end)
@@ -25,11 +25,11 @@ class NonemptyContentFormat(TaggedFormat):
 
 
 class NonemptyContentParser(ReasoningParser):
-    """Gives the thought once more, as content, if the answer has no other."""
+    """Repeats the reasoning as content if the answer has no other."""
 
     def __init__(self, parser: ReasoningParser) -> None:
         self._parser = parser
-        self._thought: list[str] = []
+        self._reasoning_text: list[str] = []
         self._has_content = False
 
     @property
@@ -45,9 +45,9 @@ class NonemptyContentParser(ReasoningParser):
 
     def finish(self) -> list[ReasoningText | ContentText]:
         parts = self._watch(self._parser.finish())
-        if not self._has_content and self._thought:
-            parts.append(ContentText("".join(self._thought)))
-        self._thought = []
+        if not self._has_content and self._reasoning_text:
+            parts.append(ContentText("".join(self._reasoning_text)))
+        self._reasoning_text = []
         return parts
 
     def _watch(self, parts: list[ReasoningText | ContentText]) -> list[ReasoningText | ContentText]:
@@ -55,12 +55,12 @@ class NonemptyContentParser(ReasoningParser):
             if isinstance(part, ContentText):
                 self._has_content = self._has_content or bool(part.text.strip())
             elif not self._has_content:
-                self._thought.append(part.text)
+                self._reasoning_text.append(part.text)
         return parts
 
 
-class PrefixedThoughtParser(ReasoningParser):
-    """Leaves the thought in the content, and writes the start tag that the prompt has swallowed."""
+class PrefixedReasoningParser(ReasoningParser):
+    """Leaves the reasoning in the content, and adds the start tag that was part of the prompt."""
 
     def __init__(self, parser: ReasoningParser, start_tag: str) -> None:
         self._parser = parser
@@ -76,7 +76,7 @@ class PrefixedThoughtParser(ReasoningParser):
         return self._parser.end_tag
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        self._parser.feed(text, token_ids)  # only its state is of use: content begins where the thought ends
+        self._parser.feed(text, token_ids)  # only its state is used: content begins where the reasoning ends
         return self._with_tag(text, is_finished=False)
 
     def finish(self) -> list[ReasoningText | ContentText]:
@@ -96,29 +96,31 @@ class PrefixedThoughtParser(ReasoningParser):
         return [ContentText(beginning if beginning.startswith(self._start_tag) else self._start_tag + beginning)]
 
 
-class PrefixedThoughtFormat(TaggedFormat):
+class PrefixedReasoningFormat(TaggedFormat):
     """MiniMax's way of old: clients get the tags within the content, to send them back as they are."""
 
     def start(self, prompt_end: PromptEnd) -> ReasoningParser:  # type: ignore[override]
-        return PrefixedThoughtParser(super().start(prompt_end), self.start_tags[0])
+        return PrefixedReasoningParser(super().start(prompt_end), self.start_tags[0])
 
 
-_R1 = TaggedFormat("deepseek_r1", unmarked=Unmarked.THOUGHT, thinking_keys=(), implicit_end_tags=_DEEPSEEK_CALLS)
+_R1 = TaggedFormat(
+    "deepseek_r1", unmarked=UnmarkedAnswer.REASONING, thinking_keys=(), implicit_end_tags=_DEEPSEEK_CALLS
+)
 _V3 = TaggedFormat(
     "deepseek_v3",
-    unmarked=Unmarked.THOUGHT,
+    unmarked=UnmarkedAnswer.REASONING,
     thinks_by_default=False,
     thinking_keys=("thinking", "enable_thinking"),
     implicit_end_tags=_DEEPSEEK_CALLS,
 )
 _THINK = TaggedFormat("think", implicit_end_tags=(*_XML_CALLS, *_JSON_CALLS))
-_QWEN3 = replace(_THINK, name="qwen3", unmarked=Unmarked.THOUGHT)
+_QWEN3 = replace(_THINK, name="qwen3", unmarked=UnmarkedAnswer.REASONING)
 _GLM45 = TaggedFormat("glm45", implicit_end_tags=("<tool_call>",))
 _HY = TaggedFormat(
     "hy_v3",
     start_tags=("<think>", "<think:opensource>"),
     end_tags=("</think>", "</think:opensource>"),
-    unmarked=Unmarked.THOUGHT,
+    unmarked=UnmarkedAnswer.REASONING,
     thinks_by_default=False,
     thinking_keys=("reasoning_effort", "enable_thinking"),
 )
@@ -127,20 +129,20 @@ _COHERE = TaggedFormat(
     start_tags=("<|START_THINKING|>",),
     end_tags=("<|END_THINKING|>",),
     implicit_end_tags=("<|START_ACTION|>", "<|START_RESPONSE|>", "<|START_TEXT|>"),
-    unmarked=Unmarked.CONTENT,
-    has_several_thoughts=True,
+    unmarked=UnmarkedAnswer.CONTENT,
+    has_several_reasoning_blocks=True,
     content_open_tags=("<|START_RESPONSE|>", "<|START_TEXT|>"),
     content_close_tags=("<|END_RESPONSE|>", "<|END_TEXT|>"),
 )
 _NEMOTRON = NonemptyContentFormat(
-    "nemotron_v3", unmarked=Unmarked.THOUGHT, implicit_end_tags=(*_XML_CALLS, *_JSON_CALLS)
+    "nemotron_v3", unmarked=UnmarkedAnswer.REASONING, implicit_end_tags=(*_XML_CALLS, *_JSON_CALLS)
 )
 _STEP3P5 = TaggedFormat(
     "step3p5",
     implicit_end_tags=_XML_CALLS,
-    unmarked=Unmarked.THOUGHT,
+    unmarked=UnmarkedAnswer.REASONING,
     thinking_keys=(),
-    has_several_thoughts=True,
+    has_several_reasoning_blocks=True,
 )
 
 TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
@@ -162,7 +164,7 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
         "granite",
         start_tags=("Here is my thought process:", "Here's my thought process:", "<think>"),
         end_tags=("Here is my response:", "Here's my response:", "</think>"),
-        unmarked=Unmarked.CONTENT,
+        unmarked=UnmarkedAnswer.CONTENT,
         content_open_tags=("<response>",),
         content_close_tags=("</response>",),
         stripped=" \n",
@@ -171,7 +173,7 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
     _NEMOTRON,
     TaggedFormat(
         "hunyuan_a13b",
-        unmarked=Unmarked.CONTENT,
+        unmarked=UnmarkedAnswer.CONTENT,
         content_open_tags=("<answer>",),
         content_close_tags=("</answer>",),
     ),
@@ -182,25 +184,27 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
         start_tags=("[THINK]",),
         end_tags=("[/THINK]",),
         implicit_end_tags=("[TOOL_CALLS]",),
-        unmarked=Unmarked.CONTENT,
-        has_several_thoughts=True,
+        unmarked=UnmarkedAnswer.CONTENT,
+        has_several_reasoning_blocks=True,
     ),
-    TaggedFormat("minimax_m2", unmarked=Unmarked.THOUGHT, thinking_keys=(), implicit_end_tags=("<minimax:tool_call>",)),
-    PrefixedThoughtFormat("minimax_m2_append_think", unmarked=Unmarked.THOUGHT, thinking_keys=()),
+    TaggedFormat(
+        "minimax_m2", unmarked=UnmarkedAnswer.REASONING, thinking_keys=(), implicit_end_tags=("<minimax:tool_call>",)
+    ),
+    PrefixedReasoningFormat("minimax_m2_append_think", unmarked=UnmarkedAnswer.REASONING, thinking_keys=()),
     TaggedFormat(
         "minimax_m3",
         start_tags=("<mm:think>",),
         end_tags=("</mm:think>",),
         implicit_end_tags=("]<]minimax[>[<tool_call>",),
-        unmarked=Unmarked.CONTENT,
+        unmarked=UnmarkedAnswer.CONTENT,
         thinking_keys=("thinking_mode",),
     ),
     TaggedFormat(
         "step3",
         implicit_end_tags=("<｜tool_calls_begin｜>",),
-        unmarked=Unmarked.THOUGHT,
+        unmarked=UnmarkedAnswer.REASONING,
         thinking_keys=(),
-        has_several_thoughts=True,
+        has_several_reasoning_blocks=True,
     ),
     _STEP3P5,
     TaggedFormat(
@@ -212,7 +216,7 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
     TaggedFormat(
         "ernie45",
         implicit_end_tags=_JSON_CALLS,
-        unmarked=Unmarked.THOUGHT,
+        unmarked=UnmarkedAnswer.REASONING,
         content_open_tags=("<response>",),
         content_close_tags=("</response>",),
     ),
@@ -222,7 +226,7 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
         start_tags=("<|open|>think<|sep|>",),
         end_tags=("<|close|>think<|sep|>",),
         implicit_end_tags=("<|open|>tools<|sep|>", "<|open|>response<|sep|>"),
-        unmarked=Unmarked.THOUGHT,
+        unmarked=UnmarkedAnswer.REASONING,
         thinking_keys=("thinking", "enable_thinking"),
         content_open_tags=("<|open|>response<|sep|>",),
         content_close_tags=("<|close|>response<|sep|>",),
@@ -235,13 +239,13 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
         implicit_end_tags=("<ifm|tool_calls>",),
         thinking_keys=(),
     ),
-    TaggedFormat("olmo3", unmarked=Unmarked.THOUGHT, thinking_keys=()),
+    TaggedFormat("olmo3", unmarked=UnmarkedAnswer.REASONING, thinking_keys=()),
     TaggedFormat(
         "plamo3",
         start_tags=("<|plamo:begin_think:plamo|>",),
         end_tags=("<|plamo:end_think:plamo|>",),
         implicit_end_tags=("<|plamo:begin_tool_requests:plamo|>",),
-        unmarked=Unmarked.THOUGHT,
+        unmarked=UnmarkedAnswer.REASONING,
     ),
     _COHERE,
     replace(_COHERE, name="cohere_command4"),
@@ -250,8 +254,8 @@ TAGGED_FORMATS: tuple[TaggedFormat, ...] = (
         start_tags=("<|channel>thought\n", "<|channel>"),
         end_tags=("<channel|>",),
         implicit_end_tags=("<|tool_call>",),
-        unmarked=Unmarked.CONTENT,
+        unmarked=UnmarkedAnswer.CONTENT,
         thinks_by_default=False,
-        has_several_thoughts=True,
+        has_several_reasoning_blocks=True,
     ),
 )

@@ -3,30 +3,30 @@
 import re
 
 from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.messages import Body, BodyKind, MessageMachine, MessageReasoningParser, MessageTags
+from octavo.outputs.parsers.messages import BodyKind, MessageBody, MessageMachine, MessageReasoningParser, MessageTags
 
 _RECIPIENT = re.compile(r"\bto=(\S+)")
 
 
 class MuseMachine(MessageMachine):
-    """``<|start|>assistant to=self<|message|>…<|eom|>`` is a thought.
+    """``<|start|>assistant to=self<|message|>…<|eom|>`` is reasoning.
 
     What is said to a tool is content without its header, for a parser of calls.
     """
 
     tags = MessageTags(start=("<|start|>",), inner=(), body=("<|message|>",), end=("<|eom|>", "<|eot|>"))
 
-    def read_header(self, header: str, body_tag: str) -> Body:
+    def read_header(self, header: str, body_tag: str) -> MessageBody:
         recipient = _RECIPIENT.search(header)
         if recipient is None or recipient.group(1) == "user":
-            return Body(BodyKind.CONTENT)
+            return MessageBody(BodyKind.CONTENT)
         if recipient.group(1) == "self":
-            return Body(BodyKind.REASONING)
-        return Body(BodyKind.RAW)
+            return MessageBody(BodyKind.REASONING)
+        return MessageBody(BodyKind.RAW)
 
 
 class InklingMachine(MessageMachine):
-    """``<|message_model|><|content_thinking|>…<|end_message|>`` is a thought; calls of tools go on as they are."""
+    """``<|message_model|><|content_thinking|>…<|end_message|>`` is reasoning; tool calls are passed on unchanged."""
 
     _KINDS = (
         ("<|content_thinking|>", BodyKind.REASONING),
@@ -44,9 +44,9 @@ class InklingMachine(MessageMachine):
         roles=(),
     )
 
-    def read_header(self, header: str, body_tag: str) -> Body:
+    def read_header(self, header: str, body_tag: str) -> MessageBody:
         kind = dict(self._KINDS)[body_tag]
-        return Body(kind, opening=body_tag if kind is BodyKind.RAW else "")
+        return MessageBody(kind, opening=body_tag if kind is BodyKind.RAW else "")
 
 
 class MessageFormat:

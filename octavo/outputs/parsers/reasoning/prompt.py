@@ -23,9 +23,9 @@ _BOUNDARIES = (
 class PromptState(Enum):
     """Where the prompt leaves the answer."""
 
-    UNTOLD = "nothing of the answer stands in the prompt"
-    IN_THOUGHT = "the prompt opens the thought"
-    AFTER_THOUGHT = "the prompt opens and closes the thought"
+    UNKNOWN = "the prompt does not begin the answer"
+    IN_REASONING = "the prompt opens the thought"
+    AFTER_REASONING = "the prompt opens and closes the thought"
     IN_CONTENT = "the prompt opens what is meant for the reader"
 
 
@@ -37,9 +37,9 @@ class PromptReader:
 
     def __init__(self, start_tags: Iterable[str], end_tags: Iterable[str], content_tags: Iterable[str] = ()) -> None:
         self._states = {
-            **dict.fromkeys(end_tags, PromptState.AFTER_THOUGHT),
+            **dict.fromkeys(end_tags, PromptState.AFTER_REASONING),
             **dict.fromkeys(content_tags, PromptState.IN_CONTENT),
-            **dict.fromkeys(start_tags, PromptState.IN_THOUGHT),
+            **dict.fromkeys(start_tags, PromptState.IN_REASONING),
         }
         tags = sorted(self._states, key=len, reverse=True)
         # The format's own tags come first: some of them look like boundaries.
@@ -50,4 +50,4 @@ class PromptReader:
         last = ""
         for match in self._pattern.finditer(text):
             last = match.group()
-        return self._states.get(last, PromptState.UNTOLD), last
+        return self._states.get(last, PromptState.UNKNOWN), last

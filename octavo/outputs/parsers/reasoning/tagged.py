@@ -1,4 +1,4 @@
-"""Thoughts between tags, as most models write them: ``<think>…</think>`` and its relatives."""
+"""Reasoning between tags, as most models write it: ``<think>…</think>`` and variants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from octavo.outputs.parsers.reasoning.prompt import PromptReader, PromptState
 from octavo.outputs.parsers.tags import TagScanner, TagSet
 
 MAX_LEADING_SPACE = 64
-"""Characters of white space before a start tag; an answer that begins with more is no thought."""
+"""Characters of white space before a start tag; an answer that begins with more is not reasoning."""
 
 
-class Unmarked(Enum):
+class UnmarkedAnswer(Enum):
     """What an answer is that begins without a start tag, where the prompt did not say."""
 
-    THOUGHT = "a thought: the model leaves the tag out"
-    THOUGHT_IF_PROMPT_UNKNOWN = (
+    REASONING = "a thought: the model leaves the tag out"
+    REASONING_IF_PROMPT_UNKNOWN = (
         "content, because the model writes the tag if it thinks; a thought if no prompt was seen"
     )
     CONTENT = "content"
@@ -26,30 +26,30 @@ class Unmarked(Enum):
 
 @dataclass(frozen=True)
 class TaggedFormat:
-    """How one family of models writes its thoughts.
+    """How one family of models writes its reasoning.
 
     Attributes:
-        start_tags: what begins a thought.
-        end_tags: what ends a thought; if there are as many as start tags, each belongs to one.
-        implicit_end_tags: what ends a thought and is content itself: a call of a tool that begins without an end tag.
+        start_tags: tags that begin reasoning.
+        end_tags: tags that end reasoning; if there are as many as start tags, they are pairs.
+        implicit_end_tags: content that also ends reasoning: a tool call that begins without an end tag.
         unmarked: what an answer without a start tag is.
         thinks_by_default: whether the model thinks unless ``thinking_keys`` of the template's values say otherwise.
         thinking_keys: names of the template's values that switch thinking; an empty tuple if there is no switch.
-        has_several_thoughts: whether a start tag within the content opens another thought.
-        content_open_tags: what may stand around the content, and is left out, ...
-        content_close_tags: ... with what ends it.
-        ignored_tags: what is left out of the content wherever it stands.
-        stripped: characters that are left out at both ends of a thought, and of content between tags.
+        has_several_reasoning_blocks: whether a start tag within the content opens another reasoning block.
+        content_open_tags: tags that may precede the content and are dropped, ...
+        content_close_tags: ... and those that follow it.
+        ignored_tags: tags that are dropped from the content.
+        stripped: characters that are left out at both ends of reasoning, and of content between tags.
     """
 
     name: str
     start_tags: tuple[str, ...] = ("<think>",)
     end_tags: tuple[str, ...] = ("</think>",)
     implicit_end_tags: tuple[str, ...] = ()
-    unmarked: Unmarked = Unmarked.THOUGHT_IF_PROMPT_UNKNOWN
+    unmarked: UnmarkedAnswer = UnmarkedAnswer.REASONING_IF_PROMPT_UNKNOWN
     thinks_by_default: bool = True
     thinking_keys: tuple[str, ...] = ("enable_thinking", "thinking")
-    has_several_thoughts: bool = False
+    has_several_reasoning_blocks: bool = False
     content_open_tags: tuple[str, ...] = ()
     content_close_tags: tuple[str, ...] = ()
     ignored_tags: tuple[str, ...] = ()
@@ -80,11 +80,11 @@ class FormatTags:
 
     def __init__(self, format_: TaggedFormat) -> None:
         start, end, open_ = format_.start_tags, format_.end_tags, format_.content_open_tags
-        repeated = start if format_.has_several_thoughts else ()
+        repeated = start if format_.has_several_reasoning_blocks else ()
         self.prompt = PromptReader(start, end, open_)
         self.answer_start = TagSet((*start, *end, *open_))
-        self.thought_start = TagSet(start)
-        self.thought = TagSet((*end, *format_.implicit_end_tags))
+        self.reasoning_start = TagSet(start)
+        self.reasoning_text = TagSet((*end, *format_.implicit_end_tags))
         self.content_start = TagSet(open_)
         self.content = TagSet((*repeated, *format_.ignored_tags))
         self.open_content = TagSet((*repeated, *format_.ignored_tags, *format_.content_close_tags))
@@ -93,22 +93,22 @@ class FormatTags:
 class _State(Enum):
     ANSWER_START = 0
     """Nothing but white space has come."""
-    THOUGHT_START = 1
-    """Only white space of a thought has come, or the start tag once more."""
-    THOUGHT = 2
+    REASONING_START = 1
+    """Only white space of the reasoning has come, or the start tag again."""
+    REASONING = 2
     CONTENT_START = 3
-    """Behind a thought; white space and the tag that opens the content may come."""
+    """After reasoning; white space and the tag that opens the content may come."""
     CONTENT = 4
 
 
 class TaggedReasoningParser(ReasoningParser):
     """One answer of a :class:`TaggedFormat`.
 
-    Newlines right after a start tag, around an end tag, and at the end of a thought that breaks off are left out: they
-    belong to the template. A second thought begins with a newline, so that the thoughts read well when they are joined.
+    Newlines right after a start tag, around an end tag, and at the end of reasoning that breaks off are left out: they
+    belong to the template. Later reasoning blocks begin with a newline, so that joined blocks stay readable.
 
     Attributes:
-        is_left_to_model: whether the prompt leaves it to the model to begin a thought.
+        is_left_to_model: whether the model itself decides to begin reasoning.
     """
 
     def __init__(self, format_: TaggedFormat, prompt_end: PromptEnd) -> None:
@@ -116,33 +116,33 @@ class TaggedReasoningParser(ReasoningParser):
         self._tags = format_.tags
         self._scanner = TagScanner()
         self._parts: list[ReasoningText | ContentText] = []
-        self._num_thoughts = 0
+        self._num_reasoning_blocks = 0
         self._is_content_open = False
-        # White space that is left out if the thought, or the content between tags, ends here.
+        # White space that is left out if the reasoning, or the content between tags, ends here.
         self._held_space: list[str] = []
         self._state = _State.ANSWER_START
         state, tag = self._tags.prompt.read(prompt_end.text)
         is_asked = format_.is_thinking_asked(prompt_end.template_kwargs)
-        self._is_unmarked_thought = state is PromptState.IN_THOUGHT
-        self._is_thought_expected = self._is_unmarked_thought
-        self.is_left_to_model = state is PromptState.UNTOLD
+        self._is_unmarked_reasoning = state is PromptState.IN_REASONING
+        self._is_reasoning_expected = self._is_unmarked_reasoning
+        self.is_left_to_model = state is PromptState.UNKNOWN
         self._end_tag = format_.end_tags[0]
-        if self._is_unmarked_thought and len(format_.end_tags) == len(format_.start_tags):
+        if self._is_unmarked_reasoning and len(format_.end_tags) == len(format_.start_tags):
             self._end_tag = format_.end_tags[format_.start_tags.index(tag)]
         if state is PromptState.IN_CONTENT:
             self._state = _State.CONTENT
             self._is_content_open = True
-        elif state is PromptState.UNTOLD and is_asked and not prompt_end.is_thought_marked:
-            self._is_thought_expected = format_.unmarked is not Unmarked.CONTENT
-            self._is_unmarked_thought = format_.unmarked is Unmarked.THOUGHT or (
-                format_.unmarked is Unmarked.THOUGHT_IF_PROMPT_UNKNOWN and not prompt_end.text
+        elif state is PromptState.UNKNOWN and is_asked and not prompt_end.is_reasoning_marked:
+            self._is_reasoning_expected = format_.unmarked is not UnmarkedAnswer.CONTENT
+            self._is_unmarked_reasoning = format_.unmarked is UnmarkedAnswer.REASONING or (
+                format_.unmarked is UnmarkedAnswer.REASONING_IF_PROMPT_UNKNOWN and not prompt_end.text
             )
 
     @property
     def is_reasoning(self) -> bool:
         if self._state is _State.ANSWER_START:
-            return self._is_thought_expected
-        return self._state in (_State.THOUGHT_START, _State.THOUGHT)
+            return self._is_reasoning_expected
+        return self._state in (_State.REASONING_START, _State.REASONING)
 
     @property
     def end_tag(self) -> str:
@@ -169,14 +169,14 @@ class TaggedReasoningParser(ReasoningParser):
         return parts
 
     def _step(self) -> bool:
-        """Take what can be told in this state; whether there is more to do."""
+        """Consume what is certain in this state; returns whether there is more to do."""
         match self._state:
             case _State.ANSWER_START:
                 return self._begin_answer()
-            case _State.THOUGHT_START:
-                return self._begin_text_of_thought()
-            case _State.THOUGHT:
-                return self._continue_thought()
+            case _State.REASONING_START:
+                return self._begin_reasoning_text()
+            case _State.REASONING:
+                return self._continue_reasoning()
             case _State.CONTENT_START:
                 return self._begin_content()
             case _State.CONTENT:
@@ -191,36 +191,36 @@ class TaggedReasoningParser(ReasoningParser):
             self._scanner.give_back(space)
             return False
         if tag in self._format.start_tags:
-            self._begin_thought()
+            self._begin_reasoning()
         elif tag in self._format.end_tags:
-            self._state = _State.CONTENT_START  # an empty thought, whose start tag was left out
+            self._state = _State.CONTENT_START  # empty reasoning, whose start tag was left out
         elif tag:
             self._open_content()
         else:
             self._scanner.give_back(space)
-            if self._is_unmarked_thought:
-                self._begin_thought()
+            if self._is_unmarked_reasoning:
+                self._begin_reasoning()
             else:
                 self._state = _State.CONTENT
         return True
 
-    def _begin_thought(self) -> None:
-        self._state = _State.THOUGHT_START
-        self._num_thoughts += 1
-        if self._num_thoughts > 1:
+    def _begin_reasoning(self) -> None:
+        self._state = _State.REASONING_START
+        self._num_reasoning_blocks += 1
+        if self._num_reasoning_blocks > 1:
             self._held_space = ["\n"]
 
-    def _begin_text_of_thought(self) -> bool:
+    def _begin_reasoning_text(self) -> bool:
         self._scanner.take_space(self._format.stripped)
-        tag = self._scanner.take_tag(self._tags.thought_start)
+        tag = self._scanner.take_tag(self._tags.reasoning_start)
         if tag is None:
             return False
         if not tag:
-            self._state = _State.THOUGHT
+            self._state = _State.REASONING
         return True
 
-    def _continue_thought(self) -> bool:
-        text, tag = self._scanner.take(self._tags.thought)
+    def _continue_reasoning(self) -> bool:
+        text, tag = self._scanner.take(self._tags.reasoning_text)
         self._give_but_hold_space(text, ReasoningText)
         if tag is None:
             return False
@@ -258,7 +258,7 @@ class TaggedReasoningParser(ReasoningParser):
             return False
         if tag in self._format.start_tags:
             self._give_held_space()
-            self._begin_thought()
+            self._begin_reasoning()
         elif tag in self._format.content_close_tags:
             self._is_content_open = False
             self._held_space = []

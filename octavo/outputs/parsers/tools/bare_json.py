@@ -1,4 +1,4 @@
-"""Formats in which calls stand in the answer as plain JSON: Llama 3 and 4, xLAM."""
+"""Formats in which calls appear in the answer as plain JSON: Llama 3 and 4, xLAM."""
 
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ class LlamaJsonParser(JsonMachine):
 
 
 class XlamParser(JsonMachine):
-    """xLAM: a list of calls, bare, in a block of code, or behind ``[TOOL_CALLS]`` or ``<tool_call>``."""
+    """xLAM: a list of calls, bare, in a block of code, or after ``[TOOL_CALLS]`` or ``<tool_call>``."""
 
     is_bare: ClassVar = True
     start_tags: ClassVar = TagSet(("```", "[TOOL_CALLS]", "<tool_call>", *_BRACKETS))

@@ -11,10 +11,10 @@ class CallText:
     """Calls as JSON objects with a name and arguments.
 
     Attributes:
-        opening, closing: what stands before and behind a call, or behind the list of all of them.
+        opening, closing: what precedes and follows a call, or the list of all calls.
         arguments_key: the key of the arguments.
         separator: between calls.
-        is_list: all calls stand in one list.
+        is_list: all calls appear in one list.
     """
 
     opening: str = ""
@@ -34,7 +34,7 @@ class CallText:
 
     @property
     def instruction(self) -> str:
-        """What the model is told about calling functions."""
+        """The instruction for the model on how to call functions."""
         example = self.write([("FUNCTION_NAME", {"ARGUMENT_NAME": "VALUE"})])
         return f"To call a function, answer with its name and arguments as JSON, in exactly this form:\n{example}"
 
@@ -52,7 +52,7 @@ def describe_tools(tools: Sequence[Mapping[str, Any]], call_text: CallText | Non
 
     Args:
         tools: descriptions of functions, as chat templates take them.
-        call_text: how calls are written; None tells of no way to call.
+        call_text: how calls are written; None omits the instruction.
     """
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     text = f"You can use these functions:\n<tools>\n{listed}\n</tools>"

@@ -20,7 +20,7 @@ class GemmaMachine(ToolMachine):
     """What both share.
 
     Attributes:
-        string_tags: what stands before and behind a string.
+        string_tags: what precedes and follows a string.
     """
 
     string_tags: ClassVar[TagSet]

@@ -16,8 +16,8 @@ class KeyValueTags:
     """The tags of one format, prepared once.
 
     Args:
-        prefix: stands before the word in every tag.
-        suffix: stands behind it.
+        prefix: precedes the word in every tag.
+        suffix: follows it.
     """
 
     def __init__(self, prefix: str = "", suffix: str = "") -> None:
@@ -66,7 +66,7 @@ class KeyValueMachine(ArgumentsMachine):
             self.close_call()
 
     def _read_types(self, tags: KeyValueTags) -> Reading[frozenset[str] | None]:
-        """The type that stands between key and value, None if none does."""
+        """The type between key and value, None if there is none."""
         types: frozenset[str] | None = None
         yield from self._reader.skip_space()
         if (yield from self._reader.take_tag(tags.types)):
@@ -89,7 +89,7 @@ class GlmParser(KeyValueMachine):
 
 
 class HunyuanParser(KeyValueMachine):
-    """Hunyuan 3 and 4: GLM's tags within ``<tool_calls>``, in 3 with ``<tool_sep>`` behind the name.
+    """Hunyuan 3 and 4: GLM's tags within ``<tool_calls>``, in 3 with ``<tool_sep>`` after the name.
 
     All tags of a checkpoint may have a suffix, as in ``<tool_calls:opensource>``.
     """

@@ -1,4 +1,4 @@
-"""Formats in which a call is one JSON object: ``{"name": "…", "arguments": {…}}``, alone or in a list, behind a tag."""
+"""Formats in which a call is one JSON object: ``{"name": "…", "arguments": {…}}``, alone or in a list, after a tag."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from octavo.outputs.parsers.tools.reader import MalformedCallError, Reading
 
 
 class TaggedJsonParser(JsonMachine):
-    """Calls between a start tag and, as a rule, an end tag."""
+    """Calls between a start tag and, usually, an end tag."""
 
     def read_calls(self, tag: str) -> Reading[None]:
         yield from self.read_body()

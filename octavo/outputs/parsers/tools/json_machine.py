@@ -27,7 +27,7 @@ class JsonMachine(ToolMachine):
         name_keys: keys of a call's object whose value is the function's name.
         argument_keys: keys whose value is the arguments.
         id_keys: keys whose value is the call's id; it counts only before the call has begun.
-        is_bare: calls stand in the answer without tags of their own, where other JSON may stand as well. An object is
+        is_bare: calls appear in the answer without tags of their own, where other JSON may appear as well. An object is
             a call then only if it has nothing but the keys of one, and it begins when its arguments do.
     """
 

@@ -141,7 +141,7 @@ def pass_string(reader: AnswerReader, give: Give, max_length: int = sys.maxsize)
 
 
 def _peek_escape(reader: AnswerReader) -> Reading[str]:
-    """The escape sequence that stands next, once it has come as a whole."""
+    """The escape sequence that comes next, once it has come as a whole."""
     escape = yield from reader.peek(2)
     if escape == "\\u":
         escape = yield from reader.peek(6)

@@ -2,7 +2,7 @@
 
 - A start tag after which no call follows is content, with all that was read after it.
 - Once a call has begun (its name is known and given out), it stays. Arguments that break off are never closed: half a
-  call must not look like a whole one. Arguments that break the format go on as the model wrote them up to the call's
+  call must not look like a whole one. Arguments that break the format continue as the model wrote them up to the call's
   end tag, or to the answer's end where the format has none; it is for the client to refuse them.
 - White space next to a call, before or after, belongs to neither content nor call.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from octavo.outputs.parsers.base import Tool, ToolParser
-from octavo.outputs.parsers.parts import ContentText, Part, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.parts import AnswerPart, ContentText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.reader import AnswerReader, MalformedCallError, Reading
 
@@ -46,7 +46,7 @@ class ToolMachine(ToolParser):
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._reader = AnswerReader()
         self._schemas: Mapping[str, Mapping[str, Any] | None] = {tool.name: tool.parameters for tool in tools}
-        self._parts: list[Part] = []
+        self._parts: list[AnswerPart] = []
         self._argument_pieces: list[str] = []
         self._space: list[str] = []
         self._num_calls = 0
@@ -56,13 +56,13 @@ class ToolMachine(ToolParser):
         self._has_content = False
         self._steps = self._read_answer()
 
-    def feed(self, text: str) -> list[Part]:
+    def feed(self, text: str) -> list[AnswerPart]:
         if text:
             self._reader.feed(text)
             next(self._steps, None)
         return self._take_parts()
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         self._reader.finish()
         next(self._steps, None)
         return self._take_parts()
@@ -160,7 +160,7 @@ class ToolMachine(ToolParser):
             self._parts.append(ToolCallArguments(self._num_calls - 1, text))
         self._argument_pieces.clear()
 
-    def _take_parts(self) -> list[Part]:
+    def _take_parts(self) -> list[AnswerPart]:
         self._flush_arguments()
         parts, self._parts = self._parts, []
         return parts

@@ -1,4 +1,4 @@
-"""MiniMax-M3: arguments in elements that nest, every tag behind a mark that no other text has.
+"""MiniMax-M3: arguments in elements that nest, every tag after a mark that no other text has.
 
 ``<note>text</note>`` is an argument, an element of elements is an object, or a list where the schema wants one, and
 elements of one name make a list as well. Only arguments that the schema says are strings go out as they come.
@@ -28,7 +28,7 @@ _INNER_TAGS = TagSet((_CALL, _CALL_END, _SECTION_END, _ELEMENT))
 _ELEMENT_TAGS = TagSet((_ELEMENT, _ELEMENT_END))
 _ELEMENT_NAME = re.compile(r"[^\s<>/]+")
 _MIXED_TEXT = "$text"
-"""Key of text that stands between elements."""
+"""Key of text between elements."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Element:
 
 
 class MiniMaxM3Parser(ArgumentsMachine):
-    """``<tool_call><invoke name="f"><a>1</a></invoke></tool_call>``, each tag behind ``]<]minimax[>[``."""
+    """``<tool_call><invoke name="f"><a>1</a></invoke></tool_call>``, each tag after ``]<]minimax[>[``."""
 
     start_tags: ClassVar = TagSet((f"{_MARK}<tool_call>", _CALL))
     end_tags: ClassVar = TagSet((_CALL_END,))

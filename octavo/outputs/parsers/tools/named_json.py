@@ -1,4 +1,4 @@
-"""Formats in which a function's name stands before its arguments, which are JSON: DeepSeek, Kimi, Mistral."""
+"""Formats in which a function's name precedes its arguments, which are JSON: DeepSeek, Kimi, Mistral."""
 
 import re
 from abc import abstractmethod
@@ -16,7 +16,7 @@ _CALL_ID = re.compile(r"[-\w]+")
 
 
 class SectionParser(JsonMachine):
-    """Calls with tags of their own, as a rule within the tags of a section.
+    """Calls with tags of their own, usually within the tags of a section.
 
     Attributes:
         call_tag: what a call begins with, with or without the section's tag before it.
@@ -134,7 +134,7 @@ class Plamo3Parser(SectionParser):
 class MistralParser(JsonMachine):
     """Mistral: ``[TOOL_CALLS]`` and a list of objects, or from tokenizer v11 on ``f[ARGS]{…}`` for each call.
 
-    Between name and arguments an id may stand behind ``[CALL_ID]``.
+    Between name and arguments an id may appear after ``[CALL_ID]``.
     """
 
     start_tags: ClassVar = TagSet(("[TOOL_CALLS]",))

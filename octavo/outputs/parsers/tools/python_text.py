@@ -1,7 +1,7 @@
 """Python literals read as they come, and passed on as JSON.
 
 Numbers, strings (of all quotes and escapes, also several in a row), lists, tuples, dictionaries and the three
-constants, for which JSON's spelling may stand; nothing is ever evaluated.
+constants, which may also be written as in JSON; nothing is ever evaluated.
 """
 
 import json
@@ -41,7 +41,7 @@ _MAX_CHARACTER_NAME_LENGTH = 100
 
 
 def escaped(text: str) -> str:
-    """Text as it stands between the quotes of a JSON string."""
+    """Text as it appears between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=any("\ud800" <= character <= "\udfff" for character in text))[1:-1]
 
 
@@ -137,7 +137,7 @@ def _end_item(reader: AnswerReader, end: str) -> Reading[None]:
 
 
 def _pass_strings(reader: AnswerReader, give: Give) -> Reading[None]:
-    """Pass on a string, and those that stand right behind it, as one."""
+    """Pass on a string together with directly adjacent ones, as in Python's implicit concatenation."""
     give('"')
     while quote := (yield from reader.take_tag(_QUOTES)):
         # An empty string is read as the beginning of three quotes only if the third follows.
@@ -165,7 +165,7 @@ def _pass_string_body(reader: AnswerReader, quote: str, give: Give) -> Reading[N
 
 
 def _read_escape(reader: AnswerReader) -> Reading[str]:
-    """What an escape sequence stands for; an unknown one stands for itself, as in Python."""
+    """The value of an escape sequence; an unknown one is kept as it is, as in Python."""
     kind = (yield from reader.peek(2))[1:]
     if not kind:
         raise MalformedCallError

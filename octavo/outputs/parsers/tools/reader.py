@@ -1,8 +1,8 @@
 """The answer as a parser of calls reads it: as if it were all there.
 
-A parser is written as a generator that reads the answer from left to right, as its format's grammar goes. Where more
-text is needed than has come, it yields, and it goes on from there with the next piece; what it reads does not depend on
-where the text was cut. Every generator here is used with ``yield from``.
+A parser is a generator that reads the answer from left to right, following its format's grammar. Where more text is
+needed than has come, it yields and continues from there with the next piece; the result does not depend on where the
+text was cut. Every generator here is used with ``yield from``.
 """
 
 import re
@@ -95,7 +95,7 @@ class AnswerReader(PendingText):
         self.take(len(text))
 
     def take_tag(self, tags: TagSet) -> Reading[str]:
-        """Read the tag that stands next, "" if none does."""
+        """Read the tag that comes next, "" if none does."""
         while tags.open_end(self._text, self._position) == self._position and not self._is_finished:
             yield
         tag = tags.match(self._text, self._position) or ""
@@ -106,7 +106,7 @@ class AnswerReader(PendingText):
         """Give out text as it comes up to one of the tags, read and return that; "" if the answer ends before.
 
         Raises:
-            MalformedCallError: more than ``max_length`` characters stand before the tag; so many have been given out.
+            MalformedCallError: more than ``max_length`` characters stand before the tag; that many have been given out.
         """
         while True:
             found = tags.find(self._text, self._position)

@@ -1,7 +1,7 @@
 """Strict tools: a model that calls one freely, in its own format, writes arguments that follow the tool's schema.
 
 A structural tag leaves the answer free up to what begins a call, and binds the call. It exists for formats in which a
-call stands alone between texts that are known beforehand.
+call is a fixed text around the arguments.
 """
 
 import json
@@ -14,12 +14,12 @@ from octavo.outputs.parsers.base import Tool
 
 @dataclass(frozen=True, slots=True)
 class CallFrame:
-    """What stands around a call's arguments.
+    """The text around a call's arguments.
 
     Attributes:
-        trigger: the beginning of ``begin`` that tells a call from text.
-        begin: up to the arguments; ``{name}`` stands for the function's name.
-        style: how arguments are written, in xgrammar's words.
+        trigger: the beginning of ``begin`` that distinguishes a call from text.
+        begin: up to the arguments; ``{name}`` is replaced by the function's name.
+        style: how arguments are written, in xgrammar's terms.
     """
 
     trigger: str

@@ -1,4 +1,4 @@
-"""Formats in which calls and arguments stand in tags such as ``<function=f>`` and ``<parameter name="a">``."""
+"""Formats in which calls and arguments appear in tags such as ``<function=f>`` and ``<parameter name="a">``."""
 
 import html
 import re
@@ -91,8 +91,8 @@ class DeepSeekV41Parser(DeepSeekV32Parser):
 class MuseParser(AttributeXmlMachine):
     """Muse: ``<atem:invoke name="f">`` and ``<atem:parameter name="a">``.
 
-    The header of the message to the tool, which the parser of thoughts leaves, is dropped. A function ``f`` without a
-    namespace is called ``f.f``.
+    The header of the message to the tool, which the reasoning parser leaves in place, is dropped. A function ``f``
+    without a namespace is called ``f.f``.
     """
 
     section_tags: ClassVar = TagSet(("<atem:function_calls>", "to="))
@@ -177,7 +177,7 @@ class KimiK3Parser(AttributeXmlMachine):
 
 
 class Step3Parser(AttributeXmlMachine):
-    """Step3: ``<steptml:invoke name="f">`` behind ``function<｜tool_sep｜>``, between tags with full-width bars."""
+    """Step3: ``<steptml:invoke name="f">`` after ``function<｜tool_sep｜>``, between tags with full-width bars."""
 
     section_tags: ClassVar = TagSet(("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>"))
     call_tags: ClassVar = TagSet(("<steptml:invoke ",))

@@ -1,4 +1,4 @@
-"""Calls whose arguments stand in tags of their own, each between its tags as bare text."""
+"""Calls whose arguments appear in tags of their own, each between its tags as bare text."""
 
 import re
 from abc import abstractmethod
@@ -100,7 +100,7 @@ class XmlMachine(ArgumentsMachine):
         yield from self.read_call()
 
     def read_section_start(self) -> Reading[None]:
-        """Read what stands between a section's tag and the header of its first call, the header's tag included.
+        """Read what appears between a section's tag and the header of its first call, the header's tag included.
 
         Raises:
             MalformedCallError: no call follows.
@@ -141,7 +141,7 @@ class XmlMachine(ArgumentsMachine):
             tag = yield from self.after_value(value_end)
 
     def types_of(self, attributes: str) -> frozenset[str] | None:
-        """The JSON types that an argument's own header tells, None if it tells none."""
+        """The JSON types given in an argument's own header, None if there are none."""
         return None
 
     def after_value(self, tag: str) -> Reading[str]:
@@ -163,11 +163,11 @@ class XmlMachine(ArgumentsMachine):
 
     @abstractmethod
     def name_in(self, header: str) -> str:
-        """The name that a header's text tells, "" if none."""
+        """The name in a header's text, "" if there is none."""
 
 
 class AttributeXmlMachine(XmlMachine):
-    """Names stand in attributes: ``<invoke name="f">``."""
+    """Names in attributes: ``<invoke name="f">``."""
 
     def name_in(self, header: str) -> str:
         match = _NAME_ATTRIBUTE.search(header)
@@ -175,7 +175,7 @@ class AttributeXmlMachine(XmlMachine):
 
 
 class EqualsXmlMachine(XmlMachine):
-    """Names stand right in the tag: ``<function=f>``."""
+    """Names in the tag itself: ``<function=f>``."""
 
     trims_line_breaks = True
 
