@@ -1,11 +1,11 @@
 """Construction parameters shared by all layers of a model, and the factory of linear layers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from octavo.layers.linear import Linear, RowParallelLinear
-from octavo.parallel import ONE_DEVICE, TensorParallel
+from octavo.parallel import ONE_DEVICE, Section, TensorParallel
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.slot import WeightPart
 
@@ -39,7 +39,7 @@ class Build:
         self,
         name: str,
         in_features: int,
-        out_parts: int | Mapping[str, int],
+        out_parts: int | Mapping[str, int] | Sequence[Section],
         *,
         bias: bool = False,
         split: Split | None = None,
@@ -50,7 +50,7 @@ class Build:
         Args:
             name: the layer's attribute name.
             out_parts: number of outputs; or the checkpoint's layers that are computed as one, which stand beside this
-                one, with theirs.
+                one, with theirs; or the sections of this layer's outputs.
             split: what several devices divide: ``column`` the outputs of each part, ``row`` the inputs, so that the
                 results are added up. Without it, every device computes the whole layer.
             head_size: outputs are divided in units of so many; fewer units than devices are repeated.
@@ -59,22 +59,26 @@ class Build:
             UnsupportedModelError: parts of one layer are not quantised alike.
             ConfigError: a size cannot be divided over the devices.
         """
-        parts = {name: out_parts} if isinstance(out_parts, int) else out_parts
+        if isinstance(out_parts, Mapping):
+            parts = {part: [Section(size, head_size)] for part, size in out_parts.items()}
+        else:
+            parts = {name: [Section(out_parts, head_size)] if isinstance(out_parts, int) else [*out_parts]}
         scheme = self.quantization.common_scheme([f"{self.prefix}{part}" for part in parts])
         tp = self.tensor_parallel
         split = split if tp.size > 1 else None
         inputs = tp.share(in_features, "inputs of a layer") if split == "row" else range(in_features)
-        stored: dict[str, WeightPart] = {}
+        stored: list[tuple[str, WeightPart]] = []
         start = 0
-        for part, size in parts.items():
-            outputs = range(size)
+        for part, sections in parts.items():
+            size = sum(section.size for section in sections)
+            own = [(range(size), range(size))]
             if split == "column":
-                heads = tp.share(size // head_size, "outputs of a layer", may_repeat=head_size > 1)
-                outputs = range(heads.start * head_size, heads.stop * head_size)
-            source = (slice(outputs.start, outputs.stop), slice(inputs.start, inputs.stop)) if split else ()
-            place = slice(start, start + len(outputs))
-            stored[part] = WeightPart(place, (size, in_features), source, split != "row" or tp.rank == 0)
-            start = place.stop
+                own = tp.share_of_sections(sections, "outputs of a layer")
+            for place, outputs in own:
+                source = (slice(outputs.start, outputs.stop), slice(inputs.start, inputs.stop)) if split else ()
+                to = slice(start + place.start, start + place.stop)
+                stored.append((part, WeightPart(to, (size, in_features), source, split != "row" or tp.rank == 0)))
+            start = stored[-1][1].outputs.stop
         if split == "row":
             return RowParallelLinear(len(inputs), start, stored, scheme, bias=bias, tensor_parallel=tp)
         return Linear(len(inputs), start, stored, scheme, bias=bias)

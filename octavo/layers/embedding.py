@@ -94,7 +94,7 @@ class Head(Linear):
         quantization = build.quantization
         scheme = quantization.head_scheme(f"{build.prefix}{name}") if tied is None else quantization.plain
         part = _part_of_vocabulary(tp, vocab_size, hidden_size)
-        super().__init__(hidden_size, tp.share_of_vocabulary(vocab_size)[1], {name: part}, scheme)
+        super().__init__(hidden_size, tp.share_of_vocabulary(vocab_size)[1], [(name, part)], scheme)
         self.softcap = softcap
         self.keep_weight = tied is not None
         self._tensor_parallel = tp

@@ -1,6 +1,6 @@
 """The linear layer: one or several layers of a checkpoint as one GEMM, or a device's part of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -27,7 +27,7 @@ class Linear(LinearWeights):
         self,
         in_features: int,
         out_features: int,
-        parts: Mapping[str, WeightPart],
+        parts: Sequence[tuple[str, WeightPart]],
         scheme: LinearScheme,
         *,
         bias: bool = False,
@@ -36,14 +36,14 @@ class Linear(LinearWeights):
         self.scheme = scheme
         self.packed: LinearOp | None = None  # the GEMM, if it holds a copy of the weight
         self._gemm: LinearOp | None = None
-        self._parts = dict(parts)
+        self._parts = list(parts)
         scheme.create(self, bias=bias)
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
         if self.packed is not None:
             self._gemm = self.packed = None  # makes room for the weight; finish_weights() packs it again
-        for name, part in self._parts.items():
+        for name, part in self._parts:
             for leaf, slot in self.scheme.slots(self, part):
                 yield f"{sibling(path, name)}.{leaf}", slot
 
@@ -75,7 +75,7 @@ class RowParallelLinear(Linear):
         self,
         in_features: int,
         out_features: int,
-        parts: Mapping[str, WeightPart],
+        parts: Sequence[tuple[str, WeightPart]],
         scheme: LinearScheme,
         *,
         bias: bool,

@@ -1,7 +1,7 @@
 """Mamba-2's mixer: a gated state-space layer in attention's place (arXiv:2405.21060)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -10,6 +10,8 @@ from octavo.kernels import RopeTables
 from octavo.kernels.state_space import causal_conv, gated_rms_norm, state_space_scan
 from octavo.layers.build import Build
 from octavo.layers.context import CachedLayer, StepContext
+from octavo.parallel import ONE_DEVICE, Section, TensorParallel
+from octavo.quantization.slot import WeightSlot
 from octavo.records import State, StateTensor
 
 
@@ -43,6 +45,8 @@ class StateSpaceSizes:
 class Mamba2Mixer(CachedLayer):
     """Projects to a gate, to inputs of a short convolution and to step sizes; scans; gates; projects back.
 
+    Several devices divide the groups of heads; a number of groups that cannot be divided makes each compute all.
+
     Args:
         eps: of the gated norm.
         dt_limit: bounds of the step sizes.
@@ -61,6 +65,12 @@ class Mamba2Mixer(CachedLayer):
         conv_bias: bool,
     ) -> None:
         dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+        tp = build.tensor_parallel if sizes.num_groups % build.tensor_parallel.size == 0 else ONE_DEVICE
+        heads, shared = Section(sizes.num_heads), Section(sizes.num_groups * sizes.state_size, sizes.state_size)
+        inner = Section(sizes.inner, sizes.head_dim)
+        in_sections, conv_sections = [inner, inner, shared, shared, heads], [inner, shared, shared]
+        whole = sizes.inner
+        sizes = replace(sizes, num_heads=sizes.num_heads // tp.size, num_groups=sizes.num_groups // tp.size)
         conv_state = StateTensor((sizes.conv, sizes.conv_width - 1), dtype)
         scan_state = StateTensor((sizes.num_heads, sizes.head_dim, sizes.state_size), "float32")
         super().__init__({build.name: State((scan_state, conv_state))})
@@ -68,13 +78,14 @@ class Mamba2Mixer(CachedLayer):
         self.sizes = sizes
         self.eps = eps
         self.dt_limit = dt_limit
-        self.in_proj = build.linear("in_proj", hidden_size, sizes.inner + sizes.conv + sizes.num_heads, bias=bias)
-        self.conv1d = _DepthwiseConv(sizes.conv, sizes.conv_width, bias=conv_bias)
-        self.A_log, self.D, self.dt_bias = (
-            nn.Parameter(torch.empty(sizes.num_heads, dtype=torch.float32), requires_grad=False) for _ in range(3)
+        self.in_proj = build.linear(
+            "in_proj", hidden_size, in_sections, bias=bias, split="column" if tp.size > 1 else None
         )
-        self.norm = _Weight(sizes.inner)
-        self.out_proj = build.linear("out_proj", sizes.inner, hidden_size, bias=bias)
+        weights = {"weight": (1, sizes.conv_width), "bias": () if conv_bias else None}
+        self.conv1d = _Divided(weights, conv_sections, tp)
+        self.of_heads = _DividedOfParent(dict.fromkeys(("A_log", "D", "dt_bias"), ()), [heads], tp, torch.float32)
+        self.norm = _Divided({"weight": ()}, [inner], tp)
+        self.out_proj = build.linear("out_proj", whole, hidden_size, bias=bias, split="row" if tp.size > 1 else None)
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
@@ -87,11 +98,11 @@ class Mamba2Mixer(CachedLayer):
         y = state_space_scan(
             inner.unflatten(-1, (sizes.num_heads, sizes.head_dim)),
             dt,
-            self.A_log,
+            self.of_heads.A_log,
             b.unflatten(-1, (sizes.num_groups, sizes.state_size)),
             c.unflatten(-1, (sizes.num_groups, sizes.state_size)),
-            self.D,
-            self.dt_bias,
+            self.of_heads.D,
+            self.of_heads.dt_bias,
             self.dt_limit,
             scan_state,
             inputs,
@@ -100,18 +111,50 @@ class Mamba2Mixer(CachedLayer):
         return self.out_proj(gated_rms_norm(y, gate, self.norm.weight, self.eps, group_size))
 
 
-class _DepthwiseConv(nn.Module):
-    """Parameters of a convolution of each channel by itself: weight ``[C, 1, K]``, bias ``[C]``."""
+class _Divided(nn.Module):
+    """Parameters of which each device has some rows.
 
-    def __init__(self, channels: int, width: int, *, bias: bool) -> None:
+    Args:
+        shapes: names and shapes of a row; None for no such parameter.
+        sections: the rows.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        sections: Sequence[Section],
+        tensor_parallel: TensorParallel,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(channels, 1, width), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(channels), requires_grad=False) if bias else None
+        self._num_rows = sum(section.size for section in sections)
+        self._own = tensor_parallel.share_of_sections(sections, "channels of a mixer")
+        for name, shape in shapes.items():
+            values = None if shape is None else torch.empty(self._own[-1][0].stop, *shape, dtype=dtype)
+            self.register_parameter(name, None if values is None else nn.Parameter(values, requires_grad=False))
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        for name, parameter in self.named_parameters():
+            if len(parameter) == self._num_rows:
+                yield f"{path}.{name}", WeightSlot(parameter.data)
+                continue
+            for place, source in self._own:
+                view = parameter.data[place.start : place.stop]
+                shape = (self._num_rows, *view.shape[1:])
+                yield f"{path}.{name}", WeightSlot(view, (shape,), (slice(source.start, source.stop),))
 
 
-class _Weight(nn.Module):
-    """A norm's weight, ``[size]``."""
+class _DividedOfParent(_Divided):
+    """Parameters that checkpoints have in the module around this one."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
+    A_log: torch.Tensor
+    D: torch.Tensor
+    dt_bias: torch.Tensor
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        return super().weight_slots(path.rpartition(".")[0])

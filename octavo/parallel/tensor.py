@@ -4,8 +4,9 @@ A column-parallel linear layer has some of the outputs on each device; a row-par
 inputs, and its results are added up. A model is told by :class:`TensorParallel` which part is its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -20,6 +21,18 @@ class Collectives(Protocol):
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """The tensors of all ranks, in their order: ``[...] → [size, ...]``."""
+
+
+class Section(NamedTuple):
+    """Consecutive rows of a tensor.
+
+    Attributes:
+        size: number of rows.
+        unit: rows that stay together; fewer units than ranks are repeated.
+    """
+
+    size: int
+    unit: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,23 @@ class TensorParallel:
             f"tensor_parallel_size is {self.size}, but the model's {count} {what} cannot be dealt out evenly to "
             "so many devices; choose another number of devices."
         )
+
+    def share_of_sections(self, sections: Sequence[Section], what: str) -> list[tuple[range, range]]:
+        """Of rows in sections, each dealt out by itself: where this rank stores its own, and where they are in all.
+
+        Args:
+            what: the units, for the error.
+
+        Raises:
+            ConfigError: see :meth:`share`.
+        """
+        found, start, place = [], 0, 0
+        for section in sections:
+            units = self.share(section.size // section.unit, what, may_repeat=section.unit > 1)
+            source = range(start + units.start * section.unit, start + units.stop * section.unit)
+            found.append((range(place, place + len(source)), source))
+            start, place = start + section.size, place + len(source)
+        return found
 
     def share_of_heads(self, num_heads: int, num_kv_heads: int) -> tuple[int, int]:
         """How many of a model's attention heads, and of their key/value heads, each rank has.
