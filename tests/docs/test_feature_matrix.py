@@ -21,7 +21,7 @@ EVIDENCE = {
     "bfloat16": "tests/test_batch_independence.py",
     "continuous batching": "tests/parity/test_tiny_models.py",
     "prefix caching": "tests/cache/test_cache_manager.py",
-    "sliding-window": "tests/parity/test_tiny_models.py",
+    "cache groups": "tests/parity/test_tiny_models.py",
     "preemption": "tests/parity/test_tiny_models.py",
     "priorities, fair turns": "tests/api/test_admission_engine.py",
     "asynchronous scheduling": "tests/execution/test_device_runner.py",

@@ -4,12 +4,14 @@ Weights are far from nought, norms far from one and biases far from both, so tha
 shows in the logits.
 """
 
+import inspect
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -23,6 +25,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 
 VOCAB_SIZE = 211
 MAX_LENGTH = 256
@@ -123,6 +126,8 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
 def write_checkpoint(name: str, folder: Path) -> Checkpoint:
     """Make the model called ``name`` in :data:`CONFIGS` and save it."""
     config = CONFIGS[name]()
+    if getattr(config, "n_groups", 1) > 1 and "group_size" not in inspect.signature(MambaRMSNormGated).parameters:
+        pytest.skip("this version of transformers norms all groups of Mamba-2 as one; run with 5.23 or newer")
     # Only the plain implementation knows soft caps.
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     _randomise(model, seed=zlib.crc32(name.encode()))
