@@ -96,16 +96,16 @@ def _penalise_kernel(
 def count_tokens(table: torch.Tensor, slots: torch.Tensor, token_ids: torch.Tensor, num_tokens: torch.Tensor) -> None:
     """See :func:`octavo.sampling.penalties.count_tokens`."""
     num_rows, width = token_ids.shape
-    assert table.is_contiguous() and token_ids.stride(1) == 1
+    assert table.is_contiguous() and (width == 1 or token_ids.stride(1) == 1)
     _count_kernel[(triton.cdiv(num_rows, _ROWS),)](
         table,
         slots,
         token_ids,
+        token_ids.stride(0),
         num_tokens,
+        num_tokens.stride(0),
         num_rows,
         table.shape[1],
-        token_ids.stride(0),
-        num_tokens.stride(0),
         WIDTH=width,
         ROWS=_ROWS,
         num_warps=4,
@@ -118,11 +118,11 @@ def _count_kernel(
     table,
     slots,
     token_ids,
+    token_stride,
     num_tokens,
+    num_stride,
     num_rows,
     vocab_size,
-    tokens_stride,
-    num_tokens_stride,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     PDL: tl.constexpr,
@@ -133,9 +133,9 @@ def _count_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     slot = tl.load(slots + rows, rows < num_rows, other=0).to(tl.int64)
-    num_new = tl.load(num_tokens + rows * num_tokens_stride, rows < num_rows, other=0)
+    num_new = tl.load(num_tokens + rows * num_stride, rows < num_rows, other=0)
     for place in tl.static_range(WIDTH):
-        token = tl.load(token_ids + rows * tokens_stride + place, rows < num_rows, other=-1).to(tl.int32)
+        token = tl.load(token_ids + rows * token_stride + place, rows < num_rows, other=-1).to(tl.int32)
         is_new = (place < num_new) & (token >= 0) & (token < vocab_size)
         entry = table + slot * vocab_size + token
         found = tl.load(entry, is_new, other=0)

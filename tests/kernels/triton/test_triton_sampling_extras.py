@@ -56,16 +56,21 @@ def test_penalties_neither_hide_nor_make_failures(device: torch.device) -> None:
     assert found[0, 0].isfinite() and found[0, 1].isnan() and found[0, 2] == -torch.inf and found[1, 0] == torch.inf
 
 
-def test_counts_agree(device: torch.device) -> None:
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_counts_agree(is_packed: bool, device: torch.device) -> None:
+    """Also if tokens and their numbers are columns of one tensor, as with drafts."""
     generator = torch.Generator().manual_seed(0)
     table = random_table(9, 20, generator)
     slots, tokens = torch.randperm(9, generator=generator)[:6], torch.randint(-1, 22, (6, 4), generator=generator)
     tokens[0], num_tokens = 7, torch.tensor([4, 0, 1, 2, 3, 4])
+    if is_packed:
+        packed = torch.cat((tokens, num_tokens[:, None], tokens), 1).to(device)
+        tokens, num_tokens = packed[:, :4], packed[:, 4]
     table[slots[0], 7] = IN_PROMPT + MAX_COUNT - 2
     found = table.to(device, copy=True)
     triton_penalties.count_tokens(found, slots.to(device), tokens.to(device), num_tokens.to(device))
     wanted = table.clone()
-    count_tokens.reference(wanted, slots, tokens, num_tokens)
+    count_tokens.reference(wanted, slots, tokens.cpu(), num_tokens.cpu())
     assert torch.equal(found.cpu(), wanted)
     assert wanted[slots[0], 7] == IN_PROMPT + MAX_COUNT
     assert int((wanted != table).sum()) > 5
