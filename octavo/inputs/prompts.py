@@ -174,11 +174,7 @@ def _check_text_length(text: str, tokenizer: Tokenizer, max_model_len: int) -> N
 
 
 def _kept(token_ids: Sequence[object], truncate_prompt_tokens: int | None, max_model_len: int) -> Sequence[object]:
-    """A bounded sample of token ids to check: there may be millions.
-
-    Raises:
-        PromptTooLongError: they are too many.
-    """
+    """A bounded sample of token ids to check: there may be millions."""
     if truncate_prompt_tokens is not None:
         return token_ids[-_num_kept(truncate_prompt_tokens, max_model_len) :]
     check_num_tokens(len(token_ids), max_model_len)

@@ -65,11 +65,7 @@ def beam_length_penalty(body: GenerationRequest) -> float | None:
 
 
 def _check_beam_search(body: GenerationRequest) -> None:
-    """Refuse what a search cannot honour: it compares texts by the model's own log-probabilities.
-
-    Raises:
-        InvalidRequestError: naming a field.
-    """
+    """Refuse what a search cannot honour: it compares texts by the model's own log-probabilities."""
     for name in _NOT_WITH_BEAMS:
         if getattr(body, name) not in (None, 0, [], {}, _NEUTRAL.get(name)):
             raise InvalidRequestError(f"{name} does not go with beam search.", name)

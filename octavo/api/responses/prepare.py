@@ -144,12 +144,7 @@ def _response_id(store: ResponseStore, body: ResponsesRequest, owner: str) -> st
 
 
 def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]:
-    """The items, with those in the place of references that they refer to.
-
-    Raises:
-        HttpError: 404, an item is not kept.
-        InvalidRequestError: there are two references to one item, or they are to too much.
-    """
+    """The items, with those in the place of references that they refer to."""
     wanted = [item["id"] for item in items if item["type"] == "item_reference"]
     if len(set(wanted)) < len(wanted):
         raise InvalidRequestError("input refers to the same item twice.", "input")

@@ -131,11 +131,7 @@ def _logprobs_given(given: GivenResponse) -> dict[str, Any]:
 
 
 def _one_each(name: str, given: list[Item] | None, num: int) -> Sequence[Item | None]:
-    """One entry for each response, None where nothing is known.
-
-    Raises:
-        InvalidRequestError: there are more or fewer.
-    """
+    """One entry for each response, None where nothing is known."""
     if given is None:
         return [None] * num
     if len(given) != num:
