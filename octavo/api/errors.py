@@ -47,7 +47,7 @@ _TYPES = {
 
 
 class HttpError(OctavoError):
-    """A refusal that has a status of its own.
+    """An error with its own HTTP status.
 
     Attributes:
         status: HTTP status code.

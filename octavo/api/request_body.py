@@ -1,6 +1,6 @@
 """What the bodies of all protocols are made of: their base class, their lists, and limits that hold early.
 
-A validator that goes through everything and then counts makes an error record for each of a million wrong entries.
+Validators stop at the first wrong entry, instead of recording an error for each of a million.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

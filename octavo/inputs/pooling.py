@@ -154,7 +154,7 @@ class PoolingProcessor:
     ) -> PreparedRequest:
         """The request for tokens, or vectors, that are there already; errors as of :meth:`process`."""
         if not token_ids:
-            raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
+            raise InvalidRequestError("The prompt is empty: it has no tokens.", "prompt")
         if len(token_ids) > self._info.max_model_len:
             raise PromptTooLongError(
                 len(token_ids),

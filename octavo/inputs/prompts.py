@@ -68,7 +68,7 @@ def parse_prompt(
     if truncate_prompt_tokens is not None:
         token_ids = token_ids[-_num_kept(truncate_prompt_tokens, max_model_len) :]
     if not token_ids:
-        raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
+        raise InvalidRequestError("The prompt is empty: it has no tokens.", "prompt")
     check_token_ids(token_ids, vocab_size, "prompt")
     return ParsedPrompt(token_ids, text, cache_salt)
 

@@ -135,7 +135,7 @@ def _block_text(where: str, block: object, kinds: tuple[str, ...]) -> str:
     reason = {"image": _NO_IMAGES, "document": _NO_FILES}.get(kind) if isinstance(kind, str) else None
     known = ", ".join(kinds)
     raise InvalidRequestError(
-        f"{where}: {reason or f'a block of type {str(kind)[:40]!r} cannot stand here; there may be {known}'}.",
+        f"{where}: {reason or f'a block of type {str(kind)[:40]!r} is not allowed here; allowed types: {known}'}.",
         where.partition(".")[0],
     )
 

@@ -78,7 +78,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
         if not is_parsed and tells_apart():
             raise InvalidRequestError(
                 "chat_request is needed, because this server has parsers: without it, reasoning and tool calls "
-                "cannot be told from text.",
+                "cannot be distinguished from text.",
                 "chat_request",
             )
         request = body.chat_request or _bare_chat_request(given)

@@ -24,7 +24,7 @@ class MalformedCallError(Exception):
 
 
 class AnswerReader(PendingText):
-    """Reads pending text as a format's grammar goes.
+    """Reads pending text by a format's grammar.
 
     What is read between ``record`` and ``drop_record`` can be had back as text, for attempts that turn out to be no
     calls.
@@ -106,7 +106,7 @@ class AnswerReader(PendingText):
         """Give out text as it comes up to one of the tags, read and return that; "" if the answer ends before.
 
         Raises:
-            MalformedCallError: more than ``max_length`` characters stand before the tag; that many have been given out.
+            MalformedCallError: more than ``max_length`` characters precede the tag; that many have been given out.
         """
         while True:
             found = tags.find(self._text, self._position)
