@@ -121,7 +121,7 @@ def test_requests_of_a_search() -> None:
 def test_a_search_wider_than_the_log_probabilities_is_refused() -> None:
     PromptSearch.of(prepared(), BeamSearchParams(18, 4), 20)
     PromptSearch.of(prepared(), BeamSearchParams(200, 4), -1)
-    with pytest.raises(InvalidRequestError, match="21 likeliest tokens"):
+    with pytest.raises(InvalidRequestError, match="21 most likely tokens"):
         PromptSearch.of(prepared(), BeamSearchParams(19, 4), 20)
 
 
