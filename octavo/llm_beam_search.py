@@ -25,7 +25,7 @@ from octavo.records import (
 
 
 class BeamSearchMixin(ABC):
-    """The part of :class:`octavo.LLM` that searches, with vLLM's interface."""
+    """The beam search of :class:`octavo.LLM`, with vLLM's interface."""
 
     _frontend: TextFrontend
     _inputs: InputProcessor

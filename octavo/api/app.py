@@ -1,4 +1,4 @@
-"""The app: routers and what surrounds them."""
+"""Builds the FastAPI app from routers and middleware."""
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware

@@ -1,4 +1,4 @@
-"""Beam search for the routes that write text: a search in place of an engine's answer."""
+"""Beam search for the text-generation routes."""
 
 import asyncio
 from collections.abc import AsyncGenerator

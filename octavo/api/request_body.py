@@ -1,4 +1,4 @@
-"""What the bodies of all protocols are made of: their base class, their lists, and limits that hold early.
+"""Base class, field types and early limits of the request bodies of all protocols.
 
 Validators stop at the first wrong entry, instead of recording an error for each of a million.
 """

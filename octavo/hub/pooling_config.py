@@ -1,4 +1,4 @@
-"""What a model is for, if it answers with vectors: its architecture's suffix, its module files, and the settings."""
+"""Determines a pooling model's task from its architecture's suffix, its module files and the settings."""
 
 import dataclasses
 from typing import Any, Literal

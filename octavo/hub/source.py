@@ -1,4 +1,4 @@
-"""From a model's name to files on this machine."""
+"""Resolves a model's name to local files."""
 
 import importlib.util
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Prompts and pooling parameters to engine requests, checked."""
+"""Validates pooling requests and converts them to engine requests."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Prompts and parameters to engine requests, checked."""
+"""Validates prompts and sampling parameters and converts them to engine requests."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""A prompt in any of its shapes to token ids, within the model's limits."""
+"""Parses prompts of all kinds to token ids within the model's limits."""
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass

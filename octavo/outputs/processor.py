@@ -1,4 +1,4 @@
-"""From the engine's outputs to what users get: text, stop strings, log-probabilities, ``n`` completions in one."""
+"""Converts engine outputs to :class:`RequestOutput`: text, stop strings, log-probabilities, ``n`` completions."""
 
 import logging
 from collections.abc import Callable, Sequence

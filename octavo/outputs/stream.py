@@ -1,4 +1,4 @@
-"""Outputs on their way to a reader who may be slower than they come."""
+"""Buffers a request's outputs for a reader that may be slower than the engine."""
 
 import asyncio
 from collections.abc import Callable, Sequence

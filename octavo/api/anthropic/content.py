@@ -1,4 +1,4 @@
-"""Content blocks of earlier turns, read into messages as chat templates take them."""
+"""Converts content blocks of earlier turns to chat-template messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A batch from beginning to end: files, model, requests, output."""
+"""Runs a batch file: input, engine, requests, output."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The lines of a batch: what a request looks like, and what its answer does. OpenAI's batch format."""
+"""Request and response lines in OpenAI's batch format."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A conversation in terms of no protocol, and how it becomes a prompt."""
+"""A protocol-independent conversation, and its rendering as a prompt."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ ToolChoice = Literal["none", "auto", "required", "named"]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is asked, in terms of no protocol.
+    """A request for an answer, independent of the protocol.
 
     Attributes:
         messages: in OpenAI's form, as templates take them.

@@ -1,4 +1,4 @@
-"""What clients may send: OpenAI's fields and vLLM's extra ones.
+"""Request bodies of the OpenAI routes: OpenAI's fields and vLLM's extensions.
 
 Models check types and hard limits; ranges of sampling parameters are :class:`SamplingParams`' business.
 Fields that are neither listed here nor in :data:`UNSUPPORTED` are ignored, as OpenAI's server does.

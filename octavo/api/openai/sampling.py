@@ -1,4 +1,4 @@
-"""From a request's fields to :class:`SamplingParams`, and the refusals that no type can express."""
+"""Converts request fields to :class:`SamplingParams`, and validates combinations of fields."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an answer must look like: ``response_format`` and ``structured_outputs``."""
+"""Parses ``response_format`` and ``structured_outputs``."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Items: what a conversation is made of here, as clients send them and as answers show them."""
+"""Responses API items: input items from clients and output items."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""From a request to all that its run needs: everything that can be refused is refused here."""
+"""Validates a Responses API request and resolves what it refers to."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What clients may send to ``/v1/responses``: OpenAI's fields and vLLM's extra ones."""
+"""Request bodies of ``/v1/responses``: OpenAI's fields and vLLM's extensions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""Making one response: the model is asked, its calls are carried out, and it is asked again until it has answered."""
+"""Runs one response: generate, execute the server's tool calls, and repeat until there is an answer."""
 
 import asyncio
 import dataclasses

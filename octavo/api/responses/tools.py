@@ -1,4 +1,4 @@
-"""The tools of one request: functions of the client, tools of MCP servers, and built-in ones."""
+"""The tools of one request: client functions, MCP tools and built-in tools."""
 
 import asyncio
 import importlib

@@ -1,4 +1,4 @@
-"""The answer as a parser of calls reads it: as if it were all there.
+"""Incremental reading for the tool-call parsers, as if the whole answer were available.
 
 A parser is a generator that reads the answer from left to right, following its format's grammar. Where more text is
 needed than has come, it yields and continues from there with the next piece; the result does not depend on where the
