@@ -1,4 +1,4 @@
-"""The asynchronous entry point: many requests in flight, the engine in a process of its own."""
+"""The asynchronous entry point, with the engine in a separate process."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""The offline entry point: a model in this process, prompts in, texts out."""
+"""The offline entry point, with the engine in this process."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

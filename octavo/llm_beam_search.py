@@ -25,7 +25,7 @@ from octavo.records import (
 
 
 class BeamSearchMixin(ABC):
-    """The part of :class:`octavo.LLM` that searches, with vLLM's interface."""
+    """The beam search of :class:`octavo.LLM`, with vLLM's interface."""
 
     _frontend: TextFrontend
     _inputs: InputProcessor
@@ -46,9 +46,9 @@ class BeamSearchMixin(ABC):
         concurrency_limit: int | None = None,
         priority: int | Sequence[int] | None = None,
     ) -> list[BeamSearchOutput]:
-        """The likeliest texts that follow prompts, as far as a search finds them.
+        """The most likely continuations of prompts, by beam search.
 
-        Each token is a request of its own for each text; the prefix cache makes them cheap.
+        Each token of each text is one request; the prefix cache makes them cheap.
 
         Args:
             lora_request: not supported.

@@ -31,7 +31,7 @@ Bar = bool | Callable[..., tqdm]
 
 
 class PoolingMixin:
-    """The part of :class:`octavo.LLM` that gives vectors, with vLLM's interface."""
+    """The pooling methods of :class:`octavo.LLM`, with vLLM's interface."""
 
     _engine: EngineCore
     _frontend: TextFrontend

@@ -18,7 +18,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class QueueMixin(ABC):
-    """The part of :class:`octavo.LLM` that queues requests, with vLLM's interface."""
+    """The request queue of :class:`octavo.LLM`, with vLLM's interface."""
 
     llm_engine: LLMEngine
     _engine: EngineCore

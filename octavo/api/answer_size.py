@@ -1,4 +1,4 @@
-"""How large an answer may become by repeating what the request holds: a few fields can ask for gigabytes of it."""
+"""Limits on responses that repeat request data, which a few fields could blow up to gigabytes."""
 
 from octavo.errors import InvalidRequestError
 from octavo.records import SamplingParams

@@ -1,4 +1,4 @@
-"""Errors in the shape that Anthropic's clients read."""
+"""Errors in Anthropic's format."""
 
 import msgspec
 

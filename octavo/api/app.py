@@ -1,4 +1,4 @@
-"""The app: routers and what surrounds them."""
+"""Builds the FastAPI app from routers and middleware."""
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -118,7 +118,7 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
         app.include_router(console_router(frontend))
         open_paths |= console_paths()
     install_error_handlers(app)
-    # Each further one goes around those before: the last is the outermost.
+    # Middleware added later wraps what was added before.
     if engine.info.pooling is not None:
         app.add_middleware(NoTextMiddleware)
     app.add_middleware(

@@ -1,4 +1,4 @@
-"""Beam search for the routes that write text: a search in place of an engine's answer."""
+"""Beam search for the text-generation routes."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -30,7 +30,7 @@ async def beam_outputs(
         OctavoError: the request is refused, or failed.
     """
     if params.structured_outputs is not None:
-        raise InvalidRequestError("Beam search does not go with calls of tools or formats that an answer is bound to.")
+        raise InvalidRequestError("Beam search cannot be combined with tool calls or structured output.")
     processor = engine.input_processor
     process = partial(processor.process, request_id, prompt, params, cache_salt=cache_salt, clip_max_tokens=False)
     prepared = await asyncio.to_thread(process)

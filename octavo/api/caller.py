@@ -1,4 +1,4 @@
-"""Who calls: the share they wait in, the deadline they set, the trace they come with."""
+"""The caller of a request: its fair-share client, deadline, request id and trace headers."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What the routers need of an engine: :class:`octavo.async_llm.AsyncLLM` has it, and so has a test's fake."""
+"""The engine interface of the routers; implemented by :class:`octavo.async_llm.AsyncLLM` and by fakes in tests."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Errors over HTTP: in the shape of the route's protocol, the right status, nothing of our insides."""
+"""HTTP errors in the format of the route's protocol, without internal details."""
 
 import logging
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ _TYPES = {
 
 
 class HttpError(OctavoError):
-    """A refusal that has a status of its own.
+    """An error with its own HTTP status.
 
     Attributes:
         status: HTTP status code.

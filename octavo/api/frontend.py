@@ -1,4 +1,4 @@
-"""What the routers share: the engine, the settings, the names the model goes by."""
+"""What the routers share: the engine, the settings, the model's names."""
 
 import asyncio
 import dataclasses

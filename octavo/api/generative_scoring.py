@@ -1,4 +1,4 @@
-"""``/generative_scoring``: how likely certain tokens are to come next, for a generating model as a judge."""
+"""``/generative_scoring``: probabilities of label tokens as the next token."""
 
 import asyncio
 import math

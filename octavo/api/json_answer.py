@@ -1,4 +1,4 @@
-"""Writing JSON for clients."""
+"""Encodes JSON responses."""
 
 import msgspec
 from fastapi import Response

@@ -1,4 +1,4 @@
-"""Comments in idle event streams: proxies close connections on which nothing comes for long."""
+"""Keep-alive comments in idle event streams, because proxies close idle connections."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -23,7 +23,7 @@ class ChatLogprob(msgspec.Struct):
 
 
 class ChatTokenLogprob(msgspec.Struct):
-    """The chosen token at one position, with the likeliest ones."""
+    """The chosen token at one position, with the most likely ones."""
 
     token: str
     logprob: float
@@ -59,7 +59,7 @@ def chat_logprobs(
     Args:
         token_ids: the tokens themselves, [T].
         positions: per token, candidate → log-probability.
-        num_top: how many of the likeliest tokens to list; -1 lists all there are.
+        num_top: number of most likely tokens to list; -1 lists all there are.
         tokenizer: knows the bytes of a token, which may be a part of a character.
         as_ids: show tokens as ``token_id:ID``.
     """

@@ -1,4 +1,4 @@
-"""``/v1/models``: what is served."""
+"""``/v1/models``."""
 
 import time
 

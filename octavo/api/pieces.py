@@ -1,4 +1,4 @@
-"""Answers too large to be written in one go: their long lists are written in a thread, piece by piece.
+"""Encodes large JSON responses: long lists are written in a thread, piece by piece.
 
 The writer of JSON does not let other threads run until it is done. Hundreds of thousands of log-probabilities take it
 seconds, during which no stream would advance.

@@ -1,17 +1,20 @@
-"""What the bodies of all protocols are made of: their base class, their lists, and limits that hold early.
+"""Base class, field types and early limits of the request bodies of all protocols.
 
-A validator that goes through everything and then counts makes an error record for each of a million wrong entries.
+Validators stop at the first wrong entry, instead of recording an error for each of a million.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
+import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from octavo.api.ignored_fields import note_ignored
 from octavo.errors import InvalidRequestError
+from octavo.records import StructuredOutputsParams
 from octavo.records.sampling_params import MAX_LISTED_TOKENS
+from octavo.records.structured import SERVER_FIELDS
 
 MAX_EXTRA_ARGS = 64
 MAX_CACHE_SALT = 1024
@@ -77,6 +80,22 @@ def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
     for name, value in extras(body, reasons):
         if value not in (None, False, "", [], {}):
             raise InvalidRequestError(f"{name}: {reasons[name]}.", name)
+
+
+def parse_structured_outputs(given: dict[str, Any]) -> StructuredOutputsParams:
+    """The request field ``structured_outputs``.
+
+    Raises:
+        InvalidRequestError: a field is unknown or malformed.
+    """
+    known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
+    for name in given:
+        if name not in known:
+            raise InvalidRequestError(f"structured_outputs has no field {name[:40]!r}.", "structured_outputs")
+    try:
+        return msgspec.convert(given, StructuredOutputsParams)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"structured_outputs: {str(error).rstrip('.')}.", "structured_outputs") from None
 
 
 class StreamOptions(BaseModel):

@@ -131,11 +131,7 @@ def describe_address(listener: socket.socket, settings: ServerSettings) -> str:
 
 
 def _check_tls(settings: ServerSettings) -> None:
-    """Check the TLS settings, with clearer errors than OpenSSL's.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Check the TLS settings, with clearer errors than OpenSSL's."""
     files = {
         "ssl_keyfile": settings.ssl_keyfile,
         "ssl_certfile": settings.ssl_certfile,

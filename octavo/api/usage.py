@@ -1,4 +1,4 @@
-"""Counting what a request read and wrote."""
+"""Token usage and latency metrics of requests."""
 
 from collections import Counter
 from collections.abc import Mapping

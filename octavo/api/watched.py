@@ -1,4 +1,4 @@
-"""Answers that take a while: computed while the client is watched, and given up when it leaves."""
+"""Long-running responses that are cancelled when the client disconnects, and event streams."""
 
 import asyncio
 import logging

@@ -97,8 +97,7 @@ def run_turn(engine: Engine, cases: Sequence[str], scale: float, token_ids: tupl
         )
         if ended.returncode or not result.is_file():
             raise EngineDeadError(
-                f"{engine.module} ended with status {ended.returncode} before it came to a result; what it said "
-                "stands above."
+                f"{engine.module} ended with status {ended.returncode} before it wrote a result; its output is above."
             )
         report: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return EngineMeasurement(report["version"], report["phases"], report["start_notes"], _collect(report["calls"]))
@@ -115,7 +114,7 @@ def measure_ceilings_apart(device: str, dtype: str, num_threads: int | None) -> 
         command += ["--num-threads", str(num_threads)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(sys.executable), check=False)
     if ended.returncode:
-        raise EngineDeadError(f"Measuring the device failed with status {ended.returncode}; the reason stands above.")
+        raise EngineDeadError(f"Measuring the device failed with status {ended.returncode}; the reason is above.")
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return measured
 

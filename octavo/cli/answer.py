@@ -1,4 +1,4 @@
-"""Showing an answer while it comes, and letting Ctrl-C end it."""
+"""Prints an answer while it is streamed; Ctrl-C interrupts it."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Where answers come from, as ``chat`` and ``complete`` see it."""
+"""The model interface of ``chat`` and ``complete``."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass

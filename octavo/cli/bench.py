@@ -6,7 +6,7 @@ from octavo.cli.main import Command, dispatch
 
 BENCHMARKS = {
     "latency": Command("octavo.cli.bench_latency", "seconds for one batch of fixed lengths, offline"),
-    "throughput": Command("octavo.cli.bench_throughput", "tokens a second over many requests, offline"),
+    "throughput": Command("octavo.cli.bench_throughput", "tokens/s over many requests, offline"),
     "serve": Command("octavo.cli.bench_serve", "a running server under load: times and throughput"),
     "sweep": Command("octavo.cli.bench_sweep", "many runs: servers and loads with varied flags"),
     "engine": Command("octavo.cli.bench_engine", "the offline engine beside another and beside what the device allows"),

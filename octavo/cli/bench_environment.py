@@ -1,4 +1,4 @@
-"""Where and with what a result was measured: enough to judge it, and to measure it again."""
+"""The environment of a benchmark result: enough to judge and reproduce it."""
 
 import importlib.metadata
 import platform

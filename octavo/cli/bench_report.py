@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: checks of their flags, and files with their figures."""
+"""Shared by the benchmarks: flag checks and result files."""
 
 import argparse
 import json

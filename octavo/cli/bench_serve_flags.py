@@ -60,7 +60,7 @@ def _add_load_flags(parser: Parser) -> None:
     group.add_argument("--num-prompts", type=parse_count, default=1000, help="requests. Default: 1000.")
     group.add_argument("--num-warmups", type=parse_count, default=0, help="requests beforehand. Default: 0.")
     group.add_argument(
-        "--request-rate", type=parse_float, default=float("inf"), help="requests a second; default is all at once"
+        "--request-rate", type=parse_float, default=float("inf"), help="requests/s; default is all at once"
     )
     group.add_argument(
         "--burstiness", type=parse_float, default=1.0, help="1 is a Poisson process, less comes in bursts. Default: 1."

@@ -78,7 +78,7 @@ class Sweep:
     def __init__(self, given: argparse.Namespace) -> None:
         check_counts(given, "num_runs", "server_ready_timeout")
         if given.resume and given.experiment_name is None:
-            raise ConfigError("--resume needs --experiment-name, to know what to go on with.")
+            raise ConfigError("--resume needs --experiment-name, to find the results to keep.")
         self._given = given
         self._serve = _split("--serve-cmd", given.serve_cmd)
         ready = ["--ready-check-timeout-sec", str(given.server_ready_timeout), "--disable-tqdm"]

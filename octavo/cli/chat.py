@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
         f"Text piped in is answered once. An answer ends after {MAX_TOKENS} tokens unless --max-tokens is given.",
         "[MODEL]",
     )
-    parser.add_argument("--system-prompt", default="", metavar="TEXT", help="what the model is told beforehand")
+    parser.add_argument("--system-prompt", default="", metavar="TEXT", help="system message of the conversation")
     add_flags(parser)
     namespace = parser.parse(arguments)
     backend, seed = make_backend(namespace)

@@ -1,4 +1,4 @@
-"""Settings from a file: the flags' names with their values."""
+"""Reads settings from YAML, TOML or JSON files."""
 
 import argparse
 import difflib

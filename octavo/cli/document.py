@@ -61,9 +61,7 @@ def document() -> str:
     """The page."""
     parts = [_INTRODUCTION]
     for name, settings in ALL_SECTIONS.items():
-        parts.append(
-            f"\n## {TITLES[name]}\n\n{settings.__doc__}\n\n| flag | value | default | meaning |\n|---|---|---|---|\n"
-        )
+        parts.append(f"\n## {TITLES[name]}\n\n{settings.__doc__}\n\n{_TABLE_HEAD}")
         parts += [_row(flag) for flag in flags_of(settings)]
     return "".join(parts)
 

@@ -70,7 +70,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """The flag's main spelling."""
+        """The flag as written on the command line."""
         return "--" + self.name.replace("_", "-")
 
     def read(self, text: str) -> Any:

@@ -86,7 +86,7 @@ def wants_traceback(arguments: Sequence[str]) -> bool:
 def _help(program: str, commands: dict[str, Command]) -> str:
     lines = [f"usage: {program} COMMAND [...]", "", "commands:"]
     lines += [f"  {name:<12} {command.summary}" for name, command in commands.items()]
-    lines += ["", f"{program} COMMAND --help tells more about a command; {program} --version prints the version."]
+    lines += ["", f"{program} COMMAND --help describes a command; {program} --version prints the version."]
     return "\n".join(lines)
 
 

@@ -94,11 +94,7 @@ def make(config: EngineConfig, device_memory: int | None = None, server: ServerS
 
 
 def _check_named(config: EngineConfig, server: ServerSettings) -> None:
-    """Look at what settings name besides the model: parsers, logits processors, a chat template.
-
-    Raises:
-        OctavoError: a start would fail.
-    """
+    """Look at what settings name besides the model: parsers, logits processors, a chat template."""
     from octavo.api.chat.formats import check_names
     from octavo.sampling.processors import processor_classes
     from octavo.tokenization.chat_template import compile_template
@@ -124,9 +120,6 @@ def _check_files(
     Args:
         must_be_here: weights and tokenizer may not be missing.
         has_float8: whether the device multiplies float8.
-
-    Raises:
-        OctavoError: a start would fail.
     """
     import torch
 

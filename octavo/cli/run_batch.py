@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     parser = Parser(
         "octavo run-batch",
-        "Answer the requests of a file in OpenAI's batch format, without a server. An interrupted batch goes on where "
+        "Answer the requests of a file in OpenAI's batch format, without a server. An interrupted batch resumes where "
         "it was when the same command is given again.",
         "-i FILE -o FILE MODEL",
     )
@@ -124,5 +124,5 @@ def _add_batch_flags(parser: Parser) -> None:
     parser.add_argument("--retry-failed", action="store_true", help="ask again what an earlier run got errors for")
     parser.add_argument("--allow-urls", action="store_true", help="let files be URLs, at public addresses")
     parser.add_argument(
-        "--enable-metrics", action="store_true", help="serve Prometheus' metrics on --host and --port meanwhile"
+        "--enable-metrics", action="store_true", help="serve Prometheus' metrics on --host and --port during the batch"
     )

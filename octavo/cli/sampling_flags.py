@@ -11,10 +11,10 @@ from octavo.errors import ConfigError
 Sampling = dict[str, Any]
 
 PARAMETERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "temperature": (parse_float, "randomness; 0 always takes the likeliest token"),
+    "temperature": (parse_float, "randomness; 0 always takes the most likely token"),
     "top_p": (parse_float, "share of probability to choose from"),
     "top_k": (parse_count, "number of tokens to choose from"),
-    "min_p": (parse_float, "least probability, relative to the likeliest token's"),
+    "min_p": (parse_float, "least probability, relative to the most likely token's"),
     "max_tokens": (parse_count, "most tokens of an answer"),
     "seed": (parse_count, "makes answers repeatable"),
     "presence_penalty": (parse_float, "discourages tokens that were used"),

@@ -1,4 +1,4 @@
-"""What ``chat`` and ``complete`` have in common: one text and its answer, or one after another."""
+"""The input loop of ``chat`` and ``complete``: one quick text, piped input, or interactive input."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Reading values as people type them: counts with suffixes, JSON, pairs."""
+"""Parses command-line values: counts with suffixes, JSON, pairs and lists."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""vLLM's server for code that starts it itself: its flags on a parser of the caller's, and a coroutine that serves."""
+"""vLLM's API server for embedding code: its flags on the caller's parser, and a coroutine that serves."""
 
 import argparse
 from collections.abc import Mapping

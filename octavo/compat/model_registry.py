@@ -1,4 +1,4 @@
-"""vLLM's registry of models: it can be asked, not extended."""
+"""vLLM's model registry, read-only."""
 
 from collections.abc import Set as AbstractSet
 

@@ -1,4 +1,4 @@
-"""Options that vLLM has as classes and Octavo as dictionaries."""
+"""vLLM's option classes that are dictionaries in Octavo."""
 
 from enum import StrEnum
 from typing import Any

@@ -55,7 +55,7 @@ TWINS: dict[str, Twin] = {
     "VLLM_SERVER_DEV_MODE": Twin("enable_admin_endpoints", read_bool, "1 opens the admin routes"),
     "VLLM_SYSTEM_START_DATE": Twin("chat_template_date", str, "date that chat templates take for today's"),
     "VLLM_ENABLE_RESPONSES_API_STORE": Twin(
-        "response_store_count", _store_count, "0 stores no responses; they are stored unless told otherwise"
+        "response_store_count", _store_count, "0 stores no responses; they are stored by default"
     ),
     "VLLM_SKIP_MODEL_NAME_VALIDATION": Twin(
         "skip_model_name_validation", read_bool, "1 takes requests under any model name"
@@ -89,7 +89,7 @@ SATISFIED: dict[str, str] = {
     "VLLM_PORT": "processes of one machine talk over Unix sockets",
     "VLLM_RPC_BASE_PATH": "processes of one machine talk over Unix sockets",
     "VLLM_LOOPBACK_IP": "processes of one machine talk over Unix sockets",
-    "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "a dead engine is started again, and requests go on",
+    "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "a dead engine is restarted, and its requests resume",
     "VLLM_ENGINE_READY_TIMEOUT_S": "the server waits for its engine as long as that lives",
     "VLLM_CACHE_ROOT": "nothing is cached besides downloads and compiled kernels",
     "VLLM_CONFIG_ROOT": "there are no files of settings besides the one that --config names",

@@ -382,9 +382,7 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     ] = "auto"
     reasoning_effort_map: Annotated[
         dict[Effort, str] | None,
-        Meta(
-            description="Reasoning efforts that requests ask for, and what the chat template is told instead, as JSON."
-        ),
+        Meta(description="Reasoning efforts in requests, and the values given to the chat template instead, as JSON."),
     ] = None
     default_chat_template_kwargs: Annotated[
         dict[str, Any] | None,

@@ -91,7 +91,7 @@ def vllm_arguments() -> dict[str, VllmArgument]:
 
     def put(spec: str, **facts: Any) -> None:
         name, _, kind = spec.partition(":")
-        assert name not in table, f"{name} stands in the table twice"
+        assert name not in table, f"{name} is in the table twice"
         table[name] = VllmArgument(name, kind, **facts)  # type: ignore[arg-type]
 
     for reason, specs in WITHOUT_EFFECT.items():

@@ -30,7 +30,7 @@ WITHOUT_EFFECT: dict[str, str] = {
         "disable_async_output_proc:bool disable_hybrid_kv_cache_manager:bool disable_chunked_mm_input:bool "
         "stream_interval:int num_lookahead_slots:int use_v2_block_manager:bool"
     ),
-    "the cache lies on the device alone": (
+    "the cache is on the device only": (
         "swap_space:float swa_bounded_replay:bool prefix_caching_hash_algo:str kv_sharing_fast_prefill:bool "
         "prefix_match_unit:int prefix_cache_retention_interval:int kv_offloading_backend:str "
         "mamba_cache_mode:str enable_mamba_shared_prefix_checkpoint:bool "

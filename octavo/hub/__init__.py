@@ -1,4 +1,4 @@
-"""Where models come from: names to local files, files to configurations. No weights in memory."""
+"""Resolves model names to local files and reads their configurations; loads no weights."""
 
 from octavo.hub.load import find_model, load_generation_config, load_model_config, tokenizer_path
 from octavo.hub.model_config import ModelConfig, RopeConfig

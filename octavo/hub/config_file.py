@@ -1,4 +1,4 @@
-"""From a config.json to a :class:`ModelConfig`, with each family's defaults and nothing believed unchecked."""
+"""Converts a config.json to a :class:`ModelConfig`, with the family's defaults and full validation."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Typed access to what a configuration file claims; every complaint names the key."""
+"""Typed access to a configuration file; every error names the key."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""How decoders' configurations are read: what the families share, and each family's rules as data."""
+"""Parses decoder configurations: the shared part, with each family's rules as data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -50,5 +50,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)[:60]!r} stands there twice")
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)[:60]!r} appears twice")
     return value

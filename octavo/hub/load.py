@@ -1,4 +1,4 @@
-"""A model's configuration files, whatever form they come in."""
+"""Loads a model's configuration from any supported format."""
 
 import dataclasses
 from pathlib import Path

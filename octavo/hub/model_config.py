@@ -1,4 +1,4 @@
-"""What a model is, as numbers: the configuration that every family is built from."""
+"""The typed model configuration that every family is built from."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar

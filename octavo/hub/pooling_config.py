@@ -1,4 +1,4 @@
-"""What a model is for, if it answers with vectors: its architecture's suffix, its module files, and the settings."""
+"""Determines a pooling model's task from its architecture's suffix, its module files and the settings."""
 
 import dataclasses
 from typing import Any, Literal
@@ -210,11 +210,7 @@ def _matryoshka(raw: dict[str, Any]) -> list[int] | None:
 
 
 def _overridden(spec: PoolingSpec, wanted: dict[str, Any]) -> PoolingSpec:
-    """The spec with what ``pooler_config`` says.
-
-    Raises:
-        ConfigError: it has an unknown value.
-    """
+    """The spec with what ``pooler_config`` says."""
     unknown = [key for key in wanted if key not in _POOLER_KEYS]
     if unknown:
         raise ConfigError(f"pooler_config knows {', '.join(_POOLER_KEYS)}, not {unknown[0]!r}.")

@@ -1,4 +1,4 @@
-"""From a model's name to files on this machine."""
+"""Resolves a model's name to local files."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ def resolve(
         cache_dir: where downloads are kept.
 
     Raises:
-        ModelNotFoundError: nothing goes by that name, or it cannot be fetched.
-        UnsupportedModelError: there is no model in what goes by that name.
+        ModelNotFoundError: there is nothing of that name, or it cannot be fetched.
+        UnsupportedModelError: the folder or file of that name has no model.
     """
     path = find_files(name, revision=revision, token=token, cache_dir=cache_dir)
     if path.is_file():
@@ -87,7 +87,7 @@ def find_files(
     Arguments are as in :func:`resolve`.
 
     Raises:
-        ModelNotFoundError: nothing goes by that name, or it cannot be fetched.
+        ModelNotFoundError: there is nothing of that name, or it cannot be fetched.
         UnsupportedModelError: a file, but no GGUF file.
     """
     if not name:

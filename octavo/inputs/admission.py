@@ -1,4 +1,4 @@
-"""Requests come in and go out: limits, deadlines, metrics, traces and the log of each."""
+"""Admission of requests: limits, deadlines, metrics, traces and request logging."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ class QueueAdmission:
         )
 
     def check(self, num_tokens: int = 0) -> None:
-        """Refuse a request if there is no room for it.
+        """Reject a request that exceeds the limits.
 
         Args:
             num_tokens: of its prompt, once they are known.

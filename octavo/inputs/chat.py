@@ -1,4 +1,4 @@
-"""Conversations to prompts."""
+"""Renders conversations as prompts."""
 
 import json
 from collections.abc import Mapping, Sequence

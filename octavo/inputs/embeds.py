@@ -1,4 +1,4 @@
-"""Prompts as vectors: one for each token's place, instead of the token's own."""
+"""Prompt embeddings: one vector per position instead of a token id."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""Arguments of vLLM's methods that are there to be accepted while they say nothing."""
+"""vLLM's arguments that are accepted only at their neutral values."""
 
 from typing import Any
 

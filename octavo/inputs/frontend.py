@@ -1,4 +1,4 @@
-"""What a frontend needs of a model besides the engine: tokenizer, chat template, sampling defaults."""
+"""The text side of a model: tokenizer, chat template and sampling defaults."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who is let in while much waits already."""
+"""Admission limits on waiting requests and prompt tokens, shared fairly between clients."""
 
 import math
 import time
@@ -19,7 +19,7 @@ class _Entry:
 
 
 class QueueGate:
-    """Counts one frontend's requests in flight, and refuses more than its limits.
+    """Counts one frontend's requests in flight, and rejects requests beyond its limits.
 
     A limit filled by one client does not block the others: a client with less than an equal share of it may
     still enter, up to twice the limit in all.
@@ -52,13 +52,13 @@ class QueueGate:
         self._ends: deque[float] = deque(maxlen=_NUM_ENDS)
 
     def check(self, client: str, num_tokens: int = 0) -> None:
-        """Refuse a request if there is no room for it.
+        """Reject a request that exceeds the limits.
 
         Args:
             num_tokens: of its prompt, once they are known.
 
         Raises:
-            QueueFullError: with the time after which another try may do better.
+            QueueFullError: with the number of seconds after which to retry.
         """
         num_requests = len(self._entries)
         if not self._has_room(self._num_requests[client], num_requests, 1, self._max_requests):
@@ -79,7 +79,7 @@ class QueueGate:
             )
 
     def enter(self, request_id: str, client: str, num_tokens: int) -> None:
-        """A request was let in."""
+        """Count an admitted request."""
         self._entries[request_id] = _Entry(client, num_tokens)
         self._num_requests[client] += 1
         if num_tokens:
@@ -95,7 +95,7 @@ class QueueGate:
             entry.num_tokens = 0
 
     def leave(self, request_id: str) -> None:
-        """A request is over."""
+        """Remove a finished request."""
         self.begin(request_id)
         entry = self._entries.pop(request_id)
         _subtract(self._num_requests, entry.client, 1)
@@ -108,7 +108,7 @@ class QueueGate:
         return own + more <= limit / num_clients and total + more <= 2 * limit
 
     def _retry_after(self) -> int:
-        """Seconds until what waits will have run, going by the last requests that ended."""
+        """Estimated seconds until the waiting requests have run, from the rate of recent completions."""
         if len(self._ends) < 2:
             return 1
         seconds_each = (self._clock() - self._ends[0]) / len(self._ends)

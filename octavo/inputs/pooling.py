@@ -1,4 +1,4 @@
-"""Prompts and pooling parameters to engine requests, checked."""
+"""Validates pooling requests and converts them to engine requests."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -154,7 +154,7 @@ class PoolingProcessor:
     ) -> PreparedRequest:
         """The request for tokens, or vectors, that are there already; errors as of :meth:`process`."""
         if not token_ids:
-            raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
+            raise InvalidRequestError("The prompt is empty: it has no tokens.", "prompt")
         if len(token_ids) > self._info.max_model_len:
             raise PromptTooLongError(
                 len(token_ids),

@@ -1,4 +1,4 @@
-"""Prompts and parameters to engine requests, checked."""
+"""Validates prompts and sampling parameters and converts them to engine requests."""
 
 import random
 import time
@@ -234,7 +234,7 @@ class InputProcessor:
         sequences: dict[tuple[int, ...], list[int]] = {}
         for index, token_ids in enumerate(self._tokenizer.encode_batch(spellings, False)):
             if not token_ids:
-                raise InvalidRequestError(f"The bad word {words[index // 2]!r} comes to no tokens.", "bad_words")
+                raise InvalidRequestError(f"The bad word {words[index // 2]!r} has no tokens.", "bad_words")
             check_token_ids(token_ids, self._info.vocab_size, "bad_words")
             sequences.setdefault(tuple(token_ids), token_ids)
         return list(sequences.values())

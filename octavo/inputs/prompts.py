@@ -1,4 +1,4 @@
-"""A prompt in any of its shapes to token ids, within the model's limits."""
+"""Parses prompts of all kinds to token ids within the model's limits."""
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def parse_prompt(
     if truncate_prompt_tokens is not None:
         token_ids = token_ids[-_num_kept(truncate_prompt_tokens, max_model_len) :]
     if not token_ids:
-        raise InvalidRequestError("The prompt is empty: it comes to no tokens.", "prompt")
+        raise InvalidRequestError("The prompt is empty: it has no tokens.", "prompt")
     check_token_ids(token_ids, vocab_size, "prompt")
     return ParsedPrompt(token_ids, text, cache_salt)
 
@@ -174,11 +174,7 @@ def _check_text_length(text: str, tokenizer: Tokenizer, max_model_len: int) -> N
 
 
 def _kept(token_ids: Sequence[object], truncate_prompt_tokens: int | None, max_model_len: int) -> Sequence[object]:
-    """A bounded sample of token ids to check: there may be millions.
-
-    Raises:
-        PromptTooLongError: they are too many.
-    """
+    """A bounded sample of token ids to check: there may be millions."""
     if truncate_prompt_tokens is not None:
         return token_ids[-_num_kept(truncate_prompt_tokens, max_model_len) :]
     check_num_tokens(len(token_ids), max_model_len)

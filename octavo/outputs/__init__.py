@@ -1,4 +1,4 @@
-"""From the engine's tokens to what users get."""
+"""Converts engine outputs to request outputs."""
 
 from octavo.outputs.processor import OutputProcessor, ProcessedOutputs
 

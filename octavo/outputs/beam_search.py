@@ -41,8 +41,8 @@ class Beam:
 class BeamSearch:
     """A search for one prompt, step by step: ask for :attr:`running`, give :meth:`advance` their next tokens.
 
-    Of all candidates the likeliest ``beam_width`` that do not end the text continue. One that ends it is kept if it is
-    among the ``beam_width`` likeliest of all. The search ends when nothing that runs can still beat the worst of
+    Of all candidates the best ``beam_width`` that do not end the text continue. One that ends it is kept if it is
+    among the ``beam_width`` best of all. The search ends when nothing that runs can still beat the worst of
     ``beam_width`` whole texts, or at ``max_tokens``. Hugging Face searches like that with ``early_stopping="never"``.
 
     Args:
@@ -64,7 +64,7 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """How many of the likeliest next tokens of each text :meth:`advance` must see."""
+        """How many of the most likely next tokens of each text :meth:`advance` must see."""
         return self._width + len(self._ends)
 
     def advance(self, candidates: Sequence[dict[int, Logprob]]) -> None:
@@ -159,7 +159,7 @@ class PromptSearch:
         """
         request = prepared.children[0]
         if request.prompt_embeds is not None:
-            raise InvalidRequestError("Beam search does not go with prompt_embeds.", "prompt_embeds")
+            raise InvalidRequestError("Beam search cannot be combined with prompt_embeds.", "prompt_embeds")
         search = cls(
             prepared.prompt_token_ids,
             params,
@@ -170,7 +170,7 @@ class PromptSearch:
         num_candidates = search.num_candidates
         if max_logprobs != -1 and num_candidates > max_logprobs:
             raise InvalidRequestError(
-                f"A search of {params.beam_width} beams looks at the {num_candidates} likeliest tokens, but "
+                f"A search of {params.beam_width} beams looks at the {num_candidates} most likely tokens, but "
                 f"log-probabilities are given for {max_logprobs} (max_logprobs).",
                 "beam_width",
             )
@@ -178,7 +178,7 @@ class PromptSearch:
 
     @property
     def num_candidates(self) -> int:
-        """How many of the likeliest tokens the search looks at."""
+        """How many of the most likely tokens the search examines."""
         return self._search.num_candidates
 
     @property
@@ -229,7 +229,7 @@ class PromptSearch:
 
 
 def shown_logprobs(beam: Beam, num_top: int) -> SampleLogprobs:
-    """Per token, its own entry first, then the ``num_top`` likeliest; all there are if that is −1."""
+    """Per token, its own entry first, then the ``num_top`` most likely; all if −1."""
     shown = []
     for token_id, candidates in zip(beam.token_ids, beam.logprobs, strict=True):
         ranked = sorted(candidates.items(), key=lambda item: -item[1].logprob)

@@ -1,4 +1,4 @@
-"""One completion in the making: its tokens, its text, why it ended."""
+"""The state of one running completion: tokens, text and finish reason."""
 
 from collections.abc import Sequence
 

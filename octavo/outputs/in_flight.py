@@ -102,7 +102,7 @@ class RequestsInFlight:
             The requests to send now, and the failures of those that are not to be tried again.
         """
         requests, guilty = self.replays.resume(self._outputs.replays() + self._pooling.replays())
-        error = "The engine died each time that it worked on this request."
+        error = "The engine crashed each time it processed this request."
         failures = [EngineOutput(request_id, finish_reason="error", error=error) for request_id in guilty]
         return requests, StepOutputs(others=failures)
 

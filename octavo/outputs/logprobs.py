@@ -1,4 +1,4 @@
-"""Log-probabilities as users see them."""
+"""Log-probabilities in request outputs."""
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat

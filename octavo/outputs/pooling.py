@@ -1,4 +1,4 @@
-"""From the engine's outputs to the answers of pooling requests."""
+"""Converts engine outputs to pooling outputs."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""From the engine's outputs to what users get: text, stop strings, log-probabilities, ``n`` completions in one."""
+"""Converts engine outputs to :class:`RequestOutput`: text, stop strings, log-probabilities, ``n`` completions."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -332,7 +332,7 @@ class _RequestState:
 
     def broken_off(self) -> RequestOutput:
         """The last output, if no other can be made."""
-        self._error = "The answer could not be put together, because of a fault here."
+        self._error = "The output could not be built because of an internal error."
         return self._output([], True)
 
     def _count_tokens(self) -> None:

@@ -1,4 +1,4 @@
-"""A line in the log when a request comes, and one when it ends."""
+"""Logs a line when a request starts and one when it ends."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Outputs on their way to a reader who may be slower than they come."""
+"""Buffers a request's outputs for a reader that may be slower than the engine."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class OutputStream:
             self._backlog += _size(output)
             if self._backlog > MAX_BACKLOG:
                 self._outputs = []
-                self.fail(RequestFailedError("The answer was given up, because it was read too slowly."))
+                self.fail(RequestFailedError("The response was aborted because the client read it too slowly."))
                 return False
             if len(self._outputs) > _MAX_PIECES:
                 self._outputs = [_joined(self._outputs)]

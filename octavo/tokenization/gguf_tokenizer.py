@@ -248,11 +248,7 @@ def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _list_of(kind: type[_T], metadata: Mapping[str, Any], name: str) -> list[_T]:
-    """An array of the metadata, empty if there is none.
-
-    Raises:
-        UnsupportedModelError: it is not an array of ``kind``.
-    """
+    """An array of the metadata, empty if there is none."""
     values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:
         return []

@@ -134,7 +134,7 @@ def test_long_texts_are_refused_or_cut(serve: Serve) -> None:
     [
         ({}, "Give either input or messages."),
         ({"input": []}, "There is no input: the list is empty."),
-        ({"input": [[]]}, "The prompt is empty: it comes to no tokens."),
+        ({"input": [[]]}, "The prompt is empty: it has no tokens."),
         ({"input": {"a": 1}}, "input: Value error, it must be a text, a list of texts,"),
         ({"input": [[1], ["a"]]}, "input: Value error, it must be a text, a list of texts,"),
         ({"input": [1, 999]}, "prompt holds the token id 999, "),

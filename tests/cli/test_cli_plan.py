@@ -94,7 +94,7 @@ OWN_CODE = {"architectures": ["OddForCausalLM"], "auto_map": {"AutoModelForCausa
         (GPTQ, ["--device-memory", "80GiB"], "holds quantised weights ('gptq')"),
         ({}, ["--load-format", "gguf"], "load_format is 'gguf'"),
         ({}, ["--load-format", "dummy"], "tokenizer"),
-        (OWN_CODE, ["--trust-remote-code"], "Octavo runs none from there"),
+        (OWN_CODE, ["--trust-remote-code"], "Octavo never runs such code"),
     ],
 )
 def test_what_serve_would_reject_is_rejected(

@@ -103,10 +103,10 @@ def test_requests_of_a_search() -> None:
     assert found.num_candidates == 4 and found.step_params.logprobs == 7
     assert found.prompts == [{"prompt_token_ids": [5, 6]}]
     step = [{1: Logprob(-0.5), 2: Logprob(-1.0), END: Logprob(-2.0)}]
-    found.take([RequestOutput("b", None, None, None, [CompletionOutput(0, "", [1], logprobs=step)], True)])
+    found.advance([RequestOutput("b", None, None, None, [CompletionOutput(0, "", [1], logprobs=step)], True)])
     assert found.prompts == [{"prompt_token_ids": [5, 6, 1]}, {"prompt_token_ids": [5, 6, 2]}]
     rest = [[{END: Logprob(-0.1), 3: Logprob(-3.0)}], [{4: Logprob(-0.2)}]]
-    found.take(
+    found.advance(
         [RequestOutput("b", None, None, None, [CompletionOutput(0, "", [], logprobs=one)], True) for one in rest]
     )
     assert found.is_over  # the prompt has room for two tokens, whatever was asked for
@@ -121,7 +121,7 @@ def test_requests_of_a_search() -> None:
 def test_a_search_wider_than_the_log_probabilities_is_refused() -> None:
     PromptSearch.of(prepared(), BeamSearchParams(18, 4), 20)
     PromptSearch.of(prepared(), BeamSearchParams(200, 4), -1)
-    with pytest.raises(InvalidRequestError, match="21 likeliest tokens"):
+    with pytest.raises(InvalidRequestError, match="21 most likely tokens"):
         PromptSearch.of(prepared(), BeamSearchParams(19, 4), 20)
 
 

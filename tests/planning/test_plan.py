@@ -273,7 +273,7 @@ class TestRefusals:
 
     def test_a_model_that_needs_its_own_code(self) -> None:
         config = replace(tiny_config("OddForCausalLM"), raw={"auto_map": {"AutoModel": "modeling_odd.Odd"}})
-        with pytest.raises(UnsupportedModelError, match="Octavo runs none from there"):
+        with pytest.raises(UnsupportedModelError, match="Octavo never runs such code"):
             plan_for(config, trust_remote_code=True)
 
     def test_running_ahead_of_custom_processors(self) -> None:

@@ -44,7 +44,7 @@ def target_of(body: Any, task: str | None) -> str:
     """The route that a body is for.
 
     Args:
-        task: what the model does first of all; None if it writes text.
+        task: the model's first pooling task; None if it generates text.
 
     Raises:
         InvalidRequestError: the body fits none.

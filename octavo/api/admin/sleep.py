@@ -1,4 +1,4 @@
-"""``/sleep`` and ``/wake_up``: the engine gives its memory to others for a while."""
+"""``/sleep`` and ``/wake_up``: release and reclaim the engine's device memory."""
 
 from typing import Annotated, Any
 

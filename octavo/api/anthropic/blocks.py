@@ -1,4 +1,4 @@
-"""From an answer's parts to content blocks, as events; a whole answer is the sum of the same events."""
+"""Converts an answer's parts to content-block events; a whole answer is gathered from the same events."""
 
 import base64
 import hashlib

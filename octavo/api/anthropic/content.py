@@ -1,4 +1,4 @@
-"""Content blocks of earlier turns, read into messages as chat templates take them."""
+"""Converts content blocks of earlier turns to chat-template messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -135,7 +135,7 @@ def _block_text(where: str, block: object, kinds: tuple[str, ...]) -> str:
     reason = {"image": _NO_IMAGES, "document": _NO_FILES}.get(kind) if isinstance(kind, str) else None
     known = ", ".join(kinds)
     raise InvalidRequestError(
-        f"{where}: {reason or f'a block of type {str(kind)[:40]!r} cannot stand here; there may be {known}'}.",
+        f"{where}: {reason or f'a block of type {str(kind)[:40]!r} is not allowed here; allowed types: {known}'}.",
         where.partition(".")[0],
     )
 

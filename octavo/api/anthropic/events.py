@@ -1,4 +1,4 @@
-"""What clients of ``/v1/messages`` get back, whole and in events."""
+"""Response bodies and stream events of ``/v1/messages``."""
 
 import msgspec
 from starlette.types import Scope

@@ -181,11 +181,7 @@ class AnthropicAnswer:
         return events + self._writer.finish() if update.finish_reason is not None else events
 
     def _stop(self, last: ChatUpdate) -> StopDelta:
-        """Why the message ended.
-
-        Raises:
-            RequestFailedError: it was cut by something that Anthropic's protocol has no word for.
-        """
+        """Why the message ended."""
         match last.finish_reason:
             case "length":
                 return StopDelta(self._length_reason, None)

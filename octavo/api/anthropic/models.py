@@ -1,4 +1,4 @@
-"""The served models as Anthropic's clients list them."""
+"""The model list in Anthropic's format."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

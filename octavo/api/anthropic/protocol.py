@@ -1,4 +1,4 @@
-"""What clients may send to ``/v1/messages``: Anthropic's fields and vLLM's extra ones.
+"""Request bodies of ``/v1/messages``: Anthropic's fields and vLLM's extensions.
 
 Models check types and hard limits. What a content block may hold depends on where it appears, and is checked where
 it is read (:mod:`octavo.api.anthropic.conversation`). Fields that are neither listed here nor in :data:`UNSUPPORTED`

@@ -1,4 +1,4 @@
-"""The tools that a conversation offers, as its turns add and remove them."""
+"""The tools of a conversation, after its messages have added and removed some."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A batch from beginning to end: files, model, requests, output."""
+"""Runs a batch file: input, engine, requests, output."""
 
 import asyncio
 import re
@@ -106,7 +106,7 @@ async def _run(config: EngineConfig, server: ServerSettings, job: BatchJob, fold
         answers.write_output(order)
     except BaseException:
         if len(answers):
-            _say(f"{len(answers)} of {len(order)} answers are kept in {part}; the same command goes on from there.")
+            _say(f"{len(answers)} of {len(order)} answers are kept in {part}; run the same command to resume.")
         raise
     finally:
         answers.close()

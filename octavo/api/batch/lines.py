@@ -1,4 +1,4 @@
-"""The lines of a batch: what a request looks like, and what its answer does. OpenAI's batch format."""
+"""Request and response lines in OpenAI's batch format."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,7 +147,7 @@ def scan_requests(path: Path, max_body_bytes: int) -> list[str]:
     ids: dict[str, None] = {}
     for request in read_requests(path, max_body_bytes):
         if request.custom_id in ids:
-            raise ConfigError(f"{path}: the custom_id {request.custom_id!r} stands there twice; ids must differ.")
+            raise ConfigError(f"{path}: the custom_id {request.custom_id!r} appears twice; ids must be unique.")
         ids[request.custom_id] = None
     return list(ids)
 

@@ -94,7 +94,7 @@ async def _ask(
     method: str, url: httpx.URL, headers: dict[str, str] | None = None, body: Path | None = None
 ) -> AsyncIterator[httpx.Response]:
     url = parse_url(str(url))
-    # The connection goes to the address that was looked at: asking for the name again could give another one.
+    # The connection goes to the address that was looked at: a second lookup could return another one.
     address = await _resolve(url)
     host = url.netloc.decode("ascii")
     request_headers = {**(headers or {}), "host": host}
@@ -124,7 +124,7 @@ async def _resolve(url: httpx.URL) -> str:
     addresses = [str(sockaddr[0]) for *_, sockaddr in found]
     for address in addresses:
         if not is_public_address(address):
-            raise ConfigError(f"{describe(url)} lies at {address}, which is not a public address.")
+            raise ConfigError(f"{describe(url)} resolves to {address}, which is not a public address.")
     return addresses[0]
 
 

@@ -1,4 +1,4 @@
-"""Asking a batch's requests: through the server's own app, in this process, so that batch and server cannot differ."""
+"""Sends a batch's requests through the server's own app in this process, so that results equal the server's."""
 
 import asyncio
 import uuid

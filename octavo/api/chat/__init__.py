@@ -1,1 +1,1 @@
-"""What the chat protocols share: a conversation, the turn that answers it, tools, and how answers are read."""
+"""Shared by the chat protocols: conversations, turns, tools and answer parsing."""

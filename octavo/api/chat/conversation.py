@@ -1,4 +1,4 @@
-"""A conversation in terms of no protocol, and how it becomes a prompt."""
+"""A protocol-independent conversation, and its rendering as a prompt."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ ToolChoice = Literal["none", "auto", "required", "named"]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is asked, in terms of no protocol.
+    """A request for an answer, independent of the protocol.
 
     Attributes:
         messages: in OpenAI's form, as templates take them.
@@ -96,11 +96,7 @@ def check_tool_choice(conversation: Conversation) -> None:
 
 
 def _check_tools_can_be_told(frontend: Frontend, conversation: Conversation, renderer: ChatRenderer) -> None:
-    """Reject tools that the model cannot be told about: its template has no place for them, and there is no fallback.
-
-    Raises:
-        InvalidRequestError: the parser's format cannot be described to the model.
-    """
+    """Reject tools that cannot be described to the model: neither by its template nor by the tool parser's format."""
     formats = frontend.formats()
     if not conversation.may_call or conversation.is_forced or formats.tools is None:
         return

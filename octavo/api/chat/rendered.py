@@ -1,4 +1,4 @@
-"""A request as tokens: what ``/inference/v1/generate`` takes, made without generating anything."""
+"""Rendered requests: bodies for ``/inference/v1/generate``."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

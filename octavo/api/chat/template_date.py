@@ -1,4 +1,4 @@
-"""The date that chat templates take for today's."""
+"""The fixed date for chat templates."""
 
 from datetime import date
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools and the choice among them, as OpenAI's chat protocol writes them."""
+"""Parses ``tools`` and ``tool_choice`` of OpenAI's chat protocol."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A turn: one conversation answered, with the answer in parts as they come."""
+"""Generates and parses the answer to one conversation."""
 
 import uuid
 from collections import Counter

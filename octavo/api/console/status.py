@@ -1,4 +1,4 @@
-"""``/console/status``: what the page cannot read off the metrics."""
+"""``/console/status``: data for the page that is not in the metrics."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What clients may send: OpenAI's fields and vLLM's extra ones.
+"""Request bodies of the OpenAI routes: OpenAI's fields and vLLM's extensions.
 
 Models check types and hard limits; ranges of sampling parameters are :class:`SamplingParams`' business.
 Fields that are neither listed here nor in :data:`UNSUPPORTED` are ignored, as OpenAI's server does.
@@ -150,11 +150,11 @@ UNSUPPORTED: dict[str, str] = {
     "guided_grammar": _NEW_NAME,
     "functions": "use tools",
     "function_call": "use tool_choice",
-    "audio": "the models served here neither hear nor speak",
+    "audio": "audio is not supported",
     "web_search_options": "this route searches nothing; use /v1/responses with a tool for it",
     "watermarking": "texts are not watermarked",
     "kv_transfer_params": "the cache is not moved between servers",
     "ec_transfer_params": "the cache is not moved between servers",
     "return_weight_versions": "weights have no versions here",
-    "return_token_offsets": "where tokens stand in the text is not told",
+    "return_token_offsets": "token offsets are not returned",
 }

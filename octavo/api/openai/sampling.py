@@ -1,4 +1,4 @@
-"""From a request's fields to :class:`SamplingParams`, and the refusals that no type can express."""
+"""Converts request fields to :class:`SamplingParams`, and validates combinations of fields."""
 
 import asyncio
 from collections.abc import Sequence
@@ -65,16 +65,12 @@ def beam_length_penalty(body: GenerationRequest) -> float | None:
 
 
 def _check_beam_search(body: GenerationRequest) -> None:
-    """Refuse what a search cannot honour: it compares texts by the model's own log-probabilities.
-
-    Raises:
-        InvalidRequestError: naming a field.
-    """
+    """Refuse what a search cannot honour: it compares texts by the model's own log-probabilities."""
     for name in _NOT_WITH_BEAMS:
         if getattr(body, name) not in (None, 0, [], {}, _NEUTRAL.get(name)):
-            raise InvalidRequestError(f"{name} does not go with beam search.", name)
+            raise InvalidRequestError(f"{name} cannot be combined with beam search.", name)
     if body.response_format is not None and body.response_format.type != "text":
-        raise InvalidRequestError("response_format does not go with beam search.", "response_format")
+        raise InvalidRequestError("response_format cannot be combined with beam search.", "response_format")
     if (body.n or 1) > MAX_BEAM_WIDTH:
         raise InvalidRequestError(f"n must be at most {MAX_BEAM_WIDTH} with beam search, got {body.n}.", "n")
     # Checks the ranges of what is checked nowhere else.
@@ -91,7 +87,7 @@ def completion_params(body: CompletionRequest, defaults: SamplingParams) -> Samp
     if body.echo and body.logprobs is not None:
         values["prompt_logprobs"] = body.logprobs
         if body.use_beam_search:
-            raise InvalidRequestError("echo with logprobs does not go with beam search.", "echo")
+            raise InvalidRequestError("echo with logprobs cannot be combined with beam search.", "echo")
     if body.logprob_token_ids and body.logprobs is None:
         raise InvalidRequestError("logprob_token_ids need logprobs, as a number.", "logprob_token_ids")
     if body.max_tokens is not None or "max_tokens" in body.model_fields_set:
@@ -172,7 +168,7 @@ def embeds_prompts(body: CompletionRequest) -> list[str]:
         raise InvalidRequestError("Give either prompt or prompt_embeds.", "prompt_embeds")
     for name in ("echo", "prompt_logprobs", "truncate_prompt_tokens"):
         if getattr(body, name) not in (None, False):
-            raise InvalidRequestError(f"{name} does not go with prompt_embeds.", name)
+            raise InvalidRequestError(f"{name} cannot be combined with prompt_embeds.", name)
     embeds = [given] if isinstance(given, str) else given
     _check_num_sequences(body, len(embeds), "prompt_embeds")
     return embeds

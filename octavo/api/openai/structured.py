@@ -1,13 +1,13 @@
-"""What an answer must look like: ``response_format`` and ``structured_outputs``."""
+"""Parses ``response_format`` and ``structured_outputs``."""
 
 from typing import Any
 
 import msgspec
 
 from octavo.api.openai.protocol import GenerationRequest
+from octavo.api.request_body import parse_structured_outputs
 from octavo.errors import InvalidRequestError
 from octavo.records import StructuredOutputsParams
-from octavo.records.structured import SERVER_FIELDS
 
 
 def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
@@ -22,22 +22,6 @@ def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
     if by_format is not None:
         raise InvalidRequestError("Give either response_format or structured_outputs.", "structured_outputs")
     return parse_structured_outputs(body.structured_outputs)
-
-
-def parse_structured_outputs(given: dict[str, Any]) -> StructuredOutputsParams:
-    """The request field ``structured_outputs``.
-
-    Raises:
-        InvalidRequestError: a field is unknown or malformed.
-    """
-    known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
-    for name in given:
-        if name not in known:
-            raise InvalidRequestError(f"structured_outputs has no field {name[:40]!r}.", "structured_outputs")
-    try:
-        return msgspec.convert(given, StructuredOutputsParams)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"structured_outputs: {str(error).rstrip('.')}.", "structured_outputs") from None
 
 
 def format_constraint(given: dict[str, Any]) -> StructuredOutputsParams | None:

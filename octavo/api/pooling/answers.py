@@ -1,4 +1,4 @@
-"""Sending vectors: as JSON, or as plain bytes with a header that says what they are."""
+"""Binary responses of embeddings: raw bytes and a ``metadata`` header that describes them."""
 
 import time
 from collections.abc import Sequence

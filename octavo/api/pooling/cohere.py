@@ -97,11 +97,7 @@ def _texts(body: CohereEmbedRequest) -> list[str]:
 
 
 def _prefix(spec: PoolingSpec, input_type: str | None) -> str:
-    """What the model wants before inputs of a kind; nothing if its files do not say.
-
-    Raises:
-        InvalidRequestError: neither Cohere nor the model knows the kind.
-    """
+    """What the model wants before inputs of a kind; nothing if its files do not say."""
     if input_type is None:
         return ""
     for name in _PROMPT_NAMES.get(input_type, (input_type,)):

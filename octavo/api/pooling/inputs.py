@@ -1,4 +1,4 @@
-"""From a request's inputs to the vectors that the engine makes of them."""
+"""Renders, tokenises and runs the inputs of pooling requests."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

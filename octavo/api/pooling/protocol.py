@@ -1,4 +1,4 @@
-"""What clients may send to the pooling routes, and what they get back: OpenAI's, vLLM's, Cohere's and Jina's fields."""
+"""Request and response bodies of the pooling routes, with OpenAI's, vLLM's, Cohere's and Jina's fields."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""What a model that answers with vectors says to those who want text."""
+"""Rejects text-generation requests to pooling models."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -10,7 +10,7 @@ TEXT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/response
 
 
 class NoTextMiddleware:
-    """Answers requests for text with status 400, before templates and tools are looked at."""
+    """Answers requests for text with status 400, before templates and tools are processed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

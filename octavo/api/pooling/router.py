@@ -1,4 +1,4 @@
-"""All routes for vectors, under one name for the app."""
+"""All pooling routes as one router."""
 
 from fastapi import APIRouter
 

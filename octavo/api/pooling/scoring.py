@@ -1,4 +1,4 @@
-"""``/score`` and ``/rerank``: how well texts match."""
+"""``/score`` and ``/rerank``."""
 
 import asyncio
 import itertools

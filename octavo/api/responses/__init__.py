@@ -1,1 +1,1 @@
-"""The Responses API: ``/v1/responses``, what it keeps, and the tools that the server itself calls."""
+"""The Responses API: routes, stored responses, and server-side tools."""

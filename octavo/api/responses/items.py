@@ -1,4 +1,4 @@
-"""Items: what a conversation is made of here, as clients send them and as answers show them."""
+"""Responses API items: input items from clients and output items."""
 
 import base64
 import binascii
@@ -23,15 +23,11 @@ _REASONING_MARK = "octavo-reasoning-1:"
 
 
 class InputMessage(ResponsesModel):
-    """A message of anybody."""
-
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Objects
 
 
 class InputCall(ResponsesModel):
-    """A call of a function, or of a tool that the server has."""
-
     call_id: str | None = None
     name: str
     arguments: str
@@ -39,8 +35,6 @@ class InputCall(ResponsesModel):
 
 
 class InputCustomCall(ResponsesModel):
-    """A call of a tool that takes text."""
-
     call_id: str
     name: str
     input: str
@@ -48,30 +42,22 @@ class InputCustomCall(ResponsesModel):
 
 
 class InputCallOutput(ResponsesModel):
-    """What a function gave."""
-
     call_id: str
     output: str | Objects
 
 
 class InputReasoning(ResponsesModel):
-    """Reasoning."""
-
     summary: Objects | None = None
     content: Objects | None = None
     encrypted_content: str | None = None
 
 
 class InputMcpList(ResponsesModel):
-    """What tools an MCP server has."""
-
     server_label: str
     tools: Annotated[Objects, Field(max_length=MAX_TOOLS)]
 
 
 class InputMcpCall(ResponsesModel):
-    """A call of an MCP server's tool, with what came of it."""
-
     server_label: str
     name: str
     arguments: str
@@ -81,8 +67,6 @@ class InputMcpCall(ResponsesModel):
 
 
 class InputApprovalRequest(ResponsesModel):
-    """A call that waits for leave."""
-
     id: str
     server_label: str
     name: str
@@ -90,16 +74,12 @@ class InputApprovalRequest(ResponsesModel):
 
 
 class InputApproval(ResponsesModel):
-    """Leave for a call, or its refusal."""
-
     approval_request_id: str
     approve: bool
     reason: str | None = None
 
 
 class InputReference(ResponsesModel):
-    """An item that the server keeps."""
-
     id: str
 
 

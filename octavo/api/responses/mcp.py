@@ -1,4 +1,4 @@
-"""Which MCP servers may be used, and what of a request may reach them.
+"""Which MCP servers requests may use, and which request headers are forwarded.
 
 Only servers that the operator named are reached, at the address that the operator gave: a request's URL is compared
 with it, never used. Redirects are followed within the server's own origin only.

@@ -1,4 +1,4 @@
-"""From items to the messages that chat templates take."""
+"""Converts Responses API items to chat-template messages."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

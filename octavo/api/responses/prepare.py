@@ -1,4 +1,4 @@
-"""From a request to all that its run needs: everything that can be refused is refused here."""
+"""Validates a Responses API request and resolves what it refers to."""
 
 import time
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
-from octavo.api.openai.structured import parse_structured_outputs
+from octavo.api.request_body import parse_structured_outputs
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
@@ -144,12 +144,7 @@ def _response_id(store: ResponseStore, body: ResponsesRequest, owner: str) -> st
 
 
 def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]:
-    """The items, with those in the place of references that they refer to.
-
-    Raises:
-        HttpError: 404, an item is not kept.
-        InvalidRequestError: there are two references to one item, or they are to too much.
-    """
+    """The items, with those in the place of references that they refer to."""
     wanted = [item["id"] for item in items if item["type"] == "item_reference"]
     if len(set(wanted)) < len(wanted):
         raise InvalidRequestError("input refers to the same item twice.", "input")

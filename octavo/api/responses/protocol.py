@@ -1,4 +1,4 @@
-"""What clients may send to ``/v1/responses``: OpenAI's fields and vLLM's extra ones."""
+"""Request bodies of ``/v1/responses``: OpenAI's fields and vLLM's extensions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -214,10 +214,10 @@ UNSUPPORTED: Mapping[str, str] = {
     "conversation": "conversations are not kept; chain answers with previous_response_id",
     "prompt": "there are no stored prompts; send instructions and input",
     "chat_template": "a template runs on the server; its owner sets it with --chat-template",
-    "messages": "conversations stand in input",
-    "max_tokens": "the limit is called max_output_tokens here",
-    "max_completion_tokens": "the limit is called max_output_tokens here",
-    "response_format": "the answer's form stands in text.format here",
+    "messages": "send the conversation as input",
+    "max_tokens": "use max_output_tokens",
+    "max_completion_tokens": "use max_output_tokens",
+    "response_format": "use text.format",
     "n": "there is one answer to a request",
     "context_management": "conversations are not compacted",
     "moderation": "answers are not moderated",

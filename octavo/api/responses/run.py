@@ -1,4 +1,4 @@
-"""Making one response: the model is asked, its calls are carried out, and it is asked again until it has answered."""
+"""Runs one response: generate, execute the server's tool calls, and repeat until there is an answer."""
 
 import asyncio
 import dataclasses
@@ -270,7 +270,7 @@ class ResponseRun:
         prompt = await render(self._frontend, conversation)
         if self._prepared.body.truncation != "auto" or self._fits(prompt):
             return prompt
-        # The fewest turns that must go, by bisection: the prompt gets shorter with every turn that goes.
+        # Bisect for the fewest turns to drop: the prompt gets shorter with every dropped turn.
         points = cut_points(self._messages)
         low, high, best = 0, len(points) - 1, prompt
         while low <= high:

@@ -1,4 +1,4 @@
-"""What the server keeps of responses: in memory, within a number and a size, each client's own.
+"""Stored responses: in memory, limited in number and size, separate for each client.
 
 A conversation is a chain of turns; a turn is kept while a response in the store builds on it. Everything is kept as
 JSON, whose length is what counts.

@@ -1,4 +1,4 @@
-"""The tools of one request: functions of the client, tools of MCP servers, and built-in ones."""
+"""The tools of one request: client functions, MCP tools and built-in tools."""
 
 import asyncio
 import importlib
@@ -128,7 +128,7 @@ class Toolset:
 
     Attributes:
         functions: the client's, custom tools and those of namespaces among them.
-        own: who carries out those that are no mere functions, by the names that the model sees.
+        own: who carries out custom and namespaced tools, by the names that the model sees.
         builtins: by the type of their output items.
         choice: as the request has it.
         shown: the tools as the response shows them.
@@ -160,7 +160,7 @@ class Toolset:
         names = [tool.name for tool in toolset.functions] + [tool.name for tool in toolset.builtins.values()]
         twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
         if twice is not None:
-            raise InvalidRequestError(f"tools: {short(twice)} stands there twice.", "tools")
+            raise InvalidRequestError(f"tools: {short(twice)} appears twice.", "tools")
         labels = [source.asked.server_label for source in toolset.sources]
         if len(set(labels)) < len(labels):
             raise InvalidRequestError("tools: each MCP server needs a server_label of its own.", "tools")
@@ -355,7 +355,7 @@ class Toolset:
         return list(source.tools.values())
 
     async def carry_out(self, kind: CallKind, arguments: str) -> CallOutcome:
-        """Call a tool of the server; what goes wrong is for the model to read."""
+        """Call a tool of the server; errors are returned to the model."""
         try:
             parsed = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError, ValueError):

@@ -78,7 +78,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
         if not is_parsed and tells_apart():
             raise InvalidRequestError(
                 "chat_request is needed, because this server has parsers: without it, reasoning and tool calls "
-                "cannot be told from text.",
+                "cannot be distinguished from text.",
                 "chat_request",
             )
         request = body.chat_request or _bare_chat_request(given)
@@ -131,11 +131,7 @@ def _logprobs_given(given: GivenResponse) -> dict[str, Any]:
 
 
 def _one_each(name: str, given: list[Item] | None, num: int) -> Sequence[Item | None]:
-    """One entry for each response, None where nothing is known.
-
-    Raises:
-        InvalidRequestError: there are more or fewer.
-    """
+    """One entry for each response, None where nothing is known."""
     if given is None:
         return [None] * num
     if len(given) != num:

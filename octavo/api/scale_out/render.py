@@ -1,4 +1,4 @@
-"""Requests to tokens: what ``/inference/v1/generate`` needs, without generating anything."""
+"""The render routes: requests to token ids for ``/inference/v1/generate``, without generation."""
 
 from functools import partial
 

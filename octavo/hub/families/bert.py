@@ -1,4 +1,4 @@
-"""BERT and RoBERTa, whose tokens attend in both directions, as their configurations are to be read."""
+"""BERT and RoBERTa (bidirectional attention): configuration parsing."""
 
 from dataclasses import dataclass
 from typing import Any

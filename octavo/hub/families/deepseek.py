@@ -1,4 +1,4 @@
-"""DeepSeek-V2, as its configurations are to be read."""
+"""DeepSeek-V2: configuration parsing."""
 
 import math
 from dataclasses import dataclass

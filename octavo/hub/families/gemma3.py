@@ -1,4 +1,4 @@
-"""Gemma 3 (text), as its configurations are to be read."""
+"""Gemma 3 (text): configuration parsing."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Llama and Mistral, as their configurations are to be read."""
+"""Llama and Mistral: configuration parsing."""
 
 from dataclasses import dataclass
 

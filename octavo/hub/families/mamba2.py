@@ -1,4 +1,4 @@
-"""Mamba-2, as its configurations are to be read."""
+"""Mamba-2: configuration parsing."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen3, as their configurations are to be read."""
+"""Qwen2 and Qwen3: configuration parsing."""
 
 from typing import Any
 

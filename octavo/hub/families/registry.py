@@ -52,7 +52,7 @@ def unsupported_architecture(architecture: str, *, has_own_code: bool = False) -
     near = near or difflib.get_close_matches(architecture, _names(is_encoder=True), n=3, cutoff=0.75)
     hint = f"Near it are: {', '.join(near)}." if near else f"Supported are: {', '.join(sorted(FAMILIES))}."
     if has_own_code:
-        hint = "Its code lies in the model's folder, and Octavo runs none from there, trusted or not. " + hint
+        hint = "Its code is in the model's folder, and Octavo never runs such code, trusted or not. " + hint
     return f"The architecture {architecture!r} is not supported. {hint}"
 
 

@@ -1,4 +1,4 @@
-"""What parsers of answers have in common: text goes in as it is generated, parts come out.
+"""Base classes of the answer parsers: generated text goes in, parts come out.
 
 However the text is cut, the parts that come out are the same once neighbours are joined. A parser
 holds back no more than it must: what may yet turn out to be the beginning of a tag.

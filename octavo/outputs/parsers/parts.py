@@ -1,4 +1,4 @@
-"""What an answer is made of, piece by piece as it comes: reasoning, content, and tool calls."""
+"""The parts of a streamed answer: reasoning, content and tool calls."""
 
 from dataclasses import dataclass
 

@@ -61,7 +61,7 @@ def test_lines_without_a_usable_id_are_refused_by_number(tmp_path: Path, line: s
 
 
 def test_ids_must_differ(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'a' stands there twice"):
+    with pytest.raises(ConfigError, match="'a' appears twice"):
         scan_requests(write(tmp_path / "in", GOOD, GOOD), LIMIT)
 
 

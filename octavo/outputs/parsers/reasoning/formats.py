@@ -24,13 +24,11 @@ class NonemptyContentFormat(TaggedFormat):
         return parser
 
 
-class NonemptyContentParser(ReasoningParser):
-    """Repeats the reasoning as content if the answer has no other."""
+class _WrappedParser(ReasoningParser):
+    """Passes on another parser's state."""
 
     def __init__(self, parser: ReasoningParser) -> None:
         self._parser = parser
-        self._reasoning_text: list[str] = []
-        self._has_content = False
 
     @property
     def is_reasoning(self) -> bool:
@@ -39,6 +37,15 @@ class NonemptyContentParser(ReasoningParser):
     @property
     def end_tag(self) -> str | None:
         return self._parser.end_tag
+
+
+class NonemptyContentParser(_WrappedParser):
+    """Repeats the reasoning as content if the answer has no other."""
+
+    def __init__(self, parser: ReasoningParser) -> None:
+        super().__init__(parser)
+        self._reasoning_text: list[str] = []
+        self._has_content = False
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         return self._watch(self._parser.feed(text, token_ids))
@@ -59,21 +66,13 @@ class NonemptyContentParser(ReasoningParser):
         return parts
 
 
-class PrefixedReasoningParser(ReasoningParser):
+class PrefixedReasoningParser(_WrappedParser):
     """Leaves the reasoning in the content, and adds the start tag that was part of the prompt."""
 
     def __init__(self, parser: ReasoningParser, start_tag: str) -> None:
-        self._parser = parser
+        super().__init__(parser)
         self._start_tag = start_tag
         self._beginning: str | None = ""
-
-    @property
-    def is_reasoning(self) -> bool:
-        return self._parser.is_reasoning
-
-    @property
-    def end_tag(self) -> str | None:
-        return self._parser.end_tag
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         self._parser.feed(text, token_ids)  # only its state is used: content begins where the reasoning ends

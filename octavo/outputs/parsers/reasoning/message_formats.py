@@ -1,4 +1,4 @@
-"""Models besides gpt-oss whose answers are messages with a header each: Muse and Inkling."""
+"""Message-based formats besides Harmony: Muse and Inkling."""
 
 import re
 

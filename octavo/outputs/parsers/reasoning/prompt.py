@@ -1,4 +1,4 @@
-"""What the prompt's end says about the answer that follows it."""
+"""Determines from the prompt's end whether reasoning is open when the answer starts."""
 
 import re
 from collections.abc import Iterable

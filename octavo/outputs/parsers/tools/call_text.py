@@ -1,4 +1,4 @@
-"""How tool calls are written, for models whose chat template does not teach it."""
+"""Instructions on tool calls for models whose chat template has none."""
 
 import json
 from collections.abc import Mapping, Sequence

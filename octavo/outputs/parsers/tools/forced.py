@@ -1,4 +1,4 @@
-"""Answers that are bound to be calls: ``tool_choice`` is ``required`` or names a function.
+"""Forced tool calls: ``tool_choice`` is ``required`` or names a function.
 
 A JSON schema binds such an answer, whatever format the model would have used by itself: for ``required`` it is a list
 of objects with ``name`` and ``parameters``, for one named function it is nothing but the arguments.

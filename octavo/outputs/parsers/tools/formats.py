@@ -1,4 +1,4 @@
-"""The formats that Octavo knows by itself: their names, parsers, writers and marks."""
+"""The built-in tool-call formats: names, parsers, call instructions and detection marks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -175,11 +175,7 @@ class JsonMachine(ToolMachine):
         return key in self.name_keys or key in self.argument_keys or key in self.id_keys or key == "type"
 
     def _not_a_call(self) -> Reading[None]:
-        """Give the object out as content to its end, so that nothing within it is taken for a call.
-
-        Raises:
-            MalformedCallError: always.
-        """
+        """Give the object out as content to its end, so that nothing within it is taken for a call."""
         self.give_content(self._reader.drop_record())
         self._is_in_call = False
         yield from pass_rest_of_object(self._reader, self.give_content)

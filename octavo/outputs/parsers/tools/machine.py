@@ -1,4 +1,4 @@
-"""What parsers of calls have in common: the loop over content and calls, and what becomes of a call that breaks.
+"""Base of the tool-call parsers: the loop over content and calls, and recovery from malformed calls.
 
 - A start tag after which no call follows is content, with all that was read after it.
 - Once a call has begun (its name is known and given out), it stays. Arguments that break off are never closed: half a

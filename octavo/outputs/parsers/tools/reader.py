@@ -1,4 +1,4 @@
-"""The answer as a parser of calls reads it: as if it were all there.
+"""Incremental reading for the tool-call parsers, as if the whole answer were available.
 
 A parser is a generator that reads the answer from left to right, following its format's grammar. Where more text is
 needed than has come, it yields and continues from there with the next piece; the result does not depend on where the
@@ -24,7 +24,7 @@ class MalformedCallError(Exception):
 
 
 class AnswerReader(PendingText):
-    """Reads pending text as a format's grammar goes.
+    """Reads pending text by a format's grammar.
 
     What is read between ``record`` and ``drop_record`` can be had back as text, for attempts that turn out to be no
     calls.
@@ -106,7 +106,7 @@ class AnswerReader(PendingText):
         """Give out text as it comes up to one of the tags, read and return that; "" if the answer ends before.
 
         Raises:
-            MalformedCallError: more than ``max_length`` characters stand before the tag; that many have been given out.
+            MalformedCallError: more than ``max_length`` characters precede the tag; that many have been given out.
         """
         while True:
             found = tags.find(self._text, self._position)

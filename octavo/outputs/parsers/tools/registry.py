@@ -1,4 +1,4 @@
-"""The formats of calls that Octavo reads, by vLLM's names; plug-ins; and what ``auto`` stands for."""
+"""Tool-call formats by vLLM's names, plug-ins, and the meaning of ``auto``."""
 
 from collections.abc import Callable, Sequence
 

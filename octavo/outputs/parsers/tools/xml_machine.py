@@ -150,11 +150,7 @@ class XmlMachine(ArgumentsMachine):
         return ""
 
     def _read_header(self) -> Reading[tuple[str, str]]:
-        """The name in a header, and the header's text.
-
-        Raises:
-            MalformedCallError: there is no end of it, or no name in it.
-        """
+        """The name in a header, and the header's text."""
         header, _ = yield from self._reader.text_until(self.header_end, _MAX_HEADER_LENGTH)
         name = self.name_in(header)
         if not name or len(name) > MAX_NAME_LENGTH:
