@@ -124,7 +124,7 @@ def test_mistakes_leave_nothing_behind(load: Load) -> None:
 def test_the_largest_step_leaves_nothing_behind(load: Load) -> None:
     """What a start on a GPU runs first."""
     llm = load("embed")
-    runner = llm._engine.executor._runner  # type: ignore[attr-defined]
+    runner = llm._engine.executor.worker._runner  # type: ignore[attr-defined]
     before = llm.embed(TEXTS, use_tqdm=False)
     runner.warm_up()
     after = llm.embed(TEXTS, use_tqdm=False)
