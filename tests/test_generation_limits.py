@@ -9,7 +9,7 @@ from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
 from octavo.errors import InvalidRequestError
-from octavo.records import RepetitionDetectionParams, ThoughtTags
+from octavo.records import ReasoningTags, RepetitionDetectionParams
 
 PROMPT = {"prompt_token_ids": [3, 4, 5]}
 
@@ -33,24 +33,24 @@ def token_ids(llm: LLM, **values: object) -> list[int]:
 def test_a_thought_ends_with_its_budget(llm: LLM) -> None:
     free = token_ids(llm)
     end = [next(token for token in range(10, 30) if token not in free), 8]
-    tags = ThoughtTags([[9]], end, is_open=True)
-    limited = token_ids(llm, thinking_token_budget=4, thought_tags=tags)
+    tags = ReasoningTags([[9]], end, is_open=True)
+    limited = token_ids(llm, thinking_token_budget=4, reasoning_tags=tags)
     assert limited[:6] == [*free[:4], *end]
     assert len(limited) == 16
-    assert token_ids(llm, thinking_token_budget=100, thought_tags=tags) == free
+    assert token_ids(llm, thinking_token_budget=100, reasoning_tags=tags) == free
     assert token_ids(llm, thinking_token_budget=-1) == free
     # Neighbours are not bound.
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-    bound = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, thinking_token_budget=4, thought_tags=tags)
+    bound = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, thinking_token_budget=4, reasoning_tags=tags)
     outputs = llm.generate([PROMPT] * 3, [params, bound, params], use_tqdm=False)
     assert [list(output.outputs[0].token_ids) for output in outputs] == [free, limited, free]
 
 
 def test_a_budget_needs_tags(llm: LLM) -> None:
-    with pytest.raises(InvalidRequestError, match="how the model marks its thoughts"):
+    with pytest.raises(InvalidRequestError, match="how the model marks its reasoning"):
         token_ids(llm, thinking_token_budget=4)
-    with pytest.raises(InvalidRequestError, match="thought_tags holds the token id 100000"):
-        token_ids(llm, thinking_token_budget=4, thought_tags=ThoughtTags([], [100000]))
+    with pytest.raises(InvalidRequestError, match="reasoning_tags holds the token id 100000"):
+        token_ids(llm, thinking_token_budget=4, reasoning_tags=ReasoningTags([], [100000]))
 
 
 def test_a_text_that_repeats_itself_ends(llm: LLM) -> None:

@@ -62,7 +62,7 @@ def test_chats_end_their_reasoning_too(llm: LLM) -> None:
 
 def test_parameters_of_the_caller_stay_as_they_are(llm: LLM) -> None:
     text_of(llm, OPEN, LIMITED)
-    assert LIMITED.thought_tags is None and YES_OR_NO.start_after is None
+    assert LIMITED.reasoning_tags is None and YES_OR_NO.start_after is None
 
 
 def test_without_a_parser_the_first_token_is_bound(folder: Path) -> None:

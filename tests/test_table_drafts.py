@@ -94,9 +94,9 @@ def test_tokens_follow_the_models_distribution(
         for output in ask(llm, wishes):
             completion = output.outputs[0]
             for token, row in zip(completion.token_ids, completion.logprobs or [], strict=True):
-                chances = np.exp([row[other].logprob / 1.5 for other in range(VOCAB_SIZE)])
-                chances /= chances.sum()
-                places.append(chances[:token].sum() + random.random() * chances[token])
+                uniforms = np.exp([row[other].logprob / 1.5 for other in range(VOCAB_SIZE)])
+                uniforms /= uniforms.sum()
+                places.append(uniforms[:token].sum() + random.random() * uniforms[token])
     counts = np.histogram(places, 20, (0, 1))[0]
     mean = len(places) / 20
     # 99.9 % of the chi-square distribution with 19 degrees of freedom.

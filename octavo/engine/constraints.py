@@ -15,7 +15,7 @@ from octavo.records import EngineOutput, EngineRequest
 from octavo.sampling.grammar.base import CompiledGrammar
 from octavo.sampling.grammar.compiler import GrammarCompiler
 from octavo.sampling.grammar.constraint import Constraint
-from octavo.sampling.grammar.thought import ThoughtLimit
+from octavo.sampling.grammar.reasoning_limit import ReasoningLimit
 from octavo.sampling.grammar.trial import VocabularySource
 from octavo.sampling.repetition import RepetitionDetector
 from octavo.sampling.rules import TokenRule
@@ -131,7 +131,7 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
         params.min_tokens,
         {*request.eos_token_ids, *(params.stop_token_ids or ())},
         request.output_token_ids.tolist(),
-        _thought_limit(request),
+        _reasoning_limit(request),
         params.structured_outputs.start_after_tail or (),
         params.structured_outputs.openers,
     )
@@ -142,7 +142,7 @@ def _bind(request: EngineRequest, grammar: CompiledGrammar) -> Bound:
 
 def rules_without_grammar(request: EngineRequest) -> list[TokenRule]:
     """The rules of a request that needs no grammar: a limit on its reasoning, an end of repetitions."""
-    limit = _thought_limit(request)
+    limit = _reasoning_limit(request)
     rules = [] if limit is None else [Constraint(None, earlier=request.output_token_ids.tolist(), limit=limit)]
     return [*rules, *_repetition_rules(request)]
 
@@ -154,6 +154,6 @@ def _repetition_rules(request: EngineRequest) -> list[TokenRule]:
     return [RepetitionDetector(wanted, request.output_token_ids.tolist(), params.min_tokens)]
 
 
-def _thought_limit(request: EngineRequest) -> ThoughtLimit | None:
-    budget, tags = request.params.thinking_token_budget, request.params.thought_tags
-    return None if budget is None or tags is None else ThoughtLimit(budget, tags)
+def _reasoning_limit(request: EngineRequest) -> ReasoningLimit | None:
+    budget, tags = request.params.thinking_token_budget, request.params.reasoning_tags
+    return None if budget is None or tags is None else ReasoningLimit(budget, tags)

@@ -113,7 +113,7 @@ class DistributedExecutor(Executor):
                 "or a function that allowed_functions contains, as 'package.module:function'.",
                 "method",
             )
-        self._send(messages.Call(method, messages.as_plain(args), kwargs))
+        self._send(messages.WorkerCall(method, messages.as_plain(args), kwargs))
         is_collective = method in messages.COLLECTIVE_METHODS
         try:
             try:
@@ -147,7 +147,7 @@ class DistributedExecutor(Executor):
         for peer in self._peers:
             peer.close()
 
-    def _send(self, message: messages.Submit | messages.Draw | messages.Call) -> None:
+    def _send(self, message: messages.Submit | messages.Draw | messages.WorkerCall) -> None:
         self._check_alive()
         data = messages.encode(message)
         for peer in self._peers:

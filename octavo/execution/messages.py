@@ -57,7 +57,7 @@ class Draw(msgspec.Struct, tag="draw", array_like=True):
     width: int
 
 
-class Call(msgspec.Struct, tag="call", array_like=True):
+class WorkerCall(msgspec.Struct, tag="call", array_like=True):
     """Call a method of the worker and reply.
 
     Attributes:
@@ -69,7 +69,7 @@ class Call(msgspec.Struct, tag="call", array_like=True):
     kwargs: dict[str, Any]
 
 
-class Reply(msgspec.Struct, array_like=True):
+class WorkerReply(msgspec.Struct, array_like=True):
     """A method's result, or its error.
 
     Attributes:
@@ -82,7 +82,7 @@ class Reply(msgspec.Struct, array_like=True):
     kind: str = ""
 
     @classmethod
-    def of_error(cls, error: Exception) -> "Reply":
+    def of_error(cls, error: Exception) -> "WorkerReply":
         """The reply that tells of an error."""
         if isinstance(error, OctavoError):
             return cls(error=str(error), kind=type(error).__name__)
@@ -147,10 +147,10 @@ def encode_reply(value: Any) -> bytes:
         InvalidRequestError: the result is no plain data.
     """
     try:
-        return encode(Reply(value))
+        return encode(WorkerReply(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequestError(f"The result cannot be sent to another process: {error}") from None
 
 
-decode_to_worker = msgspec.msgpack.Decoder(Submit | Draw | Call, dec_hook=_decode_array).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
+decode_to_worker = msgspec.msgpack.Decoder(Submit | Draw | WorkerCall, dec_hook=_decode_array).decode
+decode_reply = msgspec.msgpack.Decoder(WorkerReply).decode

@@ -104,14 +104,14 @@ class RankActor:
             # Ray shows an actor its own devices only.
             self._worker = make_worker(msgspec.msgpack.decode(launch, type=messages.WorkerLaunch), device_index=0)
         except Exception as error:
-            return messages.encode(messages.Reply.of_error(error))
-        return messages.encode(messages.Reply())
+            return messages.encode(messages.WorkerReply.of_error(error))
+        return messages.encode(messages.WorkerReply())
 
     def join(self, board: Any, is_local: bool) -> bytes:
         """Join the group; returns a reply."""
         assert self._worker is not None, "start() comes first"
         self._worker.connect(BoardStore(board), is_local=is_local)
-        return messages.encode(messages.Reply())
+        return messages.encode(messages.WorkerReply())
 
     def handle(self, data: bytes) -> bytes | None:
         """Do what a message says; returns the reply to a call."""

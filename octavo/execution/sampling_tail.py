@@ -12,7 +12,7 @@ from octavo.execution.forward import ForwardPass
 from octavo.execution.prompt_logprobs import PromptLogprobs
 from octavo.execution.results import HeldStep, SampledStep
 from octavo.execution.tail import Computed
-from octavo.kernels import StepShape, mask_logits, take_rows
+from octavo.kernels import StepShape, gather_rows, mask_logits
 from octavo.platforms.transfer import HostCopies, to_device
 from octavo.records import NewRow, Plan, SamplingParams, Step, as_token_ids
 from octavo.sampling.logprobs import LogprobTensors
@@ -67,7 +67,7 @@ class SamplingTail:
     def compute(self, hidden: torch.Tensor, shape: StepShape) -> torch.Tensor:
         """Logits at each place where a token is drawn, ``[rows · W, vocab]``; see :meth:`Tail.compute`."""
         places = self._draws.places(shape)
-        chosen = hidden[: shape.num_rows] if places is None else take_rows(hidden, places)
+        chosen = hidden[: shape.num_rows] if places is None else gather_rows(hidden, places)
         if self._logits_buffer is None:
             return self._forward.logits(chosen)
         return self._forward.model.logits(chosen, self._logits_buffer[: len(chosen)])

@@ -40,12 +40,12 @@ def run_worker(connection: Connection) -> int:
     try:
         worker = make_worker(launch)
     except Exception as error:
-        connection.send(messages.encode(messages.Reply.of_error(error)))
+        connection.send(messages.encode(messages.WorkerReply.of_error(error)))
         return 1
-    connection.send(messages.encode(messages.Reply()))
+    connection.send(messages.encode(messages.WorkerReply()))
     try:
         worker.connect(dist.FileStore(launch.store, launch.size), is_local=True)
-        connection.send(messages.encode(messages.Reply()))
+        connection.send(messages.encode(messages.WorkerReply()))
         while True:
             answer(worker, connection.receive(), connection.send)
     except ConnectionError:
@@ -81,11 +81,11 @@ def answer(worker: Worker, data: bytes | bytearray, send: Callable[[bytes], None
         case messages.Draw(step_id=step_id, masks=masks, width=width):
             worker.draw(step_id, masks.reshape(-1, width))
             worker.drop(step_id)
-        case messages.Call(method=method, args=args, kwargs=kwargs):
+        case messages.WorkerCall(method=method, args=args, kwargs=kwargs):
             try:
                 value = getattr(worker, method)(*messages.from_plain(args), **kwargs)
                 send(messages.encode_reply(value))
             except OctavoError as error:
-                send(messages.encode(messages.Reply.of_error(error)))
+                send(messages.encode(messages.WorkerReply.of_error(error)))
                 if method in messages.COLLECTIVE_METHODS:
                     raise

@@ -185,16 +185,16 @@ class InputProcessor:
         return params
 
     def _check_reasoning_tags(self, params: SamplingParams) -> None:
-        if params.thinking_token_budget is not None and params.thought_tags is None:
+        if params.thinking_token_budget is not None and params.reasoning_tags is None:
             raise InvalidRequestError(
-                "thinking_token_budget: it is not known how the model marks its thoughts; set --reasoning-parser to a "
+                "thinking_token_budget: it is not known how the model marks its reasoning; set --reasoning-parser to a "
                 "format with tags.",
                 "thinking_token_budget",
             )
-        if params.thought_tags is not None:
-            tags = params.thought_tags
+        if params.reasoning_tags is not None:
+            tags = params.reasoning_tags
             for tag in (*tags.start, tags.end, tags.forced_end or tags.end):
-                check_token_ids(tag, self._info.vocab_size, "thought_tags")
+                check_token_ids(tag, self._info.vocab_size, "reasoning_tags")
 
     def _check_logprobs(self, name: str, count: int | None) -> None:
         if count is None or self._max_logprobs == -1:

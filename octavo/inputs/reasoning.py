@@ -16,7 +16,7 @@ from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.parsers.plugins import run_plugin
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
 from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
-from octavo.records import SamplingParams, StructuredOutputsParams, ThoughtTags
+from octavo.records import ReasoningTags, SamplingParams, StructuredOutputsParams
 from octavo.tokenization.tokenizer import Tokenizer
 
 AUTO = "auto"
@@ -113,13 +113,13 @@ def reasoning_tags(
     prompt_end: PromptEnd,
     tokenizer: Tokenizer,
     markers: ReasoningMarkers = NO_MARKERS,
-) -> ThoughtTags | None:
+) -> ReasoningTags | None:
     """The reasoning tags as tokens; None if reasoning is a message of its own instead of text between tags."""
     if not isinstance(reasoning, TaggedFormat):
         return None
     end = reasoning_end(reasoning, prompt_end)
     starts = [markers.start] if markers.start else reasoning.start_tags
-    return ThoughtTags(
+    return ReasoningTags(
         [tokenizer.encode(tag, False) for tag in starts],
         tokenizer.encode(reasoning.end_tags[0] if end is None else end[0], False),
         is_open=end is not None,
@@ -197,12 +197,12 @@ class ReasoningBinder:
     def bind(self, params: SamplingParams, prompt: ParsedPrompt) -> SamplingParams:
         """The parameters with the tags that their structured output and their reasoning budget need."""
         changes: dict[str, object] = {}
-        wants_budget = params.thinking_token_budget is not None and params.thought_tags is None
+        wants_budget = params.thinking_token_budget is not None and params.reasoning_tags is None
         if not wants_budget and params.structured_outputs is None:
             return params
         prompt_end = PromptEnd(self._text_end(prompt), None, self._tokenizer, prompt.token_ids)
         if wants_budget:
-            changes["thought_tags"] = reasoning_tags(self._reasoning, prompt_end, self._tokenizer, self._markers)
+            changes["reasoning_tags"] = reasoning_tags(self._reasoning, prompt_end, self._tokenizer, self._markers)
         constraint = params.structured_outputs
         if constraint is not None and constraint.start_after is None:
             bound = bind_after_reasoning(constraint, self._reasoning, prompt_end, self._tokenizer)

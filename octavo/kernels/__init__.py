@@ -18,11 +18,11 @@ from octavo.kernels.attention import (
 from octavo.kernels.basic import (
     add_rms_norm,
     apply_rope,
+    gather_rows,
     gelu_tanh_and_mul,
     mask_logits,
     rms_norm,
     silu_and_mul,
-    take_rows,
 )
 from octavo.kernels.dispatch import compile_together
 from octavo.kernels.float8 import FLOAT8, float8_linear, quantize_rows
@@ -58,6 +58,7 @@ __all__ = [
     "compile_together",
     "float8_linear",
     "gated_rms_norm",
+    "gather_rows",
     "gelu_tanh_and_mul",
     "latent_attention",
     "linear",
@@ -69,5 +70,4 @@ __all__ = [
     "state_space_scan",
     "step_kernels",
     "store_latent",
-    "take_rows",
 ]

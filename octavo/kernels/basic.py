@@ -7,7 +7,7 @@ from octavo.kernels.dispatch import kernel
 
 
 @kernel
-def take_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Rows of a table, such as embeddings: ``[N, ...]`` contiguous and ``[T]`` int64 → ``[T, ...]``."""
     return table.index_select(0, index)
 

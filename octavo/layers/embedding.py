@@ -60,7 +60,7 @@ class Embedding(nn.Module):
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """``[T]`` int → ``[T, hidden]``."""
         is_whole = self._tensor_parallel.size == 1
-        vectors = kernels.take_rows(self.weight, token_ids) if is_whole else self._look_up(token_ids)
+        vectors = kernels.gather_rows(self.weight, token_ids) if is_whole else self._look_up(token_ids)
         vectors = vectors if self.scale is None else vectors * self.scale
         return vectors if self._replaced is None else vectors.index_copy(0, *self._replaced)
 
@@ -69,7 +69,7 @@ class Embedding(nn.Module):
         is_elsewhere = (token_ids < self._tokens.start) | (token_ids >= self._tokens.stop)
         own = (token_ids - self._tokens.start).masked_fill_(is_elsewhere, 0)
         return self._tensor_parallel.all_reduce(
-            kernels.take_rows(self.weight, own).masked_fill_(is_elsewhere[:, None], 0)
+            kernels.gather_rows(self.weight, own).masked_fill_(is_elsewhere[:, None], 0)
         )
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import RopeConfig
-from octavo.kernels import RopeTables, take_rows
+from octavo.kernels import RopeTables, gather_rows
 
 MAIN_ROPE, LOCAL_ROPE = "main", "local"
 """Names of rotary tables: the usual one, and that of sliding-window layers in models where they differ."""
@@ -41,7 +41,7 @@ class RotaryEmbedding(nn.Module):
         Args:
             positions: ``[T]`` int64.
         """
-        return take_rows(self.cos, positions), take_rows(self.sin, positions)
+        return gather_rows(self.cos, positions), gather_rows(self.sin, positions)
 
 
 def _place() -> torch.Tensor:

@@ -12,7 +12,7 @@ from octavo.records.engine import (
     StepOutputs,
     TokenLogprobs,
 )
-from octavo.records.generation import RepetitionDetectionParams, ThoughtTags
+from octavo.records.generation import ReasoningTags, RepetitionDetectionParams
 from octavo.records.key_spans import BlockKey, KeySpan
 from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
 from octavo.records.outputs import CompletionOutput, RequestOutput, RequestStateStats
@@ -87,6 +87,7 @@ __all__ = [
     "PromptEmbeds",
     "PromptLogprobs",
     "PromptType",
+    "ReasoningTags",
     "RepetitionDetectionParams",
     "RequestOutput",
     "RequestOutputKind",
@@ -106,7 +107,6 @@ __all__ = [
     "StepResult",
     "StructuredOutputsParams",
     "TextPrompt",
-    "ThoughtTags",
     "TokenIds",
     "TokenLogprobs",
     "TokensPrompt",

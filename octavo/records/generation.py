@@ -47,7 +47,7 @@ class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
             raise _wrong(f"min_count must be at least 2, got {self.min_count}.")
 
 
-class ThoughtTags(msgspec.Struct, omit_defaults=True):
+class ReasoningTags(msgspec.Struct, omit_defaults=True):
     """A model's reasoning tags, as token ids.
 
     Attributes:

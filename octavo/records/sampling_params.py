@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import InvalidRequestError
-from octavo.records.generation import MAX_START_TAGS, MAX_TAG_TOKENS, RepetitionDetectionParams, ThoughtTags
+from octavo.records.generation import MAX_START_TAGS, MAX_TAG_TOKENS, ReasoningTags, RepetitionDetectionParams
 from octavo.records.structured import StructuredOutputsParams
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         skip_reading_prefix_cache: compute the whole prompt, without the prefix cache.
         structured_outputs: a constraint on the text's form.
         thinking_token_budget: maximum number of reasoning tokens, after which the end tag is forced; −1 is no limit.
-        thought_tags: the model's reasoning tags; set by callers that know its format.
+        reasoning_tags: the model's reasoning tags; set by callers that know its format.
         repetition_detection: ends a text that repeats itself, with the finish reason ``repetition``.
         logprob_token_ids: return log-probabilities of these tokens instead of the most likely ones.
         flat_logprobs: return log-probabilities as :class:`~octavo.records.FlatLogprobs`, cheap for many positions.
@@ -107,7 +107,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     skip_reading_prefix_cache: bool | None = None
     structured_outputs: StructuredOutputsParams | None = None
     thinking_token_budget: int | None = None
-    thought_tags: ThoughtTags | None = None
+    reasoning_tags: ReasoningTags | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
@@ -287,12 +287,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             raise InvalidRequestError(
                 "thinking_token_budget and allowed_token_ids exclude each other.", "thinking_token_budget"
             )
-        tags = self.thought_tags
+        tags = self.reasoning_tags
         if tags is None:
             return
         lengths = [len(tag) for tag in (*tags.start, tags.end, tags.forced_end)]
         if not tags.end or len(tags.start) > MAX_START_TAGS or max(lengths) > MAX_TAG_TOKENS:
-            raise InvalidRequestError("thought_tags need an end, and few tags of few tokens.", "thought_tags")
+            raise InvalidRequestError("reasoning_tags need an end, and few tags of few tokens.", "reasoning_tags")
 
     def __repr__(self) -> str:
         changed = (

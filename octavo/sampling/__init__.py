@@ -1,6 +1,6 @@
 """From logits to tokens.
 
-Names are imported when they are first used: grammars and limits on thoughts live here as well, and processes that only
+Names are imported when they are first used: grammars and limits on reasoning live here as well, and processes that only
 need those do without torch.
 """
 

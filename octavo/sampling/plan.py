@@ -106,7 +106,7 @@ class Subset:
 
 
 @dataclass(slots=True)
-class Part:
+class SamplingPart:
     """Rows that are worked on together; the subsets count within the part and are None without rows.
 
     Attributes:
@@ -140,7 +140,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Plan:
+class SamplingPlan:
     """How to sample one batch.
 
     Attributes:
@@ -154,7 +154,7 @@ class Plan:
 
     slot_list: list[int]
     plain: Subset | None
-    parts: list[Part]
+    parts: list[SamplingPart]
     is_penalised: bool
     logprobs: list[tuple[int, list[int], Subset]]
     listed: list[tuple[Tensor, list[int], Subset]]
@@ -174,7 +174,7 @@ class Planner:
         self._rows_per_part = rows_per_part
         self._works_all = works_all
 
-    def plan(self, slot_list: list[int], needs: Sequence[RequestNeeds]) -> Plan:
+    def plan(self, slot_list: list[int], needs: Sequence[RequestNeeds]) -> SamplingPlan:
         """Plan a batch; ``needs`` has one entry per row."""
         worked = [i for i, need in enumerate(needs) if need.features or self._works_all]
         plain = [] if self._works_all else [i for i, need in enumerate(needs) if not need.features]
@@ -182,14 +182,16 @@ class Planner:
         parts = [self._part(worked[i : i + size], needs) for i in range(0, len(worked), size)]
         is_penalised = any(part.is_penalised for part in parts)
         plain_rows = self._subset(plain)
-        return Plan(list(slot_list), plain_rows, parts, is_penalised, self._logprobs(needs), self._listed(needs))
+        return SamplingPlan(
+            list(slot_list), plain_rows, parts, is_penalised, self._logprobs(needs), self._listed(needs)
+        )
 
-    def _part(self, rows: list[int], needs: Sequence[RequestNeeds]) -> Part:
+    def _part(self, rows: list[int], needs: Sequence[RequestNeeds]) -> SamplingPart:
         own = [needs[row] for row in rows]
         random = [i for i, need in enumerate(own) if Feature.RANDOM in need.features]
         drawing = [own[i] for i in random]
         edits = [(i, need.edits) for i, need in enumerate(own) if need.edits is not None]
-        return Part(
+        return SamplingPart(
             rows=Subset.of(rows, self._device),
             random=self._subset(random),
             is_penalised=any(Feature.PENALTIES in need.features for need in own),

@@ -16,7 +16,7 @@ from octavo.sampling.logprobs import LogprobTensors, listed_logprobs, token_logp
 from octavo.sampling.masks import TokensAt
 from octavo.sampling.parameters import SlotParameters
 from octavo.sampling.penalties import TokenCounts, count_tokens, penalise
-from octavo.sampling.plan import Feature, Part, Plan, Planner, RequestNeeds, Subset
+from octavo.sampling.plan import Feature, Planner, RequestNeeds, SamplingPart, SamplingPlan, Subset
 from octavo.sampling.processor_batch import ProcessorBatch
 from octavo.sampling.processors import LogitsProcessor
 from octavo.sampling.random import uniforms
@@ -104,7 +104,7 @@ class Sampler:
             works_all=self._custom.has_processors or self.on_device is not None,
         )
         self._is_on_device = self.on_device is not None and not self._custom.has_processors
-        self._plan: Plan | None = None
+        self._plan: SamplingPlan | None = None
         self._work = torch.empty(rows_per_pass, vocab_size, dtype=torch.float32, device=device)
         self._spare = self._work if self._is_on_device else torch.empty_like(self._work)
 
@@ -167,12 +167,12 @@ class Sampler:
         if self._custom.has_processors:
             self._custom.update(slots, lengths, tokens_at, slot_list)
         sample_part = self._sample_part_on_device if self._is_on_device else self._sample_part
-        chances = self._uniforms(slots, lengths) if plan.parts and not self._is_on_device else lengths
+        uniforms = self._uniforms(slots, lengths) if plan.parts and not self._is_on_device else lengths
         for part in plan.parts:
             rows = _Rows(
                 part.rows.take(slots),
                 part.rows.take(lengths),
-                part.rows.take(chances),
+                part.rows.take(uniforms),
                 None if drafts is None else part.rows.take(drafts),
             )
             part.rows.put(tokens, sample_part(part, part.rows.take(logits), rows, tokens_at))
@@ -196,7 +196,7 @@ class Sampler:
         if self.on_device is not None:
             self.on_device.sample(work, zeros, zeros, zeros, tokens)
 
-    def _plan_for(self, slot_list: list[int]) -> Plan:
+    def _plan_for(self, slot_list: list[int]) -> SamplingPlan:
         if self._plan is None or self._plan.slot_list != slot_list:
             needs = [need for slot in slot_list if (need := self._needs[slot]) is not None]
             assert len(needs) == len(slot_list), "a slot is sampled that holds no request"
@@ -208,7 +208,7 @@ class Sampler:
         p = self.parameters
         return uniforms(p.take(p.stream_key, slots), lengths - p.take(p.prompt_len, slots))
 
-    def _sample_part(self, part: Part, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
+    def _sample_part(self, part: SamplingPart, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
         """Draw for the rows of a part, ``[n]``; all arguments but ``tokens_at`` concern these rows only."""
         work, spare = self._buffers(part.rows.size)
         work.copy_(logits)
@@ -230,7 +230,7 @@ class Sampler:
         work = self._work.new_empty(num_rows, self._vocab_size)
         return work, torch.empty_like(work)
 
-    def _edit(self, part: Part, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
+    def _edit(self, part: SamplingPart, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
         """Everything that may change which token is the likeliest; the result may be ``logits`` itself."""
         if part.edits is not None:
             part.edits.apply(logits, rows.slots.long(), rows.lengths.long(), tokens_at)
@@ -240,7 +240,7 @@ class Sampler:
             self._penalise(logits, logits, rows)
         return logits
 
-    def _sample_part_on_device(self, part: Part, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
+    def _sample_part_on_device(self, part: SamplingPart, logits: Tensor, rows: "_Rows", tokens_at: TokensAt) -> Tensor:
         """:meth:`_sample_part` with the device's kernel."""
         assert self.on_device is not None
         work = self._work[: part.rows.size]
@@ -261,7 +261,7 @@ class Sampler:
         penalise(logits, out, rows.slots, self._counts.table, p.repetition, p.frequency, p.presence, rows.drafts)
 
     def _draw(
-        self, part: Part, subset: Subset, logits: Tensor, spare: Tensor, largest: Tensor, rows: "_Rows"
+        self, part: SamplingPart, subset: Subset, logits: Tensor, spare: Tensor, largest: Tensor, rows: "_Rows"
     ) -> Tensor:
         """Draw for the random rows of a part, overwriting ``logits`` and ``spare``; ``largest`` is each row's logit."""
         p = self.parameters
@@ -274,9 +274,9 @@ class Sampler:
         weights = spare[: subset.size]
         filters.to_weights(logits, subset.take(largest), subset.take(temperature), out=weights)
         self._filter(part, weights, logits, slots)
-        return blocks.pick(weights, subset.take(rows.chances))
+        return blocks.pick(weights, subset.take(rows.uniforms))
 
-    def _filter(self, part: Part, weights: Tensor, spare: Tensor, slots: Tensor) -> None:
+    def _filter(self, part: SamplingPart, weights: Tensor, spare: Tensor, slots: Tensor) -> None:
         """Set the weights to zero that min-p, top-k and top-p rule out; rows and ``slots`` are the random ones."""
         p = self.parameters
         if part.has_min_p:
@@ -299,7 +299,7 @@ class _Rows:
 
     slots: Tensor
     lengths: Tensor
-    chances: Tensor
+    uniforms: Tensor
     drafts: Tensor | None
 
 
@@ -313,7 +313,7 @@ def _is_finite(largest: Tensor) -> Tensor:
     return largest.abs() < torch.inf
 
 
-def _logprobs(plan: Plan, logits: Tensor, tokens: Tensor) -> list[tuple[list[int], LogprobTensors]]:
+def _logprobs(plan: SamplingPlan, logits: Tensor, tokens: Tensor) -> list[tuple[list[int], LogprobTensors]]:
     """Log-probabilities of the drawn tokens, for the rows that asked."""
     likeliest = [
         (rows, token_logprobs(subset.take(logits), subset.take(tokens).clamp(min=0), num_top))

@@ -12,7 +12,7 @@ from octavo.scheduling.completion import Completion, make_completion
 from octavo.scheduling.request import Request
 
 
-class Arrival:
+class RequestArrival:
     """Makes requests of what frontends send."""
 
     def __init__(self, plan: Plan, cache: CacheManager) -> None:

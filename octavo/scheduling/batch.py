@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from octavo.cache import UNLIMITED
 from octavo.records import BlockUpdate, NewRow
 from octavo.scheduling.request import Request
-from octavo.scheduling.rows import Counts, Mask, Part, Rows, Slots
+from octavo.scheduling.rows import Counts, Mask, Rows, Slots, StepPart
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Changes:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class StepBatch:
     """The requests of a step by row; steps that decode the same rows share one batch.
 
     Attributes:
@@ -30,7 +30,7 @@ class Batch:
         slots: ``[R]``.
         step_slots, num_new, num_drawn: as in the step.
         draws: ``[R]``, whether a token is drawn at all.
-        tenures: ``[R]``, generation of each slot when the step was made; see :class:`Rows`.
+        slot_generations: ``[R]``, generation of each slot when the step was made; see :class:`Rows`.
         requests, request_ids: the requests of the rows.
     """
 
@@ -41,12 +41,12 @@ class Batch:
     num_new: Counts
     num_drawn: Counts
     draws: Mask
-    tenures: NDArray[np.int64]
+    slot_generations: NDArray[np.int64]
     requests: list[Request]
     request_ids: list[str]
 
     @classmethod
-    def of(cls, part: Part, rows: Rows, decode_len: int) -> "Batch":
+    def of(cls, part: StepPart, rows: Rows, decode_len: int) -> "StepBatch":
         """The batch of rows that were just advanced: decoding rows first, longest first among them.
 
         Attention thus starts with the longest work. The order stays as long as the same rows decode.
@@ -63,7 +63,7 @@ class Batch:
             num_new=part.num_new,
             num_drawn=part.num_drawn,
             draws=part.num_drawn > 0,
-            tenures=rows.tenures[slots],
+            slot_generations=rows.slot_generations[slots],
             requests=rows.requests[slots].tolist(),
             request_ids=rows.request_ids[slots].tolist(),
         )

@@ -65,7 +65,7 @@ class Completion(ABC):
         return 0
 
     @property
-    def needs_check(self) -> bool:
+    def needs_host_check(self) -> bool:
         """Whether the host must look at each token, not only at those that may end the answer."""
         return True
 
@@ -128,7 +128,7 @@ class Generation(Completion):
         return len(self.source.prompt_token_ids) + self.source.params.min_tokens
 
     @property
-    def needs_check(self) -> bool:
+    def needs_host_check(self) -> bool:
         return self.times.first_token == 0.0 or bool(self.rules)
 
     @property

@@ -9,10 +9,10 @@ from octavo.errors import InvalidRequestError
 from octavo.records import EngineRequest, EngineStats, Plan
 from octavo.sampling.rules import TokenRule
 from octavo.scheduling.admission import Admission
-from octavo.scheduling.arrival import Arrival
+from octavo.scheduling.arrival import RequestArrival
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, Status
-from octavo.scheduling.rows import Part
+from octavo.scheduling.rows import StepPart
 from octavo.scheduling.running import Running
 
 
@@ -32,7 +32,7 @@ class Lifecycle:
         self.requests: dict[str, Request] = {}
         self.waiting = WaitingQueue()
         self.running = Running(plan, cache)
-        self._arrival = Arrival(plan, cache)
+        self._arrival = RequestArrival(plan, cache)
         self._admission = Admission(plan, cache)
         self._stats = stats
         self._num_arrived = 0
@@ -52,22 +52,22 @@ class Lifecycle:
         self.requests[source.request_id] = request
         self.waiting.push(request)
 
-    def go_on(self) -> tuple[Part, list[Request]]:
-        """Schedule running requests, see :meth:`Running.go_on`; preempted ones wait again."""
-        part, preempted = self.running.go_on()
+    def schedule_running(self) -> tuple[StepPart, list[Request]]:
+        """Schedule running requests, see :meth:`Running.schedule_running`; preempted ones wait again."""
+        part, preempted = self.running.schedule_running()
         for request in preempted:
             self._wait_again(request)
         return part, preempted
 
-    def admit(self, budget: int) -> list[Part]:
+    def admit(self, budget: int) -> list[StepPart]:
         """Admit waiting requests, in order, while slots, blocks and the token budget last."""
-        parts: list[Part] = []
+        parts: list[StepPart] = []
         held_back: list[Request] = []
         while budget > 0 and self.running.rows.free_slots:
             request = self.waiting.pop()
             if request is None:
                 break
-            if self._is_late(request) or request.num_steps_under_way or self._waits_for_leader(request):
+            if self._is_late(request) or request.num_steps_in_flight or self._waits_for_leader(request):
                 held_back.append(request)
                 continue
             chunk = self._admission.first_chunk(request, self.running.rows, budget)

@@ -33,7 +33,7 @@ class Request:
         token_ids: ``[N]`` int32, prompt and generated tokens, as of the last time that it waited.
         expected_len: expected number of tokens at which it ends, estimated at its last admission.
         status: waiting, running or finished.
-        num_steps_under_way: while it waits after a preemption, the number of steps in flight that include it.
+        num_steps_in_flight: while it waits after a preemption, the number of steps in flight that include it.
     """
 
     completion: Completion
@@ -42,7 +42,7 @@ class Request:
     token_ids: NDArray[np.int32]
     expected_len: int = 0
     status: Status = Status.WAITING
-    num_steps_under_way: int = 0
+    num_steps_in_flight: int = 0
 
     @property
     def source(self) -> EngineRequest:

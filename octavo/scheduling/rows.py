@@ -26,7 +26,7 @@ assert _NO_TOKEN != NAN_TOKEN
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class StepPart:
     """Some or all rows of a step.
 
     Attributes:
@@ -41,12 +41,12 @@ class Part:
     num_new: Counts
     num_drawn: Counts
 
-    def __getitem__(self, rows: NDArray[np.intp] | Mask) -> "Part":
+    def __getitem__(self, rows: NDArray[np.intp] | Mask) -> "StepPart":
         """Some of the rows, or all of them in another order."""
-        return Part(self.slots[rows], self.num_computed[rows], self.num_new[rows], self.num_drawn[rows])
+        return StepPart(self.slots[rows], self.num_computed[rows], self.num_new[rows], self.num_drawn[rows])
 
     @classmethod
-    def joined(cls, parts: list["Part"]) -> "Part":
+    def joined(cls, parts: list["StepPart"]) -> "StepPart":
         """The rows of all of them, in order; at least one is given."""
         if len(parts) == 1:
             return parts[0]
@@ -64,7 +64,7 @@ class Rows:
     Attributes:
         order: ``[R]``, slots of running requests in the order of their admission; replaced, not mutated, on changes.
         requests, request_ids: ``[S]`` objects.
-        tenures: ``[S]`` int64, slot generation: a unique number for each stay of a request; 0 if the slot is free.
+        slot_generations: ``[S]`` int64, a unique number for each stay of a request; 0 if the slot is free.
         token_ids: ``[S, L + 1]`` int32, prompt and generated tokens. Pages that no request reaches cost no memory.
         num_known: ``[S]``, tokens in ``token_ids``.
         num_tokens: ``[S]``, tokens including all that steps in flight may draw.
@@ -74,9 +74,9 @@ class Rows:
         drafts, num_drafts: ``[S, K]`` and ``[S]``, those that wait on the device, as of the last results.
         max_computed: ``[S]``, maximum number of tokens ever computed: all but the last token that the request may have.
         expected_len: ``[S]``, expected number of tokens at which the request ends.
-        blocks_last: ``[S]``, next block boundary: up to this many computed tokens the block table does not change.
+        next_block_boundary: ``[S]``, up to this many computed tokens the block table does not change.
         last_token: ``[S]``, when the last token arrived, in seconds since the epoch.
-        needs_check: ``[S]``, whether the host must look at each new token: it is the first, or advances a rule.
+        needs_host_check: ``[S]``, whether the host must look at each new token: it is the first, or advances a rule.
         is_bound: ``[S]``, whether a rule of the request may forbid tokens.
         num_bound: number of such requests.
     """
@@ -85,7 +85,7 @@ class Rows:
         self.order: Slots = np.empty(0, np.intp)
         self.requests = np.full(num_slots, None, object)
         self.request_ids = np.full(num_slots, "", object)
-        self.tenures = np.zeros(num_slots, np.int64)
+        self.slot_generations = np.zeros(num_slots, np.int64)
         self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
         self.num_known = np.zeros(num_slots, np.int32)
         self.num_tokens = np.zeros(num_slots, np.int32)
@@ -96,16 +96,16 @@ class Rows:
         self.num_drafts = np.zeros(num_slots, np.int32)
         self.max_computed = np.zeros(num_slots, np.int32)
         self.expected_len = np.zeros(num_slots, np.int32)
-        self.blocks_last = np.zeros(num_slots, np.int32)
+        self.next_block_boundary = np.zeros(num_slots, np.int32)
         self.last_token = np.zeros(num_slots, np.float64)
-        self.needs_check = np.zeros(num_slots, np.bool_)
+        self.needs_host_check = np.zeros(num_slots, np.bool_)
         self.is_bound = np.zeros(num_slots, np.bool_)
         self.num_bound = 0
         self._max_len = np.zeros(num_slots, np.int32)
         self._stop_ids = np.full((MAX_STOP_IDS, num_slots), _NO_TOKEN, np.int32)
         self._num_stop_columns = 0
         self._free_slots = list(range(num_slots - 1, -1, -1))
-        self._num_tenures = 0
+        self._num_slot_generations = 0
 
     def __len__(self) -> int:
         return len(self.order)
@@ -123,8 +123,8 @@ class Rows:
         """Assign a slot to a request with ``num_computed`` tokens in the cache already; returns the slot."""
         slot, completion = self._free_slots.pop(), request.completion
         num_known = len(request.token_ids)
-        self._num_tenures += 1
-        self.tenures[slot] = self._num_tenures
+        self._num_slot_generations += 1
+        self.slot_generations[slot] = self._num_slot_generations
         self.requests[slot], self.request_ids[slot] = request, request.request_id
         self.token_ids[slot, :num_known] = request.token_ids
         self.num_known[slot] = self.num_tokens[slot] = num_known
@@ -132,9 +132,9 @@ class Rows:
         self.num_open[slot] = self.num_drafts[slot] = self.max_drafts[slot] = 0
         self.max_computed[slot] = max(completion.max_len - 1, num_known)
         self.expected_len[slot] = request.expected_len
-        self.blocks_last[slot] = 0
+        self.next_block_boundary[slot] = 0
         self.last_token[slot] = completion.times.last_token
-        self.needs_check[slot] = True
+        self.needs_host_check[slot] = True
         self.is_bound[slot] = completion.is_bound
         self.num_bound += completion.is_bound
         self._max_len[slot] = completion.max_len
@@ -149,7 +149,7 @@ class Rows:
         request.token_ids = self.token_ids[slot, : self.num_known[slot]].copy()
         request.completion.times.last_token = float(self.last_token[slot])
         request.cache.slot = -1
-        self.tenures[slot] = 0
+        self.slot_generations[slot] = 0
         self.num_bound -= int(self.is_bound[slot])
         self.is_bound[slot] = False
         self.requests[slot] = None
@@ -176,7 +176,7 @@ class Rows:
         # A chunk of a prompt may have as many tokens, but has left no drafts.
         return not max_drafts or not np.count_nonzero(self.max_drafts[self.order] != max_drafts)
 
-    def advance(self, slots: Slots, before: Counts, num_new: Counts) -> Part:
+    def advance(self, slots: Slots, before: Counts, num_new: Counts) -> StepPart:
         """Count tokens as computed, and return the rows as part of a step.
 
         Args:
@@ -192,7 +192,7 @@ class Rows:
             num_drawn = (after == num_tokens).astype(np.int32)
         self.num_computed[slots] = after
         self.num_tokens[slots] = num_tokens + num_drawn
-        return Part(slots, before, num_new, num_drawn)
+        return StepPart(slots, before, num_new, num_drawn)
 
     def num_kept(self, slots: Slots) -> Counts:
         """Tokens in the cache of which none can be a rejected draft."""
@@ -221,7 +221,7 @@ class Rows:
             A mask of the rows that the host must check one by one.
         """
         positions = self.num_known[slots]
-        must_check = self.needs_check[slots]
+        must_check = self.needs_host_check[slots]
         if num_tokens is None:
             must_check |= self._append_column(slots, positions, token_ids)
             num_known = positions + 1
@@ -250,7 +250,9 @@ class Rows:
     def note_output(self, request: Request) -> None:
         """Stop checking each token of the request, unless its completion or its number of stop tokens requires it."""
         completion = request.completion
-        self.needs_check[request.slot] = completion.needs_check or len(completion.stop_token_ids) > MAX_STOP_IDS
+        self.needs_host_check[request.slot] = (
+            completion.needs_host_check or len(completion.stop_token_ids) > MAX_STOP_IDS
+        )
 
     def _set_stop_ids(self, slot: int, token_ids: Collection[int]) -> None:
         stop_ids = [stop_id for stop_id in token_ids if 0 <= stop_id <= UNLIMITED][:MAX_STOP_IDS]

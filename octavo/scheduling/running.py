@@ -6,7 +6,7 @@ from octavo.cache import CacheManager
 from octavo.records import BlockUpdate, NewRow, Plan
 from octavo.scheduling.batch import Changes
 from octavo.scheduling.request import Request
-from octavo.scheduling.rows import Counts, Part, Rows, Slots
+from octavo.scheduling.rows import Counts, Rows, Slots, StepPart
 
 
 class Running:
@@ -39,7 +39,7 @@ class Running:
             return most
         return mixed
 
-    def go_on(self) -> tuple[Part, list[Request]]:
+    def schedule_running(self) -> tuple[StepPart, list[Request]]:
         """Schedule tokens of running requests, in order, as many as a step may have.
 
         Returns:
@@ -56,9 +56,9 @@ class Running:
         preempted: list[Request] = []
         before = self.rows.num_computed[slots]
         after = before + num_new
-        changing = (after > self.rows.blocks_last[slots]).nonzero()[0]
+        changing = (after > self.rows.next_block_boundary[slots]).nonzero()[0]
         if len(changing) and not self._grow(slots[changing], after[changing]):
-            slots, num_new = self._go_on_one_by_one(budget, preempted)
+            slots, num_new = self._schedule_one_by_one(budget, preempted)
             before = self.rows.num_computed[slots]
         part = self.rows.advance(slots, before, num_new)
         if slots is not self.rows.order:
@@ -67,7 +67,7 @@ class Running:
                 self._publish(slot, count)
         return part, preempted
 
-    def enter(self, request: Request, num_found: int, num_new: int) -> Part:
+    def enter(self, request: Request, num_found: int, num_new: int) -> StepPart:
         """Give a request a slot, and blocks for ``num_new`` tokens after the ``num_found`` that the cache holds.
 
         The caller has checked that there is room.
@@ -135,11 +135,11 @@ class Running:
         self.changes.block_updates += added
         if self.wipes_blocks:
             self.changes.blocks_to_wipe += [block for update in added for block in update.block_ids]
-        self.rows.blocks_last[slots] = [self._cache.num_tokens_before_change(cache) for cache in caches]
+        self.rows.next_block_boundary[slots] = [self._cache.num_tokens_before_change(cache) for cache in caches]
         return True
 
-    def _go_on_one_by_one(self, budget: int, preempted: list[Request]) -> tuple[Slots, Counts]:
-        """:meth:`go_on` if blocks are short: earlier requests get blocks first, if necessary by preempting others."""
+    def _schedule_one_by_one(self, budget: int, preempted: list[Request]) -> tuple[Slots, Counts]:
+        """:meth:`schedule_running` if blocks are short: earlier requests get theirs first, others may be preempted."""
         order = self.rows.order.tolist()
         wanted = dict(zip(order, self.rows.num_wanted().tolist(), strict=True))
         chosen: dict[int, int] = {}

@@ -33,12 +33,12 @@ from octavo.records import (
     as_token_ids,
 )
 from octavo.sampling.rules import BoundRow, TokenRule
-from octavo.scheduling.batch import Batch
+from octavo.scheduling.batch import StepBatch
 from octavo.scheduling.completion import NAN_ERROR, RowResult
 from octavo.scheduling.lifecycle import Lifecycle
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, Status
-from octavo.scheduling.rows import Counts, Mask, Part, Slots
+from octavo.scheduling.rows import Counts, Mask, Slots, StepPart
 
 
 class Scheduler:
@@ -61,8 +61,8 @@ class Scheduler:
         self._lifecycle = Lifecycle(plan, self.cache, self.stats)
         self._running = self._lifecycle.running
         self._rows = self._running.rows
-        self._under_way: deque[Batch] = deque()
-        self._last_batch: Batch | None = None
+        self._in_flight: deque[StepBatch] = deque()
+        self._last_batch: StepBatch | None = None
 
     @property
     def requests(self) -> dict[str, Request]:
@@ -115,7 +115,7 @@ class Scheduler:
         Args:
             device_is_new: the runner was replaced and has no state of the requests.
         """
-        assert not self._under_way, "results of steps would find no request"
+        assert not self._in_flight, "results of steps would find no request"
         self._lifecycle.preempt_all()
         self._last_batch = None
         self._running.changes.block_updates.clear()
@@ -126,9 +126,9 @@ class Scheduler:
 
     def forget_steps(self) -> None:
         """Drop the steps in flight, whose results will not arrive, then :meth:`preempt_all`."""
-        self._under_way.clear()
+        self._in_flight.clear()
         for request in self.requests.values():
-            request.num_steps_under_way = 0
+            request.num_steps_in_flight = 0
         self.preempt_all(device_is_new=True)
 
     @property
@@ -144,7 +144,7 @@ class Scheduler:
     @property
     def num_in_flight(self) -> int:
         """Number of steps whose results have not arrived."""
-        return len(self._under_way)
+        return len(self._in_flight)
 
     def reset_prefix_cache(self) -> bool:
         """Clear the prefix cache; returns False, and does nothing, while a request holds blocks."""
@@ -152,18 +152,18 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Make the next step; None if nothing can run before results arrive."""
-        part, preempted = self._lifecycle.go_on()
+        part, preempted = self._lifecycle.schedule_running()
         for request in preempted:
-            request.num_steps_under_way = sum(request in batch.requests for batch in self._under_way)
+            request.num_steps_in_flight = sum(request in batch.requests for batch in self._in_flight)
         if len(self.waiting) and not preempted:
             admitted = self._lifecycle.admit(self._running.budget(part.num_new) - int(part.num_new.sum()))
-            part = Part.joined([part, *admitted])
+            part = StepPart.joined([part, *admitted])
         return self._make_step(part) if len(part.slots) else None
 
     def bound_rows(self, step: Step) -> list[BoundRow]:
         """The ``masked_rows`` of the newest step; the results of all other steps must have arrived."""
-        assert step.masked_rows is not None and len(self._under_way) == 1, "tokens that masks follow from are missing"
-        batch = self._under_way[-1]
+        assert step.masked_rows is not None and len(self._in_flight) == 1, "tokens that masks follow from are missing"
+        batch = self._in_flight[-1]
         return [self._bound_row(batch.requests[row], int(batch.num_drawn[row])) for row in step.masked_rows.tolist()]
 
     def _bound_row(self, request: Request, num_drawn: int) -> BoundRow:
@@ -175,7 +175,7 @@ class Scheduler:
 
     def update(self, result: StepResult) -> StepOutputs:
         """Process the results of the oldest step in flight."""
-        batch = self._under_way.popleft()
+        batch = self._in_flight.popleft()
         token_ids = np.asarray(result.token_ids, np.int32)
         num_tokens = None if result.num_tokens is None else np.asarray(result.num_tokens, np.int32)
         # It is not known which blocks contain NaN: sliding windows and preemptions may have freed some. So after the
@@ -186,7 +186,7 @@ class Scheduler:
             for row in (is_nan.reshape(len(batch.slots), -1).any(1) & batch.draws).nonzero()[0].tolist():
                 self._running.wipes_blocks |= not batch.requests[row].completion.may_run_dry
         self._take_prompt_logprobs(batch, result)
-        is_here = self._rows.tenures[batch.slots] == batch.tenures
+        is_here = self._rows.slot_generations[batch.slots] == batch.slot_generations
         if num_tokens is not None:
             self._settle(batch, num_tokens, is_here.nonzero()[0], result)
         outputs = self._take_tokens(batch, token_ids, num_tokens, is_here & batch.draws, result)
@@ -195,7 +195,7 @@ class Scheduler:
         self._refresh_stats()
         return outputs
 
-    def _settle(self, batch: Batch, num_tokens: Counts, here: NDArray[np.intp], result: StepResult) -> None:
+    def _settle(self, batch: StepBatch, num_tokens: Counts, here: NDArray[np.intp], result: StepResult) -> None:
         """Take in how many drafts of the given rows were accepted, and which wait now."""
         slots = batch.slots[here]
         self._count_drafts(slots, batch.num_drawn[here], num_tokens[here])
@@ -204,13 +204,13 @@ class Scheduler:
             self._rows.drafts[slots] = np.asarray(result.drafts)[here]
             self._rows.num_drafts[slots] = np.asarray(result.num_drafts)[here]
 
-    def _make_step(self, part: Part) -> Step:
+    def _make_step(self, part: StepPart) -> Step:
         self.stats.num_steps += 1
         batch = self._last_batch
         # The same array object means the same rows as last time, each with its newest token and all drafts.
         if batch is None or part.slots is not batch.source:
-            self._last_batch = batch = Batch.of(part, self._rows, self.plan.decode_len)
-        self._under_way.append(batch)
+            self._last_batch = batch = StepBatch.of(part, self._rows, self.plan.decode_len)
+        self._in_flight.append(batch)
         changes = self._running.take_changes()
         masked_rows = None
         if self._rows.num_bound:
@@ -247,7 +247,12 @@ class Scheduler:
         self.stats.acceptances = (counts + self.stats.acceptances).tolist()
 
     def _take_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts | None, is_taken: Mask, result: StepResult
+        self,
+        batch: StepBatch,
+        token_ids: NDArray[np.int32],
+        num_tokens: Counts | None,
+        is_taken: Mask,
+        result: StepResult,
     ) -> StepOutputs:
         """Append tokens to requests that still occupy the slots that they had when the step was made."""
         now = time.time()
@@ -295,7 +300,12 @@ class Scheduler:
         return outputs
 
     def _take_late_tokens(
-        self, batch: Batch, token_ids: NDArray[np.int32], num_tokens: Counts | None, has_left: Mask, result: StepResult
+        self,
+        batch: StepBatch,
+        token_ids: NDArray[np.int32],
+        num_tokens: Counts | None,
+        has_left: Mask,
+        result: StepResult,
     ) -> list[EngineOutput]:
         """Append tokens to requests that were preempted after the step was made; drop tokens of ended requests."""
         now = time.time()
@@ -306,7 +316,7 @@ class Scheduler:
             request = batch.requests[row]
             if request.status is Status.FINISHED:
                 continue
-            request.num_steps_under_way -= 1
+            request.num_steps_in_flight -= 1
             if batch.draws[row]:
                 request.token_ids = np.append(request.token_ids, as_token_ids(new))
                 outputs.append(self._take_result(request, new, len(request.token_ids), result, row, now))
@@ -345,7 +355,7 @@ class Scheduler:
         if output.error == NAN_ERROR:
             self.stats.num_corrupted += 1
 
-    def _take_prompt_logprobs(self, batch: Batch, result: StepResult) -> None:
+    def _take_prompt_logprobs(self, batch: StepBatch, result: StepResult) -> None:
         for row, logprobs in result.logprobs.items():
             request = batch.requests[row]
             if logprobs.prompt and request.status is not Status.FINISHED:

@@ -29,7 +29,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def others_go_on(server: RunningServer) -> Any:
+def others_schedule_running(server: RunningServer) -> Any:
     yield
     assert server.client.post(COMPLETIONS, json={"prompt": "hi"}).status_code == 200
     assert server.engine.num_running == 0

@@ -70,18 +70,18 @@ def test_thinking_budgets_reach_the_engine_with_the_tags(thinker: RunningServer)
     assert tokenizer is not None
     for call in thinker.engine.calls:
         assert call["params"].thinking_token_budget == 7
-        assert tokenizer.decode(call["params"].thought_tags.end) == "</think>"
-        assert [tokenizer.decode(tag) for tag in call["params"].thought_tags.start] == ["<think>"]
-        assert call["params"].thought_tags.is_open
+        assert tokenizer.decode(call["params"].reasoning_tags.end) == "</think>"
+        assert [tokenizer.decode(tag) for tag in call["params"].reasoning_tags.start] == ["<think>"]
+        assert call["params"].reasoning_tags.is_open
     post(thinker, COMPLETIONS, prompt="<think>x</think>", thinking_token_budget=7)
-    assert not thinker.engine.calls[-1]["params"].thought_tags.is_open
+    assert not thinker.engine.calls[-1]["params"].reasoning_tags.is_open
 
 
 def test_an_owner_may_set_how_reasoning_is_ended(start_server: StartServer) -> None:
     markers = {"reasoning_start_str": "<think>", "reasoning_end_str": "Enough.</think>"}
     server = start_server(reasoning_parser="deepseek_r1", reasoning_config=markers)
     post(server, CHAT, thinking_token_budget=7)
-    tags, tokenizer = server.engine.calls[-1]["params"].thought_tags, server.engine.tokenizer
+    tags, tokenizer = server.engine.calls[-1]["params"].reasoning_tags, server.engine.tokenizer
     assert tokenizer is not None
     assert tokenizer.decode(tags.forced_end) == "Enough.</think>"
     assert tokenizer.decode(tags.end) == "</think>"

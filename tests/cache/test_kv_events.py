@@ -161,11 +161,11 @@ def test_batches_are_dropped_and_counted_if_too_many_wait(
     addresses: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher = KVEventPublisher(KVEventsConfig(endpoint=addresses[0], max_queue_size=2))
-    is_encoding, may_go_on = threading.Event(), threading.Event()
+    is_encoding, may_schedule_running = threading.Event(), threading.Event()
 
     def stuck() -> bytes:
         is_encoding.set()
-        may_go_on.wait(20)
+        may_schedule_running.wait(20)
         return b"stuck"
 
     with Subscriber(addresses[0]) as subscriber, caplog.at_level(logging.WARNING):
@@ -175,7 +175,7 @@ def test_batches_are_dropped_and_counted_if_too_many_wait(
         for index in range(5):
             publisher.publish(lambda index=index: b"%d" % index)
         assert publisher.num_dropped == 3
-        may_go_on.set()
+        may_schedule_running.set()
         sent = subscriber.messages(3)
         publisher.publish(lambda: b"late")
         sent += subscriber.messages(1)

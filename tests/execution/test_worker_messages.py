@@ -80,15 +80,15 @@ def test_a_plan_arrives_as_it_was() -> None:
     )
     names = {field.name: 1 for field in dataclasses.fields(Plan) if field.default is dataclasses.MISSING}
     plan = Plan(**(names | {"groups": groups, "dtype": "bfloat16", "decisions": (Decision("a", "b", "c"),)}))  # type: ignore[arg-type]
-    call = messages.Call("start", messages.as_plain((plan, None, [1, "x"])), {})
+    call = messages.WorkerCall("start", messages.as_plain((plan, None, [1, "x"])), {})
     found = messages.decode_to_worker(messages.encode(call))
-    assert isinstance(found, messages.Call)
+    assert isinstance(found, messages.WorkerCall)
     assert messages.from_plain(found.args) == [plan, None, [1, "x"]]
 
 
 def test_errors_keep_their_kind() -> None:
     for error, kind in ((WeightsError("no file"), WeightsError), (KeyError("a"), Exception)):
-        reply = messages.decode_reply(messages.encode(messages.Reply.of_error(error)))
+        reply = messages.decode_reply(messages.encode(messages.WorkerReply.of_error(error)))
         with pytest.raises(kind, match=r"no file|KeyError: 'a'"):
             reply.result()
-    assert messages.decode_reply(messages.encode(messages.Reply({"a": [1]}))).result() == {"a": [1]}
+    assert messages.decode_reply(messages.encode(messages.WorkerReply({"a": [1]}))).result() == {"a": [1]}

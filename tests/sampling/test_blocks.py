@@ -39,11 +39,11 @@ def test_pick_inverts_the_running_sum(data: st.DataObject, width: int) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
     weights = rng.integers(0, 3, (4, width)).astype(np.float32)
     weights[:, data.draw(st.integers(0, width - 1))] += 1
-    chances = np.array(data.draw(st.lists(st.floats(0, 1 - 2**-52), min_size=4, max_size=4)))
-    picked = blocks.pick(torch.from_numpy(weights), torch.from_numpy(chances))
+    uniforms = np.array(data.draw(st.lists(st.floats(0, 1 - 2**-52), min_size=4, max_size=4)))
+    picked = blocks.pick(torch.from_numpy(weights), torch.from_numpy(uniforms))
     for i in range(4):
         running = weights[i].astype(np.float64).cumsum()
-        assert picked[i] == running.searchsorted(chances[i] * running[-1], side="right")
+        assert picked[i] == running.searchsorted(uniforms[i] * running[-1], side="right")
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1 - 2**-52])

@@ -165,7 +165,7 @@ class Harness:
                 for other in self.scheduler.running
                 if other.slot in admitted and other.source.client == request.source.client
             ]
-            if request.status is Status.WAITING and newcomers and not request.num_steps_under_way:
+            if request.status is Status.WAITING and newcomers and not request.num_steps_in_flight:
                 leader = self.scheduler.requests.get(request.source.leader_id or "")
                 waits = leader is not None and self.scheduler._running.num_shareable(leader) < leader.num_prompt
                 assert waits or self._rank(request) > max(newcomers)

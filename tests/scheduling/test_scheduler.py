@@ -207,7 +207,7 @@ class TestEnds:
         harness.drain()
         assert harness.finished == {"a": "length", "b": "abort"}
 
-    def test_an_id_is_free_again_while_its_aborted_step_is_under_way(self) -> None:
+    def test_an_id_is_free_again_while_its_aborted_step_is_in_flight(self) -> None:
         harness = quiet(make_plan())
         harness.add(request("a", [0] * 5))
         step = harness.schedule()

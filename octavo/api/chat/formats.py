@@ -23,7 +23,7 @@ from octavo.outputs.parsers.registry import ReasoningFormat
 from octavo.outputs.parsers.tools.call_text import CallText
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, tool_parser
 from octavo.outputs.parsers.tools.strict import strict_structural_tag
-from octavo.records import StructuredOutputsParams, ThoughtTags
+from octavo.records import ReasoningTags, StructuredOutputsParams
 from octavo.tokenization.tokenizer import Tokenizer
 
 TAUGHT_FORMAT = "hermes"
@@ -96,7 +96,7 @@ class AnswerFormats:
         """See :func:`~octavo.inputs.reasoning.reasoning_end`."""
         return reasoning_end(self.reasoning, prompt_end)
 
-    def thought_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ThoughtTags | None:
+    def reasoning_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ReasoningTags | None:
         """See :func:`~octavo.inputs.reasoning.reasoning_tags`."""
         return reasoning_tags(self.reasoning, prompt_end, tokenizer, self.markers)
 

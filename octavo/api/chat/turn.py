@@ -26,7 +26,7 @@ from octavo.records import (
     StructuredOutputsParams,
     TokensPrompt,
 )
-from octavo.sampling.grammar.thought import ThoughtLimit
+from octavo.sampling.grammar.reasoning_limit import ReasoningLimit
 
 
 @dataclass(slots=True)
@@ -213,9 +213,9 @@ class ChatTurn:
         tokenizer = self._frontend.engine.tokenizer
         if not reasoning_text or tokenizer is None:
             return 0
-        tags = self._formats.thought_tags(self._prompt_end, tokenizer)
+        tags = self._formats.reasoning_tags(self._prompt_end, tokenizer)
         if tags is not None:
-            count = ThoughtLimit(len(token_ids), tags)
+            count = ReasoningLimit(len(token_ids), tags)
             for token_id in token_ids:
                 count.accept(token_id)
             if not count.is_open:
@@ -241,7 +241,7 @@ class ChatTurn:
         if self._formats.tells_apart(with_tools=conversation.may_call):
             changes["skip_special_tokens"] = False
         if params.thinking_token_budget is not None and self._frontend.engine.tokenizer is not None:
-            changes["thought_tags"] = self._formats.thought_tags(self._prompt_end, self._frontend.engine.tokenizer)
+            changes["reasoning_tags"] = self._formats.reasoning_tags(self._prompt_end, self._frontend.engine.tokenizer)
         constraint = params.structured_outputs or conversation.response_format
         if conversation.is_forced:
             schema = forced_schema(conversation.tools, conversation.named_tool, is_parallel=conversation.is_parallel)

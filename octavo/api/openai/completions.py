@@ -181,8 +181,8 @@ class CompletionAnswer:
         if self._params.thinking_token_budget is None or tokenizer is None:
             return self._params
         end = PromptEnd(_end_of(prompt, tokenizer)[-PROMPT_END_CHARACTERS:])
-        tags = self._frontend.formats().thought_tags(end, tokenizer)
-        return msgspec.structs.replace(self._params, thought_tags=tags)
+        tags = self._frontend.formats().reasoning_tags(end, tokenizer)
+        return msgspec.structs.replace(self._params, reasoning_tags=tags)
 
     def _text_of(self, prompt: str | list[int] | TokensPrompt) -> str:
         if isinstance(prompt, str):

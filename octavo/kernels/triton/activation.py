@@ -19,19 +19,19 @@ def gelu_tanh_and_mul(x: torch.Tensor) -> torch.Tensor:
     return _gate(x, is_gelu=True)
 
 
-class Tile(NamedTuple):
+class ActivationTile(NamedTuple):
     """A program's work: ``num_columns`` outputs of one row, shared by ``num_warps`` warps."""
 
     num_columns: int
     num_warps: int
 
 
-def choose_tile(num_rows: int, size: int, num_multiprocessors: int) -> Tile:
+def choose_tile(num_rows: int, size: int, num_multiprocessors: int) -> ActivationTile:
     """A tile for a number of rows of ``size`` outputs."""
     block = triton.next_power_of_2(size)
     if num_rows * size <= 2048 * num_multiprocessors:
-        return Tile(min(block, 512), 2)
-    return Tile(min(block, 2048), 4)
+        return ActivationTile(min(block, 512), 2)
+    return ActivationTile(min(block, 2048), 4)
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def _gate(x: torch.Tensor, is_gelu: bool) -> torch.Tensor:
     return y
 
 
-def launch(x: torch.Tensor, y: torch.Tensor, is_gelu: bool, tile: Tile | None = None) -> None:
+def launch(x: torch.Tensor, y: torch.Tensor, is_gelu: bool, tile: ActivationTile | None = None) -> None:
     """Gate ``x`` of ``[T, 2N]`` into contiguous ``y``; ``tile`` defaults to :func:`choose_tile`'s."""
     num_rows, size = x.shape[0], x.shape[1] // 2
     if num_rows == 0:

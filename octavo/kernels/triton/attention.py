@@ -21,8 +21,8 @@ from octavo.kernels.triton.decode_attention import (
     MANY_PROGRAMS,
     MAX_CHUNKS,
     Cut,
+    DecodeTile,
     DecodeWorkspace,
-    Tile,
     choose_cut,
     choose_tile,
     decode_attention,
@@ -139,7 +139,7 @@ class TritonAttention(AttentionBackend):
         places = len(workspace.logsums)
         return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, places)
 
-    def _tile(self, shape: StepShape, spec: AttentionSpec, dtype: torch.dtype) -> Tile:
+    def _tile(self, shape: StepShape, spec: AttentionSpec, dtype: torch.dtype) -> DecodeTile:
         num_programs = MANY_PROGRAMS + 1 if self._deterministic else shape.num_rows * spec.num_kv_heads
         return choose_tile(spec.head_dim, dtype, num_programs, shape.decode_len * spec.num_heads // spec.num_kv_heads)
 

@@ -80,7 +80,7 @@ class DecodeWorkspace:
         )
 
 
-class Tile(NamedTuple):
+class DecodeTile(NamedTuple):
     """A program's loop over its chunk: tokens per iteration, warps, pipeline depth."""
 
     num_tokens: int
@@ -104,7 +104,7 @@ class Cut(NamedTuple):
     num_long: int = 0
 
 
-def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1) -> Tile:
+def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1) -> DecodeTile:
     """The tile for a head size and cache type: large for few programs, small if many share a multiprocessor.
 
     Args:
@@ -112,10 +112,10 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_querie
         num_queries: queries of a program.
     """
     if dtype == torch.float32:
-        return Tile(16, 8, 3)
+        return DecodeTile(16, 8, 3)
     if num_queries > MAX_WALKER_QUERIES:
-        return Tile(64, 8, 3)
-    return Tile(32, 2, 4) if num_programs > MANY_PROGRAMS else Tile(64, 4, 3)
+        return DecodeTile(64, 8, 3)
+    return DecodeTile(32, 2, 4) if num_programs > MANY_PROGRAMS else DecodeTile(64, 4, 3)
 
 
 def choose_cut(
@@ -172,7 +172,7 @@ def decode_attention(
     sinks: torch.Tensor | None,
     cut: Cut,
     reads_early: bool = True,
-    tile: Tile | None = None,
+    tile: DecodeTile | None = None,
 ) -> None:
     """Norm and rotate a row's query and key heads, store its keys and values at its last positions, and attend.
 

@@ -9,12 +9,12 @@ from octavo.kernels.triton.launch import dependent_launch
 _MAX_BLOCK = 4096
 
 
-def take_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Rows of a table; see :func:`octavo.kernels.basic.take_rows`."""
+def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows of a table; see :func:`octavo.kernels.basic.gather_rows`."""
     width = table[0].numel()
     out = torch.empty(len(index), *table.shape[1:], dtype=table.dtype, device=table.device)
     block = min(triton.next_power_of_2(width), _MAX_BLOCK)
-    _take_rows_kernel[(len(index), triton.cdiv(width, block))](
+    _gather_rows_kernel[(len(index), triton.cdiv(width, block))](
         table,
         index,
         out,
@@ -27,7 +27,7 @@ def take_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _take_rows_kernel(table, index, out, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _gather_rows_kernel(table, index, out, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """A program copies ``BLOCK`` columns of one row; grid (rows, blocks of columns)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

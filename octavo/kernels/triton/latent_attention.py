@@ -24,7 +24,7 @@ _MERGED_AT_ONCE = 8
 """Splits that a merge loads at a time."""
 
 
-class Tile(NamedTuple):
+class LatentTile(NamedTuple):
     """A program's work: queries (tokens times heads), cached tokens per iteration, warps, pipeline depth."""
 
     num_queries: int
@@ -34,14 +34,14 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-def choose_tile(num_heads: int, max_query_len: int, dtype: torch.dtype) -> Tile:
+def choose_tile(num_heads: int, max_query_len: int, dtype: torch.dtype) -> LatentTile:
     """The tile for rows of up to ``max_query_len`` tokens."""
     if dtype == torch.float32:
-        return Tile(1 if max_query_len == 1 else 2, 16, 16, 8, 1)
+        return LatentTile(1 if max_query_len == 1 else 2, 16, 16, 8, 1)
     heads = min(max(triton.next_power_of_2(num_heads), MIN_DOT_SIZE), 64)
     if max_query_len == 1:
-        return Tile(1, heads, 32, 4 if heads == MIN_DOT_SIZE else 8, 3)
-    return Tile(max(64 // heads, 2), min(heads, 32), 32, 8, 2)
+        return LatentTile(1, heads, 32, 4 if heads == MIN_DOT_SIZE else 8, 3)
+    return LatentTile(max(64 // heads, 2), min(heads, 32), 32, 8, 2)
 
 
 def choose_splits(num_tiles: int, max_tokens: int, num_multiprocessors: int) -> int:
@@ -85,7 +85,7 @@ def _attend(
     inputs: AttentionInputs,
     spec: LatentSpec,
     out: torch.Tensor,
-    tile: Tile,
+    tile: LatentTile,
     num_tiles: int,
     num_tokens: int,
 ) -> None:

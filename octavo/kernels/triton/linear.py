@@ -16,12 +16,12 @@ from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_hopper import HopperTile, hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
-from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, Plan, choose_plan
+from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
 from octavo.kernels.triton.linear_stream import StreamTile, choose_tile, stream_linear
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.platforms import compute_capability
 
-Choice = Plan | StreamTile | HopperTile | None
+Choice = LinearPlan | StreamTile | HopperTile | None
 """The kernel's configuration for a GEMM; None is the vendor's library."""
 
 
@@ -100,7 +100,11 @@ class SmallBatchLinear:
         return self._choices.setdefault(key, None)
 
     def launch(
-        self, x: torch.Tensor, choice: Plan | StreamTile | HopperTile, activation: str, out: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        choice: LinearPlan | StreamTile | HopperTile,
+        activation: str,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One launch of a kernel: ``[M, K] → [M, N]``, or ``[M, N / 2]`` with an activation."""
         if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
@@ -129,7 +133,7 @@ class SmallBatchLinear:
         return out
 
     def _arguments(
-        self, x: torch.Tensor, y: torch.Tensor, plan: Plan, activation: str
+        self, x: torch.Tensor, y: torch.Tensor, plan: LinearPlan, activation: str
     ) -> tuple[tuple[int, int, int], list[Any], dict[str, Any]]:
         num_rows, num_features = x.shape
         num_channels = y.shape[1]

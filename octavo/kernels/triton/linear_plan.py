@@ -25,7 +25,7 @@ _PREFETCH = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LinearPlan:
     """The tiles of one GEMM.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plan:
 
 def choose_plan(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, is_deterministic: bool, num_sms: int
-) -> Plan | None:
+) -> LinearPlan | None:
     """The plan for a wide or a deterministic GEMM, or None if the vendor's library is faster.
 
     The parts of a sum are the same for every number of rows, and so are the bits of a row.
@@ -78,7 +78,7 @@ def choose_plan(
     if num_rows > MAX_ROWS:
         mode: Literal["one", "split", "whole"] = "whole" if num_parts > 1 else "one"
         block_n = 64 if is_gated else 128
-        return Plan(128, block_n, 64, num_parts, mode, 4, 8, use_descriptors=False, prefetch_bytes=0)
+        return LinearPlan(128, block_n, 64, num_parts, mode, 4, 8, use_descriptors=False, prefetch_bytes=0)
     if num_parts == 1:
         return _plan_of_one_part(num_rows, is_gated=is_gated)
     # Split K only if there are too few tiles to fill the device and K is long: combining the parts has a cost, too.
@@ -88,7 +88,7 @@ def choose_plan(
         return _plan_of_few_rows(num_rows, num_parts, is_gated=is_gated)
     if num_rows <= 128 and num_features > 8192:
         block_m, block_k, num_stages = (64, 128, 3) if num_rows <= SMALL_ROWS else (128, 64, 6)
-        return Plan(
+        return LinearPlan(
             block_m, 128, block_k, num_parts, "split", num_stages, 4, use_descriptors=True, prefetch_bytes=_PREFETCH
         )
     block_m, block_n, block_k, num_stages, num_warps = 64, 64, 128, 4, 4
@@ -100,7 +100,7 @@ def choose_plan(
             num_stages, num_warps = 3, 8
         elif num_rows > 128 and num_tiles >= few:
             block_n, block_k, num_stages, num_warps = 128, 64, 6, 8
-    return Plan(
+    return LinearPlan(
         block_m,
         block_n,
         block_k,
@@ -113,25 +113,27 @@ def choose_plan(
     )
 
 
-def _plan_of_few_rows(num_rows: int, num_parts: int, *, is_gated: bool) -> Plan:
+def _plan_of_few_rows(num_rows: int, num_parts: int, *, is_gated: bool) -> LinearPlan:
     """The plan for rows that fit one small tile; each part of the sum, if there are several, has its own program."""
     block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
     mode: Literal["one", "split"] = "split" if num_parts > 1 else "one"
     block_k = 64 if is_gated else 128
-    return Plan(block_m, 64, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=16384)
+    return LinearPlan(block_m, 64, block_k, num_parts, mode, 4, 4, use_descriptors=False, prefetch_bytes=16384)
 
 
-def _plan_of_one_part(num_rows: int, *, is_gated: bool) -> Plan:
+def _plan_of_one_part(num_rows: int, *, is_gated: bool) -> LinearPlan:
     """The plan for a GEMM with enough tiles for every multiprocessor."""
     if num_rows <= 32:
         return _plan_of_few_rows(num_rows, 1, is_gated=is_gated)
     if num_rows <= SMALL_ROWS:
-        return Plan(64, 64, 64, 1, "one", 3, 4, use_descriptors=True, prefetch_bytes=_PREFETCH)
+        return LinearPlan(64, 64, 64, 1, "one", 3, 4, use_descriptors=True, prefetch_bytes=_PREFETCH)
     if num_rows <= 128:
         block_n, num_stages, num_warps = (64, 3, 4) if is_gated else (128, 4, 8)
-        return Plan(128, block_n, 64, 1, "one", num_stages, num_warps, use_descriptors=True, prefetch_bytes=_PREFETCH)
+        return LinearPlan(
+            128, block_n, 64, 1, "one", num_stages, num_warps, use_descriptors=True, prefetch_bytes=_PREFETCH
+        )
     block_n = 64 if is_gated else 128
-    return Plan(256, block_n, 64, 1, "one", 4, 8, use_descriptors=True, prefetch_bytes=_PREFETCH)
+    return LinearPlan(256, block_n, 64, 1, "one", 4, 8, use_descriptors=True, prefetch_bytes=_PREFETCH)
 
 
 def _parts(num_channels: int, num_features: int, num_sms: int) -> int:

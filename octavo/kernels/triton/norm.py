@@ -27,20 +27,20 @@ def add_rms_norm(
     return normed.view(x.shape), total.view(x.shape)
 
 
-class Tile(NamedTuple):
+class NormTile(NamedTuple):
     """A program's work: ``num_rows`` whole rows, shared by ``num_warps`` warps."""
 
     num_rows: int
     num_warps: int
 
 
-def choose_tile(size: int) -> Tile:
+def choose_tile(size: int) -> NormTile:
     """The tile for rows of ``size`` values; it does not depend on the number of rows, so neither do a row's bits.
 
     Measured on an H200: 32 bytes per thread are within a few per cent of the best for one row and for 16,384.
     """
     block = triton.next_power_of_2(size)
-    return Tile(max(1024 // block, 1), min(max(block // 512, 1), 16))
+    return NormTile(max(1024 // block, 1), min(max(block // 512, 1), 16))
 
 
 @triton.jit
@@ -104,7 +104,7 @@ def launch(
     weight: torch.Tensor,
     normed: torch.Tensor,
     eps: float,
-    tile: Tile | None = None,
+    tile: NormTile | None = None,
 ) -> None:
     """Norm ``x`` of ``[outer, inner, N]`` into ``normed``; ``tile`` defaults to :func:`choose_tile`'s."""
     outer, inner, size = x.shape

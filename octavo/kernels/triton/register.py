@@ -17,7 +17,7 @@ from octavo.kernels.triton.state_space_norm import gated_rms_norm
 from octavo.kernels.triton.state_space_scan import state_space_scan
 from octavo.kernels.triton.step import TritonStepKernels
 
-basic.take_rows.register("cuda")(gather.take_rows)
+basic.gather_rows.register("cuda")(gather.gather_rows)
 basic.mask_logits.register("cuda")(mask.mask_logits)
 basic.rms_norm.register("cuda")(norm.rms_norm)
 basic.add_rms_norm.register("cuda")(norm.add_rms_norm)

@@ -10,18 +10,18 @@ from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.norm import scale_normed
 
 
-class Tile(NamedTuple):
+class RotaryTile(NamedTuple):
     """A program's work: ``num_heads`` heads of one token, shared by ``num_warps`` warps."""
 
     num_heads: int
     num_warps: int
 
 
-def choose_tile(num_heads: int, head_dim: int) -> Tile:
+def choose_tile(num_heads: int, head_dim: int) -> RotaryTile:
     """A tile for tokens of ``num_heads`` heads, keys and values included; the same for any number of tokens."""
     head = triton.next_power_of_2(head_dim)
     heads = min(max(2048 // head, 1), triton.next_power_of_2(num_heads))
-    return Tile(heads, max(heads * head // 1024, 1))
+    return RotaryTile(heads, max(heads * head // 1024, 1))
 
 
 def qk_rope_store(
@@ -36,7 +36,7 @@ def qk_rope_store(
     num_heads: int,
     num_kv_heads: int,
     counts: torch.Tensor | None = None,
-    tile: Tile | None = None,
+    tile: RotaryTile | None = None,
 ) -> None:
     """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
 

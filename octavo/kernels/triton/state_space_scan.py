@@ -20,7 +20,7 @@ from octavo.kernels.triton.state_space_conv import state_offset
 _MAX_CHUNK = 64
 
 
-class Tile(NamedTuple):
+class ScanTile(NamedTuple):
     """A program's work: values of a head, tokens per chunk, warps, pipeline depth of the chunks."""
 
     num_values: int
@@ -29,16 +29,18 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-def choose_tile(num_rows: int, num_heads: int, head_dim: int, page_size: int, has_chunks: bool, num_sms: int) -> Tile:
+def choose_tile(
+    num_rows: int, num_heads: int, head_dim: int, page_size: int, has_chunks: bool, num_sms: int
+) -> ScanTile:
     """The tile for a step: less of a head per program if there are few programs."""
     values = min(triton.next_power_of_2(head_dim), 64)
     if has_chunks:
         chunk = math.gcd(page_size, _MAX_CHUNK)
         assert chunk >= MIN_DOT_SIZE, "page_size must be a multiple of 16"
-        return Tile(max(min(values, 32), MIN_DOT_SIZE), chunk, 4, 2)
+        return ScanTile(max(min(values, 32), MIN_DOT_SIZE), chunk, 4, 2)
     while values > 8 and num_rows * num_heads * head_dim // values < 4 * num_sms:
         values //= 2
-    return Tile(values, 0, 4 if values >= 32 else 2, 1)
+    return ScanTile(values, 0, 4 if values >= 32 else 2, 1)
 
 
 def state_space_scan(
@@ -52,7 +54,7 @@ def state_space_scan(
     dt_limit: tuple[float, float],
     state: torch.Tensor,
     inputs: StateInputs,
-    tile: Tile | None = None,
+    tile: ScanTile | None = None,
 ) -> torch.Tensor:
     """Mamba-2's scan; see :func:`octavo.kernels.state_space.state_space_scan`. Padding is arbitrary.
 

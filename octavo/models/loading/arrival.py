@@ -12,7 +12,7 @@ _conversion = threading.Lock()
 """One tensor is converted at a time, which bounds the memory for intermediate results."""
 
 
-class Arrival:
+class TensorArrival:
     """Collects a tensor that arrives in parts, in any order and from any thread, and fills its slots with it.
 
     A single slot that takes the values as they are is written directly. Otherwise the tensor stays on the slots' device

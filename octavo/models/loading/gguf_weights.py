@@ -11,7 +11,7 @@ import torch
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
-from octavo.models.loading.arrival import Arrival
+from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
 from octavo.models.loading.files import read
 from octavo.models.loading.gguf_names import Conversion, conversion, hf_name
@@ -38,7 +38,7 @@ class _Piece:
 
     path: Path
     tensor: GGUFTensor
-    arrival: Arrival
+    arrival: TensorArrival
     first_row: int
     num_rows: int
     change: Conversion
@@ -127,10 +127,10 @@ class GGUFCheckpoint:
         for name, tensor in self._tensors.items():
             if name in slots:
                 change = conversion(name, self._architecture, self._config)
-                yield from _split(self.path, tensor, Arrival(slots[name], tensor.shape, torch.float32), change)
+                yield from _split(self.path, tensor, TensorArrival(slots[name], tensor.shape, torch.float32), change)
 
 
-def _split(path: Path, tensor: GGUFTensor, arrival: Arrival, change: Conversion) -> Iterator[_Piece]:
+def _split(path: Path, tensor: GGUFTensor, arrival: TensorArrival, change: Conversion) -> Iterator[_Piece]:
     """Split a tensor into pieces of whole rows, or whole heads if rows are permuted; a vector is one row."""
     step = max(1, _PIECE // tensor.shape[-1])
     if change.permuted_heads:

@@ -10,7 +10,7 @@ import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.json_file import read_json
-from octavo.models.loading.arrival import Arrival
+from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.files import read_into
 from octavo.models.loading.safetensors_header import StoredTensor, read_header
 from octavo.models.loading.staging import Staging
@@ -31,7 +31,7 @@ class _Part:
 
     start: int
     dtype: torch.dtype
-    arrival: Arrival
+    arrival: TensorArrival
     first: int
     count: int
 
@@ -81,7 +81,7 @@ class SafetensorsCheckpoint:
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`. Slots are on one device."""
         needed = [_needed(tensor, slots[name]) for name, tensor in self._tensors.items() if name in slots]
-        wanted = [(tensor, Arrival(places, tensor.shape, tensor.dtype)) for tensor, places in needed]
+        wanted = [(tensor, TensorArrival(places, tensor.shape, tensor.dtype)) for tensor, places in needed]
         if not wanted:
             return
         num_threads = min(available_cores(), MAX_THREADS)
@@ -102,7 +102,7 @@ def _needed(tensor: StoredTensor, slots: tuple[WeightSlot, ...]) -> tuple[Stored
     return replace(tensor, shape=shape, offset=tensor.offset + rows.start * row_bytes), (WeightSlot(slots[0].view),)
 
 
-def _chunks(wanted: list[tuple[StoredTensor, Arrival]]) -> Iterator[_Chunk]:
+def _chunks(wanted: list[tuple[StoredTensor, TensorArrival]]) -> Iterator[_Chunk]:
     """Split tensors, given in file order, into chunks; small adjacent tensors share one."""
     chunk: _Chunk | None = None
     for tensor, arrival in wanted:

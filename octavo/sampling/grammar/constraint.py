@@ -1,4 +1,4 @@
-"""What binds one request's tokens: a limit on its thoughts; a grammar, from the start or from their end on."""
+"""What binds one request's tokens: a limit on its reasoning; a grammar, from the start or behind the reasoning."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import OctavoError
-from octavo.sampling.grammar.thought import ThoughtLimit
+from octavo.sampling.grammar.reasoning_limit import ReasoningLimit
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ class Constraint:
 
     Args:
         grammar: at its start; None binds nothing.
-        start_after: tokens that end what comes before the grammar, such as a thought; empty if nothing does.
+        start_after: tokens that end what comes before the grammar, such as reasoning; empty if nothing does.
         min_tokens: tokens before which the text should not end, as far as the grammar lets it go on.
         stop_ids: tokens that end a text.
         earlier: tokens that were generated already (a replay).
-        limit: closes thoughts that are too long.
+        limit: closes reasoning that is too long.
         start_after_tail: tokens that must come behind ``start_after`` as well, at most ``MAX_TAIL_GAP`` tokens later.
         openers: tags of which one must begin the text if ``start_after`` is to be awaited; without one the grammar
             binds the text from its first token, and always if there are none. None awaits ``start_after`` in any case.
@@ -63,7 +63,7 @@ class Constraint:
         min_tokens: int = 0,
         stop_ids: Collection[int] = (),
         earlier: Sequence[int] = (),
-        limit: ThoughtLimit | None = None,
+        limit: ReasoningLimit | None = None,
         start_after_tail: Sequence[int] = (),
         openers: Sequence[Sequence[int]] | None = None,
     ) -> None:
@@ -187,7 +187,7 @@ class Constraint:
                 self._break_off(error)
                 mask.fill(-1)
                 return
-        elif self._close_thought(mask):
+        elif self._close_reasoning(mask):
             return
         self._allow_openers(mask)
         if self._num_tokens < self._min_tokens:
@@ -208,8 +208,8 @@ class Constraint:
             logger.error("a grammar's library failed in mid-text", exc_info=error)
             self.error = "The grammar's library failed."
 
-    def _close_thought(self, mask: NDArray[np.int32]) -> bool:
-        """Allow only the token that closes the thought, if it must be closed; returns whether that is so."""
+    def _close_reasoning(self, mask: NDArray[np.int32]) -> bool:
+        """Allow only the token that closes the reasoning, if it must be closed; returns whether that is so."""
         token_id = None if self._limit is None else self._limit.forced_token
         if token_id is None:
             return False

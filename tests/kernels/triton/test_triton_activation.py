@@ -54,8 +54,10 @@ def test_large_values_saturate(gates: tuple[Gate, Gate], device: torch.device) -
     close(ours(x), plain(x))
 
 
-@pytest.mark.parametrize("tile", [activation.Tile(16, 1), activation.Tile(32, 2), activation.Tile(128, 4)])
-def test_every_tile_gives_the_same(tile: activation.Tile, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    "tile", [activation.ActivationTile(16, 1), activation.ActivationTile(32, 2), activation.ActivationTile(128, 4)]
+)
+def test_every_tile_gives_the_same(tile: activation.ActivationTile, device: torch.device) -> None:
     x = random(5, 2 * 72, dtype=torch.float32, device=device)
     y = torch.full((5, 72), float("nan"), device=device)
     activation.launch(x, y, False, tile)

@@ -10,8 +10,8 @@ from octavo.kernels.basic import apply_rope, rms_norm
 from octavo.kernels.triton.decode_attention import (
     MAX_CHUNKS,
     Cut,
+    DecodeTile,
     DecodeWorkspace,
-    Tile,
     choose_cut,
     choose_tile,
     decode_attention,
@@ -85,12 +85,12 @@ class Case:
         return qkv.flatten(1)
 
     def run(
-        self, max_chunks: int, tile: Tile | None = None, min_tokens: int = 32, num_programs: int | None = None
+        self, max_chunks: int, tile: DecodeTile | None = None, min_tokens: int = 32, num_programs: int | None = None
     ) -> torch.Tensor:
         """The kernel's output, rows past those that decode included."""
         return self.run_cut(Cut(max_chunks, min_tokens, num_programs), tile)[0]
 
-    def run_cut(self, cut: Cut, tile: Tile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def run_cut(self, cut: Cut, tile: DecodeTile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """The kernel's output, and how many chunks each row was cut into: 0 for one that needs no merge."""
         out = torch.full_like(self.q, float("nan"))
         rows = len(self.q)
@@ -156,7 +156,7 @@ def test_attends_as_its_twin(
     dtype: torch.dtype, num_splits: int, tile: tuple[int, int, int], device: torch.device
 ) -> None:
     case = Case(LENGTHS, 6, 2, 64, device, dtype, num_padding=1)
-    case.check(case.run(num_splits, Tile(*tile)))
+    case.check(case.run(num_splits, DecodeTile(*tile)))
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256])
@@ -182,7 +182,7 @@ def test_any_group(num_heads: int, num_kv_heads: int, device: torch.device) -> N
 @pytest.mark.parametrize("num_tokens", [16, 32])
 def test_any_block_size(block_size: int, num_tokens: int, device: torch.device) -> None:
     case = Case([63, 130], 2, 2, 16, device, block_size=block_size)
-    case.check(case.run(2, tile=Tile(num_tokens, 4, 2)))
+    case.check(case.run(2, tile=DecodeTile(num_tokens, 4, 2)))
 
 
 @pytest.mark.parametrize("window", [1, 16, 70])
@@ -210,7 +210,7 @@ def test_a_poisoned_row_stays_alone(device: torch.device) -> None:
 
 def test_more_chunks_than_one_merge_reads_at_once(device: torch.device) -> None:
     case = Case([40 * 128 + 3], 64, 1, 16, device, has_sinks=True, block_size=64)
-    case.check(case.run(41, Tile(128, 4, 2)))
+    case.check(case.run(41, DecodeTile(128, 4, 2)))
 
 
 def test_other_rows_do_not_change_a_bit_of_a_row(device: torch.device) -> None:
@@ -233,11 +233,11 @@ def test_which_program_takes_a_chunk_does_not_change_a_bit(device: torch.device)
 def test_of_many_rows_only_the_first_that_are_much_longer_than_the_mean_are_cut(device: torch.device) -> None:
     case = Case([350, 110, 190, 200, 60, 40], 4, 2, 16, device, num_padding=2)
     case.counts[3] = 100
-    out, num_chunks = case.run_cut(Cut(4, 32, num_long=3), Tile(16, 1, 2))
+    out, num_chunks = case.run_cut(Cut(4, 32, num_long=3), DecodeTile(16, 1, 2))
     case.check(out)
     assert num_chunks.tolist() == [4, 0, 2, 0, 0, 0]
     alike = Case([170] * 4, 4, 2, 16, device)
-    out, num_chunks = alike.run_cut(Cut(4, 32, num_long=4), Tile(16, 1, 2))
+    out, num_chunks = alike.run_cut(Cut(4, 32, num_long=4), DecodeTile(16, 1, 2))
     alike.check(out)
     assert not num_chunks.any()
 
@@ -277,7 +277,7 @@ def run_fused(
     rope: tuple[torch.Tensor, torch.Tensor],
     norms: list[torch.Tensor | None],
     num_splits: int,
-    tile: Tile | None,
+    tile: DecodeTile | None,
 ) -> torch.Tensor:
     out = torch.full((len(qkv), case.num_heads, case.head_dim), float("nan"), dtype=qkv.dtype, device=qkv.device)
     workspace = DecodeWorkspace.allocate(len(qkv), case.num_heads, case.head_dim, num_splits, case.device)
@@ -291,7 +291,7 @@ def run_fused(
 
 
 def check_fused(
-    case: Case, rotary_dim: int, norm_dtype: torch.dtype | None, num_splits: int, tile: Tile | None = None
+    case: Case, rotary_dim: int, norm_dtype: torch.dtype | None, num_splits: int, tile: DecodeTile | None = None
 ) -> None:
     """Hold the fused kernel against the twins one after another."""
     rows, heads, kv_heads = len(case.q), case.num_heads, case.num_kv_heads
@@ -328,7 +328,7 @@ def test_fused_does_what_its_parts_do(norm_dtype: torch.dtype | None, num_splits
 @pytest.mark.parametrize("dtype", half_types())
 def test_fused_in_half_types(dtype: torch.dtype, is_wide: bool, device: torch.device) -> None:
     norm_dtype = torch.float32 if is_wide else dtype
-    check_fused(Case([2, 150], 4, 2, 64, device, dtype), 64, norm_dtype, 2, Tile(32, 2, 2))
+    check_fused(Case([2, 150], 4, 2, 64, device, dtype), 64, norm_dtype, 2, DecodeTile(32, 2, 2))
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (64, 16), (96, 48)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from octavo.kernels import AttentionInputs, AttentionSpec, DeviceRows, HeadNorms, ReferenceAttention, StepShape
-from octavo.kernels.triton.decode_attention import Cut, DecodeWorkspace, Tile, decode_attention
+from octavo.kernels.triton.decode_attention import Cut, DecodeTile, DecodeWorkspace, decode_attention
 
 TOLERANCE = {torch.float32: 3e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 EPS = 1e-6
@@ -88,7 +88,7 @@ class Case:
         out = reference.run(self.qkv, (self.rope[0], self.rope[1]), self.norms, clean, inputs, self.spec)
         return out.view(num_tokens, self.num_heads, self.head_dim), cache
 
-    def run(self, cut: Cut, tile: Tile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(self, cut: Cut, tile: DecodeTile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Attended values with two rows of padding behind, and the cache afterwards."""
         out = torch.full((len(self.qkv) + 2, self.num_heads, self.head_dim), float("nan")).to(self.qkv)
         num_rows = len(self.slots)
@@ -106,7 +106,7 @@ class Case:
         assert not workspace.arrivals.any()
         return out, cache
 
-    def check(self, cut: Cut = Cut(1, 16), tile: Tile | None = None) -> None:  # noqa: B008
+    def check(self, cut: Cut = Cut(1, 16), tile: DecodeTile | None = None) -> None:  # noqa: B008
         out, cache = self.run(cut, tile)
         expected, expected_cache = self.expected()
         assert out[len(self.qkv) :].isnan().all()
@@ -142,17 +142,17 @@ def test_half_types_take_the_tile_chosen_for_them(
 @pytest.mark.parametrize("max_chunks", [1, 3])
 def test_each_token_has_a_window_of_its_own(window: int, max_chunks: int, device: torch.device) -> None:
     rows = [(0, 4), (33, 4), (14, 3), (129, 4), (17, 1)]
-    Case(rows, 4, device, window=window, softcap=3.0).check(Cut(max_chunks, 16), Tile(16, 1, 2))
+    Case(rows, 4, device, window=window, softcap=3.0).check(Cut(max_chunks, 16), DecodeTile(16, 1, 2))
 
 
 @pytest.mark.parametrize("num_programs", [None, 1, 2])
 def test_chunks_are_merged_whichever_program_takes_them(num_programs: int | None, device: torch.device) -> None:
     rows = [(300, 3), (64, 4), (5, 2), (128, 1)]
-    Case(rows, 4, device, has_norms=False).check(Cut(5, 32, num_programs), Tile(16, 1, 2))
+    Case(rows, 4, device, has_norms=False).check(Cut(5, 32, num_programs), DecodeTile(16, 1, 2))
 
 
 def test_only_long_rows_are_cut_in_a_large_batch(device: torch.device) -> None:
-    Case([(350, 3), (110, 3), (190, 2), (60, 1)], 3, device).check(Cut(3, 32, num_long=2), Tile(16, 1, 2))
+    Case([(350, 3), (110, 3), (190, 2), (60, 1)], 3, device).check(Cut(3, 32, num_long=2), DecodeTile(16, 1, 2))
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (64, 16)])
@@ -161,7 +161,7 @@ def test_any_head_size(head_dim: int, rotary_dim: int, device: torch.device) -> 
 
 
 def test_more_tokens_than_a_tile_holds(device: torch.device) -> None:
-    Case([(5, 33), (0, 20), (47, 31)], 33, device, num_heads=1, num_kv_heads=1).check(tile=Tile(16, 1, 2))
+    Case([(5, 33), (0, 20), (47, 31)], 33, device, num_heads=1, num_kv_heads=1).check(tile=DecodeTile(16, 1, 2))
 
 
 def test_other_rows_do_not_change_a_bit_of_a_row(device: torch.device) -> None:

@@ -12,4 +12,4 @@ from octavo.kernels.triton import gather
 def test_takes_the_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
     table = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     index = torch.tensor([3, 0, shape[0] - 1, 3, 1], device=device)
-    assert torch.equal(gather.take_rows(table, index), basic.take_rows.reference(table, index))
+    assert torch.equal(gather.gather_rows(table, index), basic.gather_rows.reference(table, index))

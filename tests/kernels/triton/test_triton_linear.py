@@ -7,13 +7,13 @@ import torch
 
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear import SmallBatchLinear
-from octavo.kernels.triton.linear_plan import MAX_ROWS, SMALL_ROWS, WIDE_CHANNELS, WIDE_ROWS, Plan, choose_plan
+from octavo.kernels.triton.linear_plan import MAX_ROWS, SMALL_ROWS, WIDE_CHANNELS, WIDE_ROWS, LinearPlan, choose_plan
 from octavo.kernels.triton.linear_workspace import reserve_workspace
 
 # Triton's interpreter multiplies no bfloat16.
 DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
 
-ONE = Plan(16, 64, 128, 1, "one", 3, 4, use_descriptors=False, prefetch_bytes=4096)
+ONE = LinearPlan(16, 64, 128, 1, "one", 3, 4, use_descriptors=False, prefetch_bytes=4096)
 PLANS = [
     ONE,
     dataclasses.replace(ONE, num_parts=3, mode="split"),
@@ -50,7 +50,7 @@ def test_every_way_to_cut_a_product(
     device: torch.device,
     dtype: torch.dtype,
     with_bias: bool,
-    plan: Plan,
+    plan: LinearPlan,
     num_rows: int,
     num_channels: int,
     num_features: int,
@@ -68,7 +68,7 @@ def test_every_way_to_cut_a_product(
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.mode}-{plan.block_k}")
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_every_way_to_cut_a_gated_product(
-    device: torch.device, dtype: torch.dtype, with_bias: bool, plan: Plan, activation: str
+    device: torch.device, dtype: torch.dtype, with_bias: bool, plan: LinearPlan, activation: str
 ) -> None:
     linear = make_linear(device, dtype, 2 * 72, 392, with_bias)
     x = random(device, 1, 5, 392, dtype=dtype)
@@ -155,8 +155,8 @@ def test_plans_cut_the_sums_of_deterministic_products_alike(
 
 def test_wide_products_of_few_rows_are_ours(device: torch.device) -> None:
     linear = make_linear(device, DTYPES[0], WIDE_CHANNELS, 16, with_bias=False)
-    assert isinstance(linear.choose(1, is_gated=False), Plan)
-    assert isinstance(linear.choose(WIDE_ROWS, is_gated=False), Plan)
+    assert isinstance(linear.choose(1, is_gated=False), LinearPlan)
+    assert isinstance(linear.choose(WIDE_ROWS, is_gated=False), LinearPlan)
     assert linear.choose(WIDE_ROWS + 1, is_gated=False) is None
 
 

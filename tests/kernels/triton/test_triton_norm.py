@@ -60,8 +60,8 @@ def test_rows_may_be_heads_of_a_wider_product(device: torch.device) -> None:
     assert torch.equal(merged[:, [0, 1, 2, 3, 6]], untouched)
 
 
-@pytest.mark.parametrize("tile", [norm.Tile(1, 1), norm.Tile(4, 2), norm.Tile(8, 4)])
-def test_every_tile_gives_the_same(tile: norm.Tile, device: torch.device) -> None:
+@pytest.mark.parametrize("tile", [norm.NormTile(1, 1), norm.NormTile(4, 2), norm.NormTile(8, 4)])
+def test_every_tile_gives_the_same(tile: norm.NormTile, device: torch.device) -> None:
     x = random(0, 13, 1, 80, dtype=torch.float32, device=device)
     residual = random(1, 13, 1, 80, dtype=torch.float32, device=device)
     weight = random(2, 80, dtype=torch.float32, device=device)

@@ -37,7 +37,7 @@ class Case:
             self.num_heads, self.num_kv_heads,
         )  # fmt: skip
 
-    def ours(self, tile: rotary.Tile | None = None, counts: torch.Tensor | None = None) -> None:
+    def ours(self, tile: rotary.RotaryTile | None = None, counts: torch.Tensor | None = None) -> None:
         rotary.qk_rope_store(
             self.qkv, self.q_norm, self.k_norm, 1e-6, self.cos, self.sin, self.cache, self.slot_mapping,
             self.num_heads, self.num_kv_heads, counts, tile,
@@ -82,7 +82,7 @@ def make_case(
     )
 
 
-def check(case: Case, tile: rotary.Tile | None = None) -> None:
+def check(case: Case, tile: rotary.RotaryTile | None = None) -> None:
     expected = case.copy()
     expected.plain()
     untouched = case.qkv[:, case.num_heads + case.num_kv_heads :].clone()
@@ -116,9 +116,9 @@ def test_head_sizes(head_dim: int, rotary_dim: int, device: torch.device) -> Non
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (9, 3), (32, 8), (4, 4), (7, 1)])
-@pytest.mark.parametrize("tile", [None, rotary.Tile(1, 1), rotary.Tile(4, 2), rotary.Tile(64, 8)])
+@pytest.mark.parametrize("tile", [None, rotary.RotaryTile(1, 1), rotary.RotaryTile(4, 2), rotary.RotaryTile(64, 8)])
 def test_any_number_of_heads_in_any_tile(
-    num_heads: int, num_kv_heads: int, tile: rotary.Tile | None, device: torch.device
+    num_heads: int, num_kv_heads: int, tile: rotary.RotaryTile | None, device: torch.device
 ) -> None:
     check(make_case(device, num_heads=num_heads, num_kv_heads=num_kv_heads, num_tokens=2), tile)
 

@@ -12,7 +12,7 @@ from mixer_cases import Lengths, StateCase, state_case
 from octavo.kernels import state_space
 from octavo.kernels.triton.state_space_conv import causal_conv
 from octavo.kernels.triton.state_space_norm import gated_rms_norm
-from octavo.kernels.triton.state_space_scan import Tile, state_space_scan
+from octavo.kernels.triton.state_space_scan import ScanTile, state_space_scan
 
 STEPS: list[Lengths] = [
     [(1, 1)],
@@ -22,7 +22,7 @@ STEPS: list[Lengths] = [
 ]
 
 
-def check(case: StateCase, tolerance: float = 1e-4, tile: Tile | None = None) -> None:
+def check(case: StateCase, tolerance: float = 1e-4, tile: ScanTile | None = None) -> None:
     num_tokens = case.step.num_tokens
     conv = causal_conv(*case.conv, case.inputs)
     scan = state_space_scan(*case.scan, case.inputs, tile)
@@ -43,7 +43,7 @@ def test_a_step_continues_its_sequences(lengths: Lengths, num_places: int, devic
 @pytest.mark.parametrize("chunk", [16, 32])
 def test_pages_of_several_chunks_and_heads_in_parts(chunk: int, device: torch.device) -> None:
     case = state_case([(90, 100), (65, 65)], num_places=2, page_size=32, head_dim=40, channels=300, device=device)
-    check(case, tile=Tile(16, chunk, 4, 2))
+    check(case, tile=ScanTile(16, chunk, 4, 2))
 
 
 @pytest.mark.parametrize("width", [2, 3, 6])

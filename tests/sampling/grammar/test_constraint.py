@@ -5,12 +5,12 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.errors import RequestFailedError
-from octavo.records import ThoughtTags
+from octavo.records import ReasoningTags
 from octavo.sampling.grammar.constraint import MAX_TAIL_GAP, Constraint
-from octavo.sampling.grammar.thought import ThoughtLimit
+from octavo.sampling.grammar.reasoning_limit import ReasoningLimit
 
 END = 40
-TAGS = ThoughtTags([[3]], [6], False)
+TAGS = ReasoningTags([[3]], [6], False)
 VOCAB = 64
 
 
@@ -68,7 +68,7 @@ def allowed_behind(constraint: Constraint, *drafts: int) -> list[set[int]]:
 
 
 def test_masks_look_behind_drafts_and_leave_the_state_as_it_was() -> None:
-    constraint = Constraint(Countdown(3), start_after=[7, 8], stop_ids=[END], limit=ThoughtLimit(9, TAGS))
+    constraint = Constraint(Countdown(3), start_after=[7, 8], stop_ids=[END], limit=ReasoningLimit(9, TAGS))
     assert allowed_behind(constraint, 7, 8, 1, END, 5) == [ALL, ALL, {1, END}, {1, END}, ALL, ALL]
     assert allowed_behind(constraint, 7, 8, 5, 1) == [ALL, ALL, {1, END}, ALL, ALL], "5 is not allowed"
     assert constraint.accept([7, 8, 1]) == 3
@@ -78,7 +78,7 @@ def test_masks_look_behind_drafts_and_leave_the_state_as_it_was() -> None:
 
 
 def test_drafts_of_reasoning_count_towards_its_limit() -> None:
-    constraint = Constraint(None, limit=ThoughtLimit(2, TAGS))
+    constraint = Constraint(None, limit=ReasoningLimit(2, TAGS))
     assert allowed_behind(constraint, 3, 1, 2, 6) == [ALL, ALL, ALL, {6}, ALL]
     assert allowed_behind(constraint, 3, 1, 2, 6) == [ALL, ALL, ALL, {6}, ALL]
 

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from octavo.records import ThoughtTags
+from octavo.records import ReasoningTags
 
 
-class ThoughtLimit:
-    """Follows one text in and out of its thoughts.
+class ReasoningLimit:
+    """Follows one text in and out of its reasoning.
 
     Args:
-        budget: tokens that all thoughts of the text may have together, tags not counted.
+        budget: tokens that all reasoning of the text may have together, tags not counted.
 
     Attributes:
-        is_open: whether the text is in a thought.
+        is_open: whether the text is in its reasoning.
     """
 
-    def __init__(self, budget: int, tags: ThoughtTags) -> None:
+    def __init__(self, budget: int, tags: ReasoningTags) -> None:
         self._budget = budget
         self._num_tokens = 0
         self._starts = [tuple(start) for start in tags.start if start]
@@ -27,7 +27,7 @@ class ThoughtLimit:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the text's thoughts so far."""
+        """Tokens of the text's reasoning so far."""
         return self._num_tokens
 
     @property
@@ -51,7 +51,7 @@ class ThoughtLimit:
             self._num_tokens += 1
 
     def _num_end_tokens(self) -> int:
-        """How much of what ends a thought by force stands at the text's end already."""
+        """How much of what ends reasoning by force stands at the text's end already."""
         end = self._forced_end
         return next((size for size in range(len(end) - 1, 0, -1) if _ends_with(self._last, end[:size])), 0)
 
