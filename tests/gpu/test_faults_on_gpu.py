@@ -59,7 +59,7 @@ def test_a_request_that_makes_the_device_fail_dies_alone(folder: Path) -> None:
             undisturbed = await text_of(llm, "undisturbed")
             others = [asyncio.create_task(text_of(llm, f"other {number}")) for number in range(3)]
             poison = SamplingParams(max_tokens=200, ignore_eos=True, extra_args={"fault_after": 20})
-            with pytest.raises(RequestFailedError, match="died"):
+            with pytest.raises(RequestFailedError, match="crashed each time"):
                 await last(llm, "poison", poison)
             assert set(await asyncio.gather(*others)) == {undisturbed}
             assert llm.is_healthy
