@@ -49,11 +49,11 @@ def threads_of(owner: Any, name: str) -> Iterator[set[int]]:
     [
         (json_body, "decode_json", "/tokenize", {"prompt": "x", "more": LARGE}),
         (chat, "ChatAnswer", "/v1/chat/completions", {"messages": HELLO, "tools": TOOLS, "max_tokens": 2}),
-        (chat, "Turn", "/v1/chat/completions", {"messages": HELLO, "tools": TOOLS, "max_tokens": 2}),
+        (chat, "ChatTurn", "/v1/chat/completions", {"messages": HELLO, "tools": TOOLS, "max_tokens": 2}),
         (completions, "CompletionAnswer", "/v1/completions", {"prompt": "x", "more": LARGE, "max_tokens": 2}),
         (messages, "conversation_of", "/v1/messages", ANTHROPIC),
         (messages, "conversation_of", "/v1/messages/count_tokens", ANTHROPIC),
-        (messages, "Turn", "/v1/messages", ANTHROPIC),
+        (messages, "ChatTurn", "/v1/messages", ANTHROPIC),
         (router, "prepare", "/v1/responses", {"input": "x", "metadata": {}, "more": LARGE, "max_output_tokens": 2}),
         (run, "to_messages", "/v1/responses", {"input": ITEMS, "max_output_tokens": 2}),
         (Tokenizer, "encode", "/v1/completions/render", {"prompt": ["b" * 50] * 100}),

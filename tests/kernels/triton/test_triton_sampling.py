@@ -67,9 +67,8 @@ def expected(
         sampler.add(NewRow(row, as_token_ids([0] * PROMPT_LEN), PROMPT_LEN, p, seeds[row] if seeds else row, [], []))
     if lengths is None:
         lengths = torch.full((num_rows,), PROMPT_LEN)
-    known = torch.zeros(num_rows, 8, dtype=torch.int32)
     rows = torch.arange(num_rows)
-    return sampler.sample(logits, rows, lengths, known, rows.tolist(), 8).token_ids
+    return sampler.sample(logits, rows, lengths, lambda slots, _: torch.zeros_like(slots), rows.tolist()).token_ids
 
 
 def logits_of(num_rows: int, vocab_size: int, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
