@@ -72,6 +72,7 @@ def _assert_equal(found: list[Any], expected: list[Any], tolerance: float = 1e-4
                 )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_processes_write_what_one_does(
     name: str, checkpoint: Callable[[str], Checkpoint], start: Start, start_two: Start
