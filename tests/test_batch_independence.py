@@ -8,7 +8,7 @@ import torch
 from octavo import LLM, RequestOutput, SamplingParams
 
 pytestmark = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported() or torch.cpu._is_amx_tile_supported(),
+    not torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
     reason="needs a processor with AVX512-BF16 and without AMX, whose tiles add up in another order (Zen 4 has it)",
 )
 
