@@ -65,7 +65,7 @@ class ContextBuilder:
 @singledispatch
 def _group_inputs(spec: CacheSpec, make: ContextBuilder, index: int, group: CacheGroup, shape: StepShape) -> Any:
     """What the kernels of a kind of cache take, for the ``index``-th group."""
-    raise NotImplementedError
+    raise TypeError(f"no kernels are registered for caches of the kind {type(spec).__name__}")
 
 
 @_group_inputs.register

@@ -46,7 +46,7 @@ def _views(spec: object, part: torch.Tensor, block_size: int, num_places: int) -
     Args:
         part: ``[blocks, bytes]`` uint8, the layer's bytes of each block.
     """
-    raise NotImplementedError
+    raise TypeError(f"no layout is registered for caches of the kind {type(spec).__name__}")
 
 
 @_views.register

@@ -3,7 +3,7 @@
 import torch
 
 from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
-from octavo.layers.context import CachedLayer, StepContext
+from octavo.layers.context import CachedLayer, StepContext, compute_type
 from octavo.records import CacheSpec, Full, SlidingWindow
 
 
@@ -16,7 +16,7 @@ class Attention(CachedLayer):
     """
 
     def __init__(self, name: str, spec: AttentionSpec, window: int | None = None) -> None:
-        shape = (spec.num_kv_heads, spec.head_dim, str(torch.get_default_dtype()).removeprefix("torch."))
+        shape = (spec.num_kv_heads, spec.head_dim, compute_type())
         kept: CacheSpec = Full(*shape) if window is None else SlidingWindow(*shape, window)
         super().__init__({name: kept})
         self.name = name

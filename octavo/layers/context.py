@@ -26,6 +26,11 @@ class StepContext:
     inputs: Mapping[str, Any]
 
 
+def compute_type() -> str:
+    """The name of the type that layers are being built for, as cache specs have it."""
+    return str(torch.get_default_dtype()).removeprefix("torch.")
+
+
 class CachedLayer(nn.Module):
     """A layer that remembers. It declares its caches; memory and block tables come with each step.
 

@@ -9,7 +9,7 @@ from torch import nn
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import LatentSpec, RopeTables, apply_rope, latent_attention, store_latent
 from octavo.layers.build import Build
-from octavo.layers.context import CachedLayer, StepContext
+from octavo.layers.context import CachedLayer, StepContext, compute_type
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
 from octavo.quantization.slot import WeightPart, WeightSlot
@@ -45,8 +45,7 @@ class LatentAttention(CachedLayer):
     """
 
     def __init__(self, config: ModelConfig, sizes: LatentSizes, build: Build, *, scale: float, bias: bool) -> None:
-        dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        super().__init__({build.name: Latent(sizes.rank + sizes.rope_dim, dtype)})
+        super().__init__({build.name: Latent(sizes.rank + sizes.rope_dim, compute_type())})
         self.name = build.name
         self.sizes = sizes
         heads, hidden = config.num_heads, config.hidden_size

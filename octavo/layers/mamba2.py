@@ -9,7 +9,7 @@ from torch import nn
 from octavo.kernels import RopeTables
 from octavo.kernels.state_space import causal_conv, gated_rms_norm, state_space_scan
 from octavo.layers.build import Build
-from octavo.layers.context import CachedLayer, StepContext
+from octavo.layers.context import CachedLayer, StepContext, compute_type
 from octavo.parallel import ONE_DEVICE, Section, TensorParallel
 from octavo.quantization.slot import WeightSlot
 from octavo.records import State, StateTensor
@@ -64,14 +64,13 @@ class Mamba2Mixer(CachedLayer):
         bias: bool,
         conv_bias: bool,
     ) -> None:
-        dtype = str(torch.get_default_dtype()).removeprefix("torch.")
         tp = build.tensor_parallel if sizes.num_groups % build.tensor_parallel.size == 0 else ONE_DEVICE
         heads, shared = Section(sizes.num_heads), Section(sizes.num_groups * sizes.state_size, sizes.state_size)
         inner = Section(sizes.inner, sizes.head_dim)
         in_sections, conv_sections = [inner, inner, shared, shared, heads], [inner, shared, shared]
         whole = sizes.inner
         sizes = replace(sizes, num_heads=sizes.num_heads // tp.size, num_groups=sizes.num_groups // tp.size)
-        conv_state = StateTensor((sizes.conv, sizes.conv_width - 1), dtype)
+        conv_state = StateTensor((sizes.conv, sizes.conv_width - 1), compute_type())
         scan_state = StateTensor((sizes.num_heads, sizes.head_dim, sizes.state_size), "float32")
         super().__init__({build.name: State((scan_state, conv_state))})
         self.name = build.name
