@@ -1,8 +1,8 @@
 """The interface of a GEMM with a prepared weight, and its PyTorch reference."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,23 +14,39 @@ GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": silu_and_mul
 """Gated activations by name, ``[..., 2N] → [..., N]``."""
 
 
-class LinearOp(Protocol):
-    """``x Wᵀ + b`` for one weight ``[out, in]``."""
+class LinearOp(ABC):
+    """``x Wᵀ + b`` for one weight ``[out, in]``.
 
+    Attributes:
+        has_rows: whether :meth:`rows` works, so that a token embedding with this weight needs no memory of its own.
+        memory: the weight's memory ``[out, in]`` if it was taken over: it holds other values now. None if it was not.
+    """
+
+    has_rows = False
+    memory: torch.Tensor | None = None
+
+    @abstractmethod
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """``[T, in] → [T, out]``, into ``out`` if it is given."""
-        ...
+        """``[..., in] → [..., out]``, into ``out`` if it is given."""
 
+    @abstractmethod
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """``act(y₁) · y₂`` for the two halves of ``y = x Wᵀ + b``: ``[T, in] → [T, out / 2]``.
 
         Args:
             activation: a name in :data:`GATES`.
         """
-        ...
+
+    def update(self, weight: torch.Tensor) -> bool:
+        """Take a new weight ``[out, in]``, at the same addresses; False if another GEMM must be made for it."""
+        return False
+
+    def rows(self, index: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight, ``[T]`` int64 → ``[T, in]``; see :attr:`has_rows`."""
+        raise TypeError(f"{type(self).__name__} does not keep the weight's rows")
 
 
-class ComposedLinear:
+class ComposedLinear(LinearOp):
     """A GEMM followed by a separate gate kernel."""
 
     def __init__(self, product: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -40,7 +56,6 @@ class ComposedLinear:
         return self._product(x) if out is None else out.copy_(self._product(x))
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """See :meth:`LinearOp.gated`."""
         return GATES[activation](self._product(x))
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from octavo import kernels
+from octavo.kernels import LinearOp
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.parallel import ONE_DEVICE, TensorParallel
@@ -31,11 +32,12 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         self._tensor_parallel = tensor_parallel
-        self._tokens, num_rows = tensor_parallel.share_of_vocabulary(vocab_size)
+        self._tokens, self._num_rows = tensor_parallel.share_of_vocabulary(vocab_size)
         self._shape = vocab_size, hidden_size
-        self.weight = nn.Parameter(torch.empty(num_rows, hidden_size), requires_grad=False)
-        self.weight.data[len(self._tokens) :].zero_()
+        self._dtype = torch.get_default_dtype()
+        self.weight = self._empty_weight()
         self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
+        self._packed: LinearOp | None = None  # the head's GEMM, if it holds this weight
         self._replaced: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
@@ -46,7 +48,21 @@ class Embedding(nn.Module):
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
         part = self.part
+        if self._packed is not None:
+            memory = self._packed.memory
+            self.weight = self._empty_weight() if memory is None else nn.Parameter(memory, requires_grad=False)
+            self._packed = None
         yield f"{path}.weight", part.weight_slot(self.weight.data[part.outputs])
+
+    def read_from(self, packed: LinearOp) -> None:
+        """Read the head's weight from now on, and free the own one, which is equal."""
+        self._packed = packed
+        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+
+    def _empty_weight(self) -> nn.Parameter:
+        weight = nn.Parameter(torch.empty(self._num_rows, self._shape[1], dtype=self._dtype), requires_grad=False)
+        weight.data[len(self._tokens) :].zero_()
+        return weight
 
     @contextmanager
     def replacing(self, places: torch.Tensor, vectors: torch.Tensor) -> Iterator[None]:
@@ -60,17 +76,18 @@ class Embedding(nn.Module):
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """``[T]`` int → ``[T, hidden]``."""
         is_whole = self._tensor_parallel.size == 1
-        vectors = kernels.gather_rows(self.weight, token_ids) if is_whole else self._look_up(token_ids)
+        vectors = self._rows(token_ids) if is_whole else self._look_up(token_ids)
         vectors = vectors if self.scale is None else vectors * self.scale
         return vectors if self._replaced is None else vectors.index_copy(0, *self._replaced)
+
+    def _rows(self, index: torch.Tensor) -> torch.Tensor:
+        return kernels.gather_rows(self.weight, index) if self._packed is None else self._packed.rows(index)
 
     def _look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
         """The sum over the devices, of which only one has a token's vector."""
         is_elsewhere = (token_ids < self._tokens.start) | (token_ids >= self._tokens.stop)
         own = (token_ids - self._tokens.start).masked_fill_(is_elsewhere, 0)
-        return self._tensor_parallel.all_reduce(
-            kernels.gather_rows(self.weight, own).masked_fill_(is_elsewhere[:, None], 0)
-        )
+        return self._tensor_parallel.all_reduce(self._rows(own).masked_fill_(is_elsewhere[:, None], 0))
 
 
 class Head(Linear):
@@ -80,6 +97,8 @@ class Head(Linear):
         tied: the embedding whose weight is shared; the checkpoint then has no separate head.
         softcap: logits become ``c · tanh(logits / c)``.
     """
+
+    _tied: Embedding | None
 
     def __init__(
         self,
@@ -97,6 +116,7 @@ class Head(Linear):
         super().__init__(hidden_size, tp.share_of_vocabulary(vocab_size)[1], [(name, part)], scheme)
         self.softcap = softcap
         self.keep_weight = tied is not None
+        object.__setattr__(self, "_tied", tied)  # not a submodule: its weight is the checkpoint's only entry
         self._tensor_parallel = tp
         self._vocab_size = vocab_size
         self.weight.data[part.outputs.stop :].zero_()
@@ -108,6 +128,15 @@ class Head(Linear):
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """The head's slots; a tied embedding has its own."""
         return iter(()) if self.keep_weight else super().weight_slots(path)
+
+    def finish_weights(self) -> None:
+        """See :class:`octavo.layers.weights.Finishable`."""
+        if self._tied is not None:
+            object.__setattr__(self, "weight", self._tied.weight)
+        super().finish_weights()
+        if self._tied is not None and self.has_weight and self.packed is not None and self.packed.has_rows:
+            self._tied.read_from(self.packed)
+            object.__setattr__(self, "weight", self._tied.weight)
 
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``, into ``out`` if it is given."""

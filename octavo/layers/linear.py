@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import nn
 
 from octavo.kernels import LinearOp
 from octavo.layers.weights import sibling
@@ -41,8 +42,8 @@ class Linear(LinearWeights):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
-        if self.packed is not None:
-            self._gemm = self.packed = None  # makes room for the weight; finish_weights() packs it again
+        if self.packed is not None and self.packed.memory is not None and not self.has_weight:
+            self.weight = nn.Parameter(self.packed.memory, requires_grad=False)  # finish_weights() packs it again
         for name, part in self._parts:
             for leaf, slot in self.scheme.slots(self, part):
                 yield f"{sibling(path, name)}.{leaf}", slot
@@ -51,11 +52,11 @@ class Linear(LinearWeights):
         """See :class:`octavo.layers.weights.Finishable`. A GEMM that reads the parameters themselves stays."""
         if not self.has_weight or (self._gemm is not None and self.packed is None):
             return
-        self._gemm, is_copied = self.scheme.make_gemm(self)
-        if is_copied:
-            self.packed = self._gemm
-            if not self.keep_weight:
-                self.free_weight()
+        if self.packed is None or not self.packed.update(self.weight.data):
+            self._gemm, is_copied = self.scheme.make_gemm(self)
+            self.packed = self._gemm if is_copied else None
+        if self.packed is not None and not self.keep_weight:
+            self.free_weight()
 
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in] → [..., out]``, into ``out`` if it is given."""

@@ -15,6 +15,7 @@ import torch
 
 from octavo.config import EngineConfig
 from octavo.platforms.huge_pages import huge_zeros, reserve_huge_heap
+from octavo.platforms.native import native_kernels
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
 
@@ -47,12 +48,17 @@ class CpuPlatform(Platform):
         return DeviceMemory(total, min(virtual.available, total))
 
     def fast_dtypes(self) -> tuple[torch.dtype, ...]:
+        if native_kernels() is not None:
+            return (torch.bfloat16, torch.float16, torch.float32)
         if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return (torch.bfloat16, torch.float32)
         return (torch.float32,)
 
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
-        torch.set_num_threads(num_threads or max(1, available_cores() // num_processes))
+        num_threads = num_threads or max(1, available_cores() // num_processes)
+        torch.set_num_threads(num_threads)
+        if (native := native_kernels()) is not None:
+            native.set_num_threads(num_threads)
         if num_bytes:
             reserve_huge_heap(num_bytes)
 

@@ -1,5 +1,12 @@
-"""Registers the kernel set "cpu", by importing the modules that hold it."""
+"""Registers the kernel set "cpu": PyTorch's operations, and the compiled kernels in their place where there are any."""
 
 import octavo.kernels.cpu.attention
 import octavo.kernels.cpu.basic
 import octavo.kernels.cpu.linear  # noqa: F401
+from octavo.kernels.cpu import native_attention, native_linear, native_rows
+from octavo.platforms.native import native_kernels
+
+if (_native := native_kernels()) is not None:
+    native_attention.register(_native)
+    native_linear.register(_native)
+    native_rows.register(_native)

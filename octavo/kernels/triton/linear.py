@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.kernels.linear import GATES
+from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_hopper import HopperTile, hopper_linear
@@ -31,7 +31,7 @@ def is_supported(device: torch.device) -> bool:
     return IS_INTERPRETED or compute_capability(device)[0] == 9
 
 
-class SmallBatchLinear:
+class SmallBatchLinear(LinearOp):
     """``y = x Wᵀ (+ bias)`` for a constant weight: few rows by Octavo's kernels, many by the vendor's library.
 
     Args:

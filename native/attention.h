@@ -1,0 +1,103 @@
+// Paged causal attention: norms and rotation of queries and keys, the cache, and attention over it.
+//
+// A head's keys in a block lie transposed, so that one register holds the same dimension of sixteen keys: [D][tokens],
+// and in pairs of dimensions for bfloat16: [D / 2][tokens][2]. Its values lie as they are: [tokens][D]. A query's scores
+// and its weighted sum of values are then built in one accumulator each, key after key, and keys are grouped by their
+// position in the sequence alone: a token's attention has the same bits whether it is decoded, prefilled or drafted.
+#pragma once
+
+#include <vector>
+
+#include "lanes.h"
+#include "team.h"
+#include "weights.h"
+
+namespace octavo {
+
+constexpr int64_t kTileKeys = 64;        // scores that are computed at a time
+constexpr int64_t kPartitionKeys = 256;  // keys of a softmax of its own; partitions are merged in order
+constexpr int64_t kMaxQueries = 64;      // of a unit of work: tokens times the query heads of a key head
+
+// Some tokens of a row, and the keys that they are compared with here.
+struct AttentionUnit {
+    int32_t row, first_token, num_tokens, first_partition, last_partition;
+    int32_t first_position;  // of the first token in its sequence
+    int32_t split;           // number among the units of rows whose keys are split; -1: this one has all keys
+};
+
+// Consecutive units that are merged.
+struct AttentionSplit {
+    int32_t first_unit, num_units;
+};
+
+// What all layers of a cache group share in a step.
+struct AttentionPlan {
+    std::vector<AttentionUnit> units;
+    std::vector<AttentionSplit> splits;
+    int64_t num_tokens = 0;
+    int64_t num_split_units = 0;
+    std::vector<float> partials;
+};
+
+// Where a step's rows are; all in memory that each step fills anew.
+struct AttentionRows {
+    const int32_t* counts;  // rows, decoding rows, tokens, ...
+    const int32_t* query_starts;
+    const int32_t* seq_lens;
+    const int32_t* block_tables;
+    const int32_t* slots;
+    const int64_t* slot_mapping;
+    int64_t table_stride;
+    int32_t block_size, window;  // window 0: none
+};
+
+struct PlanAttention {
+    AttentionPlan* plan;
+    AttentionRows rows;
+    int32_t group_size;  // query heads of a key head
+    int64_t count_chunks() const { return 1; }
+    void run(int64_t chunk) const;
+};
+
+// One layer's tensors.
+struct AttentionLayer {
+    void* qkv;  // [tokens, heads + 2 * kv_heads, head_dim]
+    unsigned char* cache;
+    int64_t value_offset, block_stride;  // elements: from keys to values, from a block to the next
+    int32_t num_heads, num_kv_heads, head_dim;
+    Type type;
+};
+
+// Norms and rotates queries and keys where they are, and stores keys and values.
+struct RotateAndStore {
+    AttentionLayer layer;
+    AttentionRows rows;
+    const void *query_norm, *key_norm;  // null: none
+    const void *cos, *sin;              // [tokens, rotary], the first half of sin negated
+    int32_t rotary;
+    float eps;
+    Type norm_type;
+    int64_t count_chunks() const { return (rows.counts[2] + 3) / 4; }
+    void run(int64_t chunk) const;
+};
+
+struct Attend {
+    AttentionPlan* plan;
+    AttentionLayer layer;
+    AttentionRows rows;
+    void* to;  // [tokens, heads, head_dim]
+    float scale, softcap;  // softcap 0: none
+    int64_t count_chunks() const;
+    void run(int64_t chunk) const;
+};
+
+// Puts the parts of split rows together.
+struct MergeSplits {
+    AttentionPlan* plan;
+    AttentionLayer layer;
+    void* to;
+    int64_t count_chunks() const { return (int64_t)plan->splits.size() * layer.num_kv_heads; }
+    void run(int64_t chunk) const;
+};
+
+}  // namespace octavo

@@ -1,0 +1,249 @@
+// Sixteen float32 values at a time, in as many registers as the instruction set needs.
+//
+// Weights and keys are stored in groups of sixteen outputs (see weights.h, cache.h), so all kernels are written
+// once in terms of sixteen lanes; this file is the only one that knows how wide a register is.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace octavo {
+
+constexpr int kLanes = 16;
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+constexpr int kParts = kLanes / kWidth;
+
+using Floats = float __attribute__((vector_size(4 * kWidth)));
+using Ints = int32_t __attribute__((vector_size(4 * kWidth)));
+using Words = uint32_t __attribute__((vector_size(4 * kWidth)));
+using Halves = uint16_t __attribute__((vector_size(2 * kWidth)));
+
+// A bfloat16 and a float16 value in memory; arithmetic is always float32.
+struct BFloat16 {
+    uint16_t bits;
+};
+struct Float16 {
+    uint16_t bits;
+};
+
+inline Floats broadcast(float x) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_set1_ps(x);
+#else
+    return Floats{x, x, x, x};
+#endif
+}
+
+template <class To, class From>
+inline To bit_cast(const From& from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof(to));
+    return to;
+}
+
+template <class V>
+inline V load_vector(const void* from) {
+    V v;
+    std::memcpy(&v, from, sizeof(v));
+    return v;
+}
+
+template <class V>
+inline void store_vector(void* to, const V& v) {
+    std::memcpy(to, &v, sizeof(v));
+}
+
+inline Floats widen(Halves bits, BFloat16) { return bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16); }
+
+inline Floats widen(Halves bits, Float16) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_cvtph_ps(bit_cast<__m256i>(bits));
+#elif defined(__AVX2__)
+    return (Floats)_mm256_cvtph_ps(bit_cast<__m128i>(bits));
+#else
+    using Native = _Float16 __attribute__((vector_size(2 * kWidth)));
+    return __builtin_convertvector(bit_cast<Native>(bits), Floats);
+#endif
+}
+
+// Round to nearest, ties to even; a NaN stays a NaN.
+inline Halves narrow(Floats x, BFloat16) {
+    const Words bits = bit_cast<Words>(x);
+    const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Words quiet = (bits >> 16) | 0x40;
+    const Words is_nan = (Words)(x != x);
+    return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
+}
+
+inline Halves narrow(Floats x, Float16) {
+#if defined(__AVX512F__)
+    return bit_cast<Halves>(_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__AVX2__)
+    return bit_cast<Halves>(_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#else
+    using Native = _Float16 __attribute__((vector_size(2 * kWidth)));
+    return bit_cast<Halves>(__builtin_convertvector(x, Native));
+#endif
+}
+
+struct Lanes {
+    Floats part[kParts];
+};
+
+#define OCTAVO_EACH_PART _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
+
+inline Lanes splat(float x) {
+    Lanes r;
+    const Floats v = broadcast(x);
+    OCTAVO_EACH_PART r.part[i] = v;
+    return r;
+}
+inline Lanes operator+(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = a.part[i] + b.part[i];
+    return r;
+}
+inline Lanes operator-(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = a.part[i] - b.part[i];
+    return r;
+}
+inline Lanes operator*(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = a.part[i] * b.part[i];
+    return r;
+}
+inline Lanes operator/(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = a.part[i] / b.part[i];
+    return r;
+}
+inline Lanes max(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+    return r;
+}
+// a · b + c, rounded once.
+inline Floats fma(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    Floats r;
+    for (int i = 0; i < kWidth; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return r;
+#endif
+}
+inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = fma(a.part[i], b.part[i], c.part[i]);
+    return r;
+}
+
+inline Lanes load(const float* from) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = load_vector<Floats>(from + i * kWidth);
+    return r;
+}
+template <class T>
+inline Lanes load(const T* from) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = widen(load_vector<Halves>(from + i * kWidth), T{});
+    return r;
+}
+inline void store(float* to, const Lanes& x) {
+    OCTAVO_EACH_PART store_vector(to + i * kWidth, x.part[i]);
+}
+template <class T>
+inline void store(T* to, const Lanes& x) {
+    OCTAVO_EACH_PART store_vector(to + i * kWidth, narrow(x.part[i], T{}));
+}
+// The first `count` lanes; others are zero, or not written.
+template <class T>
+inline Lanes load_some(const T* from, int64_t count) {
+    T full[kLanes] = {};
+    std::memcpy(full, from, count * sizeof(T));
+    return load(full);
+}
+template <class T>
+inline void store_some(T* to, const Lanes& x, int64_t count) {
+    T full[kLanes];
+    store(full, x);
+    std::memcpy(to, full, count * sizeof(T));
+}
+inline float to_float(float x) { return x; }
+inline float to_float(BFloat16 x) { return bit_cast<float>((uint32_t)x.bits << 16); }
+inline float to_float(Float16 x) {
+#if defined(__AVX2__)
+    return _cvtsh_ss(x.bits);
+#else
+    return (float)bit_cast<_Float16>(x.bits);
+#endif
+}
+
+inline float sum(const Lanes& x) {
+    float lanes[kLanes];
+    store(lanes, x);
+    // In pairs, the same for every width of registers.
+    for (int half = kLanes / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+inline float largest(const Lanes& x) {
+    float lanes[kLanes];
+    store(lanes, x);
+    for (int half = kLanes / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+    return lanes[0];
+}
+
+// e to the x, within 2 units in the last place; 0 below -87.3, and for minus infinity. (Cody and Waite's reduction; the
+// polynomial is the Taylor series of 2^f to the sixth power around 0 on [-1/2, 1/2].)
+inline Floats exp(Floats x) {
+    const Floats log2e = broadcast(1.44269504088896341f);
+    const Floats least = broadcast(-87.3f), most = broadcast(88.7f);
+    const Floats clamped = x < least ? least : (x > most ? most : x);
+    const Floats magic = broadcast(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+    const Floats n = fma(clamped, log2e, magic) - magic;
+    Floats f = fma(n, broadcast(-0.693359375f), clamped);
+    f = fma(n, broadcast(2.12194440e-4f), f);
+    Floats p = broadcast(1.f / 5040);
+    p = fma(p, f, broadcast(1.f / 720));
+    p = fma(p, f, broadcast(1.f / 120));
+    p = fma(p, f, broadcast(1.f / 24));
+    p = fma(p, f, broadcast(1.f / 6));
+    p = fma(p, f, broadcast(0.5f));
+    p = fma(p, f, broadcast(1.f));
+    p = fma(p, f, broadcast(1.f));
+    const Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
+    const Floats r = p * bit_cast<Floats>(exponent);
+    return x < least ? broadcast(0.f) : (x == x ? r : x);
+}
+inline Lanes exp(const Lanes& x) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = exp(x.part[i]);
+    return r;
+}
+inline Lanes tanh(const Lanes& x) {
+    // 1 - 2 / (e^2x + 1): exact at both ends, since e^2x becomes 0 or infinity.
+    const Lanes one = splat(1.f), two = splat(2.f);
+    return one - two / (exp(two * x) + one);
+}
+
+}  // namespace octavo

@@ -1,0 +1,106 @@
+#include "linear.h"
+
+#include <vector>
+
+namespace octavo {
+namespace {
+
+int64_t panel_bytes(Type type, int64_t num_inputs) {
+    if (type == kFloat32) return ValueFormat<float>::panel_bytes(num_inputs);
+    return type == kFloat16 ? ValueFormat<Float16>::panel_bytes(num_inputs) : PairFormat::panel_bytes(num_inputs);
+}
+
+// Where a weight is in its panel, in elements.
+int64_t place(Type type, int64_t lane, int64_t input) {
+    return type == kBFloat16 ? (input / 2 * kLanes + lane) * 2 + input % 2 : input * kLanes + lane;
+}
+
+template <class T>
+void pack_panel(const Pack& pack, int64_t panel) {
+    const int64_t width = panel_bytes(pack.type, pack.num_inputs) / (kLanes * (int64_t)sizeof(T));
+    thread_local std::vector<T> packed;
+    packed.assign(kLanes * width, T{});
+    const T* rows = reinterpret_cast<const T*>(pack.from);
+    for (int64_t lane = 0; lane < kLanes && panel * kLanes + lane < pack.num_outputs; ++lane) {
+        const T* row = rows + (panel * kLanes + lane) * pack.num_inputs;
+        for (int64_t k = 0; k < pack.num_inputs; ++k) packed[place(pack.type, lane, k)] = row[k];
+    }
+    std::memcpy(reinterpret_cast<T*>(pack.to) + panel * kLanes * width, packed.data(), packed.size() * sizeof(T));
+}
+
+template <class T>
+void gather_row(const GatherPacked& gather, int64_t row) {
+    const int64_t output = gather.index[row];
+    const int64_t bytes = panel_bytes(gather.type, gather.num_inputs);
+    const T* panel = reinterpret_cast<const T*>(gather.weights + output / kLanes * bytes);
+    T* to = reinterpret_cast<T*>(gather.to) + row * gather.num_inputs;
+    for (int64_t k = 0; k < gather.num_inputs; ++k) to[k] = panel[place(gather.type, output % kLanes, k)];
+}
+
+template <class From, class To>
+void stage_row(const Stage& stage, int64_t row) {
+    const From* from = reinterpret_cast<const From*>(stage.x + row * stage.x_stride);
+    To* to = reinterpret_cast<To*>(scratch() + row * stage.to_stride);
+    const int64_t width = stage.to_stride / (int64_t)sizeof(To);
+    int64_t k = 0;
+    for (; k + kLanes <= stage.num_inputs; k += kLanes) store(to + k, load(from + k));
+    for (; k < width; k += kLanes) {
+        const int64_t left = std::max<int64_t>(0, stage.num_inputs - k);
+        store_some(to + k, load_some(from + k, std::min<int64_t>(left, kLanes)), std::min<int64_t>(width - k, kLanes));
+    }
+}
+
+template <class Format>
+decltype(Gemm::run_block) find_block(Type y) {
+    if (y == kFloat32) return run_block<Format, float>;
+    return y == kBFloat16 ? run_block<Format, BFloat16> : run_block<Format, Float16>;
+}
+
+}  // namespace
+
+int64_t packed_bytes(Type type, int64_t num_outputs, int64_t num_inputs) {
+    return (num_outputs + kLanes - 1) / kLanes * panel_bytes(type, num_inputs);
+}
+
+void Pack::run(int64_t panel) const {
+    if (type == kFloat32)
+        pack_panel<uint32_t>(*this, panel);
+    else
+        pack_panel<uint16_t>(*this, panel);
+}
+
+void GatherPacked::run(int64_t chunk) const {
+    for (int64_t row = chunk * 8; row < std::min(chunk * 8 + 8, num_rows); ++row) {
+        if (type == kFloat32)
+            gather_row<uint32_t>(*this, row);
+        else
+            gather_row<uint16_t>(*this, row);
+    }
+}
+
+int64_t Stage::count_chunks() const {
+    reserve_scratch(num_rows * to_stride);
+    return (num_rows + 7) / 8;
+}
+
+void Stage::run(int64_t chunk) const {
+    for (int64_t row = chunk * 8; row < std::min(chunk * 8 + 8, num_rows); ++row) {
+        if (into == kBFloat16)
+            from == kFloat32 ? stage_row<float, BFloat16>(*this, row) : stage_row<BFloat16, BFloat16>(*this, row);
+        else if (from == kFloat32)
+            stage_row<float, float>(*this, row);
+        else
+            from == kBFloat16 ? stage_row<BFloat16, float>(*this, row) : stage_row<Float16, float>(*this, row);
+    }
+}
+
+Type staged_type(Type weight) {
+    return weight == kBFloat16 && sizeof(PairFormat::X) == sizeof(BFloat16) ? kBFloat16 : kFloat32;
+}
+
+decltype(Gemm::run_block) find_block(Type weight, Type y) {
+    if (weight == kFloat32) return find_block<ValueFormat<float>>(y);
+    return weight == kFloat16 ? find_block<ValueFormat<Float16>>(y) : find_block<PairFormat>(y);
+}
+
+}  // namespace octavo

@@ -1,0 +1,300 @@
+// The Python module. Tensors come as addresses: the Python side checks shapes and types, keeps tensors alive, and
+// allocates all results. Between start_tape() and end_tape(), operations are also put on a tape.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include "attention.h"
+#include "linear.h"
+#include "rows.h"
+
+#define OCTAVO_CONCAT_(a, b) a##b
+#define OCTAVO_CONCAT(a, b) OCTAVO_CONCAT_(a, b)
+#define OCTAVO_STRING_(a) #a
+#define OCTAVO_STRING(a) OCTAVO_STRING_(a)
+
+namespace octavo {
+namespace {
+
+Tape* g_recording = nullptr;
+
+// Operations that take longer than this let other Python threads run meanwhile.
+constexpr double kLongFlops = 2e7;
+
+void execute(const Operation* operations, size_t count, bool is_long) {
+    if (g_recording != nullptr) g_recording->insert(g_recording->end(), operations, operations + count);
+    if (is_long) {
+        Py_BEGIN_ALLOW_THREADS run(operations, count);
+        Py_END_ALLOW_THREADS
+    } else {
+        run(operations, count);
+    }
+}
+
+// The arguments of a call, in order.
+class Arguments {
+   public:
+    Arguments(PyObject* const* values, Py_ssize_t count) : values_(values), count_(count) {}
+    int64_t integer() { return next() ? PyLong_AsLongLong(values_[index_ - 1]) : 0; }
+    double number() { return next() ? PyFloat_AsDouble(values_[index_ - 1]) : 0; }
+    Type type() { return (Type)integer(); }
+    template <class T>
+    T* address() {
+        return reinterpret_cast<T*>(integer());
+    }
+    template <class T>
+    T* object(const char* name) {
+        return next() ? static_cast<T*>(PyCapsule_GetPointer(values_[index_ - 1], name)) : nullptr;
+    }
+    // Whether all arguments were there and of the right types, and no others.
+    bool are_right() {
+        if (PyErr_Occurred() != nullptr) return false;
+        if (index_ == count_) return true;
+        PyErr_Format(PyExc_TypeError, "%zd arguments were given, %zd are needed", count_, index_);
+        return false;
+    }
+
+   private:
+    bool next() { return index_++ < count_; }
+    PyObject* const* values_;
+    Py_ssize_t count_, index_ = 0;
+};
+
+constexpr char kTape[] = "octavo.tape", kPlan[] = "octavo.attention_plan";
+
+template <class T>
+PyObject* capsule(T* object, const char* name) {
+    return PyCapsule_New(object, name, [](PyObject* self) {
+        delete static_cast<T*>(PyCapsule_GetPointer(self, PyCapsule_GetName(self)));
+    });
+}
+
+PyObject* py_set_num_threads(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    const auto threads = (int)arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    set_num_threads(threads < 1 ? 1 : threads);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_num_threads(PyObject*, PyObject* const*, Py_ssize_t) { return PyLong_FromLong(num_threads()); }
+
+PyObject* py_start_tape(PyObject*, PyObject* const*, Py_ssize_t) {
+    delete g_recording;
+    g_recording = new Tape;
+    Py_RETURN_NONE;
+}
+
+PyObject* py_end_tape(PyObject*, PyObject* const*, Py_ssize_t) {
+    Tape* tape = g_recording == nullptr ? new Tape : g_recording;
+    g_recording = nullptr;
+    return capsule(tape, kTape);
+}
+
+PyObject* py_replay(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    const Tape* tape = arguments.object<Tape>(kTape);
+    if (!arguments.are_right()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS run(tape->data(), tape->size());
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+PyObject* py_packed_bytes(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    const Type type = arguments.type();
+    const int64_t outputs = arguments.integer(), inputs = arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    return PyLong_FromLongLong(packed_bytes(type, outputs, inputs));
+}
+
+PyObject* py_pack(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Pack pack{};
+    pack.from = arguments.address<unsigned char>();
+    pack.to = arguments.address<unsigned char>();
+    pack.num_outputs = arguments.integer();
+    pack.num_inputs = arguments.integer();
+    pack.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(pack);
+    execute(&operation, 1, true);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_gather_packed(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    GatherPacked gather{};
+    gather.weights = arguments.address<unsigned char>();
+    gather.index = arguments.address<int64_t>();
+    gather.to = arguments.address<unsigned char>();
+    gather.num_rows = arguments.integer();
+    gather.num_inputs = arguments.integer();
+    gather.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(gather);
+    execute(&operation, 1, false);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Gemm gemm{};
+    gemm.weights = arguments.address<unsigned char>();
+    gemm.x = arguments.address<unsigned char>();
+    gemm.y = arguments.address<void>();
+    gemm.bias = arguments.address<void>();
+    gemm.num_rows = (int32_t)arguments.integer();
+    gemm.num_outputs = (int32_t)arguments.integer();
+    gemm.num_inputs = (int32_t)arguments.integer();
+    gemm.x_stride = arguments.integer();
+    const Type weight = arguments.type(), type = arguments.type();
+    gemm.gate = (Activation)arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    gemm.y_stride = gemm.gate == kNoGate ? gemm.num_outputs : gemm.num_outputs / 2;
+    gemm.panel_bytes = packed_bytes(weight, kLanes, gemm.num_inputs);
+    gemm.run_block = find_block(weight, type);
+    Operation operations[2];
+    size_t num_operations = 0;
+    const Type staged = staged_type(weight);
+    const int64_t item = staged == kFloat32 ? 4 : 2;
+    const bool is_whole = gemm.num_inputs % 2 == 0 || weight != kBFloat16;
+    if (type != staged || !is_whole) {
+        Stage stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, (gemm.num_inputs + 1) / 2 * 2 * item,
+                    type, staged};
+        operations[num_operations++] = make_operation(stage);
+        gemm.x = nullptr;
+        gemm.x_stride = stage.to_stride;
+    }
+    operations[num_operations++] = make_operation(gemm);
+    execute(operations, num_operations, 2. * gemm.num_rows * gemm.num_outputs * gemm.num_inputs > kLongFlops);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    RmsNorm norm{};
+    norm.x = arguments.address<void>();
+    norm.residual = arguments.address<void>();
+    norm.to = arguments.address<void>();
+    norm.weight = arguments.address<void>();
+    norm.num_rows = arguments.integer();
+    norm.size = arguments.integer();
+    norm.eps = (float)arguments.number();
+    norm.type = arguments.type();
+    norm.weight_type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(norm);
+    execute(&operation, 1, false);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_gate(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Gate gate{};
+    gate.x = arguments.address<void>();
+    gate.to = arguments.address<void>();
+    gate.num_rows = arguments.integer();
+    gate.size = arguments.integer();
+    gate.activation = (int32_t)arguments.integer();
+    gate.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(gate);
+    execute(&operation, 1, false);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Gather gather{};
+    gather.table = arguments.address<unsigned char>();
+    gather.index = arguments.address<int64_t>();
+    gather.to = arguments.address<unsigned char>();
+    gather.num_rows = arguments.integer();
+    gather.row_bytes = arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(gather);
+    execute(&operation, 1, false);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_new_plan(PyObject*, PyObject* const*, Py_ssize_t) { return capsule(new AttentionPlan, kPlan); }
+
+AttentionRows rows_of(Arguments& arguments) {
+    AttentionRows rows{};
+    rows.counts = arguments.address<int32_t>();
+    rows.query_starts = arguments.address<int32_t>();
+    rows.seq_lens = arguments.address<int32_t>();
+    rows.block_tables = arguments.address<int32_t>();
+    rows.slots = arguments.address<int32_t>();
+    rows.slot_mapping = arguments.address<int64_t>();
+    rows.table_stride = arguments.integer();
+    rows.block_size = (int32_t)arguments.integer();
+    rows.window = (int32_t)arguments.integer();
+    return rows;
+}
+
+PyObject* py_plan_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    PlanAttention plan{};
+    plan.plan = arguments.object<AttentionPlan>(kPlan);
+    plan.rows = rows_of(arguments);
+    plan.group_size = (int32_t)arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(plan);
+    execute(&operation, 1, false);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    AttentionPlan* plan = arguments.object<AttentionPlan>(kPlan);
+    const AttentionRows rows = rows_of(arguments);
+    AttentionLayer layer{};
+    layer.qkv = arguments.address<void>();
+    layer.cache = arguments.address<unsigned char>();
+    layer.value_offset = arguments.integer();
+    layer.block_stride = arguments.integer();
+    layer.num_heads = (int32_t)arguments.integer();
+    layer.num_kv_heads = (int32_t)arguments.integer();
+    layer.head_dim = (int32_t)arguments.integer();
+    layer.type = arguments.type();
+    RotateAndStore rotate{};
+    rotate.layer = layer;
+    rotate.rows = rows;
+    rotate.query_norm = arguments.address<void>();
+    rotate.key_norm = arguments.address<void>();
+    rotate.eps = (float)arguments.number();
+    rotate.norm_type = arguments.type();
+    rotate.cos = arguments.address<void>();
+    rotate.sin = arguments.address<void>();
+    rotate.rotary = (int32_t)arguments.integer();
+    void* to = arguments.address<void>();
+    const auto scale = (float)arguments.number(), softcap = (float)arguments.number();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operations[] = {
+        make_operation(rotate),
+        make_operation(Attend{plan, layer, rows, to, scale, softcap}),
+        make_operation(MergeSplits{plan, layer, to}),
+    };
+    execute(operations, 3, plan->units.size() > 4);
+    Py_RETURN_NONE;
+}
+
+#define OCTAVO_METHOD(name) {#name, reinterpret_cast<PyCFunction>(py_##name), METH_FASTCALL, nullptr}
+
+PyMethodDef g_methods[] = {
+    OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads),    OCTAVO_METHOD(start_tape),
+    OCTAVO_METHOD(end_tape),        OCTAVO_METHOD(replay),         OCTAVO_METHOD(packed_bytes),
+    OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
+    OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(gate),           OCTAVO_METHOD(gather),
+    OCTAVO_METHOD(new_plan),        OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef g_module = {PyModuleDef_HEAD_INIT, OCTAVO_STRING(OCTAVO_MODULE), nullptr, -1, g_methods,
+                        nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace octavo
+
+PyMODINIT_FUNC OCTAVO_CONCAT(PyInit_, OCTAVO_MODULE)() { return PyModule_Create(&octavo::g_module); }

@@ -1,0 +1,75 @@
+// Operations on the rows of a step: norms, gates, gathers.
+#pragma once
+
+#include "lanes.h"
+#include "team.h"
+#include "weights.h"
+
+namespace octavo {
+
+constexpr int64_t kRowsPerChunk = 8;
+
+inline int64_t chunks_of(int64_t rows) { return (rows + kRowsPerChunk - 1) / kRowsPerChunk; }
+
+// Root-mean-square norm of each row, of x or of x + residual; the sum then takes the residual's place.
+struct RmsNorm {
+    const void* x;
+    void* residual;  // null: norm x
+    void* to;
+    const void* weight;
+    int64_t num_rows, size;
+    float eps;
+    Type type, weight_type;
+    int64_t count_chunks() const { return chunks_of(num_rows); }
+    void run(int64_t chunk) const;
+};
+
+// act(x[:, :size]) * x[:, size:]
+struct Gate {
+    const void* x;
+    void* to;
+    int64_t num_rows, size;
+    int32_t activation;
+    Type type;
+    int64_t count_chunks() const { return chunks_of(num_rows); }
+    void run(int64_t chunk) const;
+};
+
+// Rows of a table.
+struct Gather {
+    const unsigned char* table;
+    const int64_t* index;
+    unsigned char* to;
+    int64_t num_rows, row_bytes;
+    int64_t count_chunks() const { return (num_rows + 63) / 64; }
+    void run(int64_t chunk) const;
+};
+
+// The norm of `size` values, as the whole model's rows and the heads of queries and keys use it.
+template <class T, class W>
+inline void rms_norm_row(const T* x, T* to, const W* weight, int64_t size, float eps) {
+    Lanes squares = splat(0.f);
+    int64_t i = 0;
+    for (; i + kLanes <= size; i += kLanes) {
+        const Lanes v = load(x + i);
+        squares = fma(v, v, squares);
+    }
+    if (i < size) {
+        const Lanes v = load_some(x + i, size - i);
+        squares = fma(v, v, squares);
+    }
+    const Lanes scale = splat(1.f / std::sqrt(sum(squares) / (float)size + eps));
+    const auto normed = [&](const Lanes& v, const Lanes& w) {
+        if constexpr (sizeof(W) == sizeof(T) && sizeof(T) == 2) {  // a weight of x's type multiplies the rounded value
+            T rounded[kLanes];
+            store(rounded, v * scale);
+            return load(rounded) * w;
+        } else {
+            return v * scale * w;
+        }
+    };
+    for (i = 0; i + kLanes <= size; i += kLanes) store(to + i, normed(load(x + i), load(weight + i)));
+    if (i < size) store_some(to + i, normed(load_some(x + i, size - i), load_some(weight + i, size - i)), size - i);
+}
+
+}  // namespace octavo

@@ -1,0 +1,176 @@
+#include "team.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace octavo {
+namespace {
+
+inline void pause() {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// A waiting thread spins for about 100 us, longer than the pauses between operations of a step, and then sleeps.
+constexpr int kSpins = 2000;
+constexpr int kSpinsBeforeYield = 400;
+
+class Team {
+   public:
+    ~Team() = delete;  // lives as long as the process: workers may run until its very end
+
+    void resize(int num_threads) {
+        std::lock_guard<std::mutex> one_run(runs_);
+        if (num_threads == (int)workers_.size() + 1) return;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            is_stopping_ = true;
+        }
+        wake_.notify_all();
+        for (std::thread& worker : workers_) worker.join();
+        workers_.clear();
+        is_stopping_ = false;
+        for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { work(); });
+    }
+
+    int size() const { return (int)workers_.size() + 1; }
+
+    void run(const Operation* operations, size_t count) {
+        std::lock_guard<std::mutex> one_run(runs_);
+        operations_ = operations;
+        count_ = count;
+        is_complete_.store(false, std::memory_order_relaxed);
+        start_from(0);
+        int idle = 0;
+        while (!is_complete_.load(std::memory_order_acquire)) {
+            if (run_chunk()) {
+                idle = 0;
+            } else if (++idle < kSpinsBeforeYield) {
+                pause();
+            } else {
+                sched_yield();  // the thread that has the last chunk may be waiting for this very core
+            }
+        }
+        first_ += (uint32_t)count;
+    }
+
+   private:
+    // Starts the next operation that has chunks, or completes the run.
+    void start_from(size_t index) {
+        for (; index < count_; ++index) {
+            const Operation& operation = operations_[index];
+            const int64_t chunks = operation.count_chunks(operation.arguments);
+            if (chunks == 0) continue;
+            num_chunks_ = chunks;
+            num_unfinished_.store(chunks, std::memory_order_relaxed);
+            ticket_.store((uint64_t)(first_ + (uint32_t)index) << 32 | (uint64_t)chunks, std::memory_order_seq_cst);
+            if (chunks > 1 && num_sleeping_.load(std::memory_order_seq_cst) > 0) {
+                { std::lock_guard<std::mutex> lock(mutex_); }
+                wake_.notify_all();
+            }
+            return;
+        }
+        is_complete_.store(true, std::memory_order_release);
+    }
+
+    // Takes a chunk of the current operation and runs it; false if there is none to take. Everything about the
+    // operation may be read once a chunk is taken, since it cannot end before.
+    bool run_chunk() {
+        uint64_t ticket = ticket_.load(std::memory_order_acquire);
+        while ((uint32_t)ticket != 0) {
+            if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel)) continue;
+            const size_t index = (uint32_t)(ticket >> 32) - first_;
+            const Operation& operation = operations_[index];
+            operation.run(operation.arguments, num_chunks_ - (int64_t)(uint32_t)ticket);
+            if (num_unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) start_from(index + 1);
+            return true;
+        }
+        return false;
+    }
+
+    void work() {
+        int idle = 0;
+        while (true) {
+            if (run_chunk()) {
+                idle = 0;
+            } else if (++idle < kSpins) {
+                pause();
+            } else {
+                std::unique_lock<std::mutex> lock(mutex_);
+                num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
+                wake_.wait(lock, [this] { return is_stopping_ || (uint32_t)ticket_.load() != 0; });
+                num_sleeping_.fetch_sub(1, std::memory_order_seq_cst);
+                if (is_stopping_) return;
+                idle = 0;
+            }
+        }
+    }
+
+    std::mutex runs_;  // one run at a time
+    std::vector<std::thread> workers_;
+    const Operation* operations_ = nullptr;
+    size_t count_ = 0;
+    int64_t num_chunks_ = 0;  // of the current operation
+    uint32_t first_ = 0;      // sequence number of the run's first operation
+    alignas(64) std::atomic<uint64_t> ticket_{0};  // sequence number of the operation, chunks that nobody has taken
+    alignas(64) std::atomic<int64_t> num_unfinished_{0};
+    alignas(64) std::atomic<bool> is_complete_{true};
+    std::atomic<int> num_sleeping_{0};
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    bool is_stopping_ = false;
+};
+
+Team* g_team = nullptr;
+unsigned char* g_scratch = nullptr;
+size_t g_scratch_bytes = 0;
+int g_num_threads = 1;
+
+// A forked child has none of the threads; it gets a team of its own when it needs one.
+void forget_team() { g_team = nullptr; }
+
+Team& team() {
+    static std::once_flag once;
+    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, forget_team); });
+    if (g_team == nullptr) {
+        g_team = new Team;
+        g_team->resize(g_num_threads);
+    }
+    return *g_team;
+}
+
+}  // namespace
+
+void set_num_threads(int num_threads) {
+    g_num_threads = num_threads;
+    team().resize(num_threads);
+}
+
+int num_threads() { return g_num_threads; }
+
+unsigned char* scratch() { return g_scratch; }
+
+void reserve_scratch(size_t num_bytes) {
+    if (num_bytes <= g_scratch_bytes) return;
+    std::free(g_scratch);
+    g_scratch_bytes = (num_bytes + 4095) / 4096 * 4096;
+    g_scratch = static_cast<unsigned char*>(std::aligned_alloc(4096, g_scratch_bytes));
+    if (g_scratch == nullptr) std::abort();
+}
+
+void run(const Operation* operations, size_t count) { team().run(operations, count); }
+
+}  // namespace octavo

@@ -1,0 +1,139 @@
+"""The compiled CPU kernels: which build of them fits this processor.
+
+Their source is in ``native/``; the package holds one build per instruction set, named ``_native_<instruction set>``.
+Where none fits, or none was built, kernels run in PyTorch. Functions take tensors as addresses, and types as the
+numbers of :data:`TYPE_NUMBERS`; :mod:`octavo.kernels.cpu` is their only caller.
+"""
+
+import importlib
+import os
+from functools import cache
+from platform import machine
+from typing import Any, Protocol, cast
+
+import torch
+
+from octavo.errors import ConfigError
+
+ENVIRONMENT_VARIABLE = "OCTAVO_CPU_KERNELS"
+"""Names the instruction set whose kernels are used in place of the best one, or ``torch`` for none."""
+
+TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The compiled kernels' numbers of types."""
+
+
+class NativeKernels(Protocol):
+    """The compiled module. All addresses are integers, 0 for none; sizes are numbers of elements unless noted."""
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Set the size of the thread team, the calling thread included."""
+
+    def num_threads(self) -> int:
+        """The size of the thread team."""
+
+    def start_tape(self) -> None:
+        """Also put all operations on a tape from now on."""
+
+    def end_tape(self) -> object:
+        """Stop that; returns the tape. Whoever replays it keeps the operations' tensors alive."""
+
+    def replay(self, tape: object) -> None:
+        """Run a tape's operations again, on the same memory."""
+
+    def packed_bytes(self, type_number: int, num_outputs: int, num_inputs: int) -> int:
+        """Bytes of a packed weight."""
+
+    def pack(self, weight: int, packed: int, num_outputs: int, num_inputs: int, type_number: int) -> None:
+        """Pack a weight; ``packed`` may be the same memory if the packed weight is no larger."""
+
+    def gather_packed(self, packed: int, index: int, to: int, num_rows: int, num_inputs: int, type_number: int) -> None:
+        """Rows of a packed weight as they were."""
+
+    def linear(
+        self,
+        packed: int,
+        x: int,
+        y: int,
+        bias: int,
+        num_rows: int,
+        num_outputs: int,
+        num_inputs: int,
+        x_row_bytes: int,
+        weight_type: int,
+        x_type: int,
+        gate: int,
+    ) -> None:
+        """``y = x Wᵀ + b``, or with a gate ``act(y₁) · y₂``; ``x``, ``y`` and ``b`` have the same type."""
+
+    def rms_norm(
+        self,
+        x: int,
+        residual: int,
+        to: int,
+        weight: int,
+        num_rows: int,
+        size: int,
+        eps: float,
+        x_type: int,
+        weight_type: int,
+    ) -> None:
+        """Norm rows, after adding them to the residual if there is one."""
+
+    def gate(self, x: int, to: int, num_rows: int, size: int, gate: int, x_type: int) -> None:
+        """``act(x₁) · x₂`` for the halves of each row."""
+
+    def gather(self, table: int, index: int, to: int, num_rows: int, row_bytes: int) -> None:
+        """Rows of a table."""
+
+    def new_plan(self) -> object:
+        """An empty plan of attention."""
+
+    def plan_attention(self, plan: object, *arguments: int) -> None:
+        """Divide a step's attention into units of work."""
+
+    def attention(self, plan: object, *arguments: Any) -> None:
+        """Attention of one layer."""
+
+
+@cache
+def native_kernels() -> NativeKernels | None:
+    """The build for the best instruction set that this processor has; None if there is none.
+
+    Raises:
+        ConfigError: the environment names a build that does not exist or does not run here.
+    """
+    wanted = os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if wanted == "torch":
+        return None
+    names = instruction_sets()
+    if wanted:
+        if wanted not in names:
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE} is {wanted!r}, but this processor runs {', '.join(names) or 'none'}; 'torch' "
+                "uses no compiled kernels."
+            )
+        names = [wanted]
+    for name in names:
+        try:
+            return cast(NativeKernels, importlib.import_module(f"octavo.platforms._native_{name}"))
+        except ImportError:
+            continue
+    if wanted:
+        raise ConfigError(f"{ENVIRONMENT_VARIABLE} is {wanted!r}, but these kernels were not built.")
+    return None
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets of this processor that kernels can be built for, the best first."""
+    if machine() in ("aarch64", "arm64"):
+        return ["neon"]
+    if machine() not in ("x86_64", "AMD64"):
+        return []
+    features = torch.cpu
+    has_vnni = features._is_avx512_supported() and features._is_vnni_supported()
+    found = {
+        "avx512_bf16": has_vnni and features._is_avx512_bf16_supported(),
+        "avx512_vnni": has_vnni,
+        "avx2": features._is_avx2_supported(),
+    }
+    return [name for name, is_there in found.items() if is_there]

@@ -1,0 +1,45 @@
+"""Builds the CPU kernels, once per instruction set; everything else is in ``pyproject.toml``.
+
+The extensions are optional: without a C++ compiler the package installs all the same, and kernels run in PyTorch. They
+use Python's stable interface and nothing of torch, so one build serves every version of both.
+"""
+
+import os
+import platform
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+FLAGS = ["-std=c++17", "-O3", "-pthread", "-fvisibility=hidden", "-g0", "-Wno-psabi", "-Wno-maybe-uninitialized"]
+
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
+INSTRUCTION_SETS = {
+    "x86_64": {
+        "avx2": AVX2,
+        "avx512_vnni": AVX2 + AVX512 + ["-mavx512vnni"],
+        "avx512_bf16": AVX2 + AVX512 + ["-mavx512vnni", "-mavx512bf16"],
+    },
+    "aarch64": {"neon": ["-march=armv8.2-a+fp16+dotprod"]},
+}
+
+
+def extension(name: str, flags: list[str]) -> Extension:
+    """The kernels for one instruction set."""
+    return Extension(
+        f"octavo.platforms._native_{name}",
+        sources=sorted(map(str, Path("native").glob("*.cc"))),
+        depends=sorted(map(str, Path("native").glob("*.h"))),
+        define_macros=[("OCTAVO_MODULE", f"_native_{name}")],
+        extra_compile_args=FLAGS + flags,
+        extra_link_args=["-pthread"],
+        language="c++",
+        optional=True,
+        py_limited_api=True,
+    )
+
+
+setup(
+    ext_modules=[extension(*item) for item in INSTRUCTION_SETS.get(platform.machine(), {}).items()],
+    options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"}},
+)
