@@ -17,6 +17,7 @@ namespace octavo {
 namespace {
 
 Tape* g_recording = nullptr;
+PyObject* g_owners = nullptr;  // the list of objects that the tape's operations use, while one is recorded
 
 // Operations that take longer than this let other Python threads run meanwhile.
 constexpr double kLongFlops = 2e7;
@@ -79,15 +80,24 @@ PyObject* py_set_num_threads(PyObject*, PyObject* const* values, Py_ssize_t coun
 
 PyObject* py_num_threads(PyObject*, PyObject* const*, Py_ssize_t) { return PyLong_FromLong(num_threads()); }
 
-PyObject* py_start_tape(PyObject*, PyObject* const*, Py_ssize_t) {
+PyObject* py_start_tape(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    if (count != 1 || !PyList_Check(values[0])) {
+        PyErr_SetString(PyExc_TypeError, "one list is needed");
+        return nullptr;
+    }
     delete g_recording;
     g_recording = new Tape;
+    Py_XDECREF(g_owners);
+    g_owners = values[0];
+    Py_INCREF(g_owners);
     Py_RETURN_NONE;
 }
 
 PyObject* py_end_tape(PyObject*, PyObject* const*, Py_ssize_t) {
     Tape* tape = g_recording == nullptr ? new Tape : g_recording;
     g_recording = nullptr;
+    Py_XDECREF(g_owners);
+    g_owners = nullptr;
     return capsule(tape, kTape);
 }
 
@@ -240,6 +250,7 @@ PyObject* py_plan_attention(PyObject*, PyObject* const* values, Py_ssize_t count
     plan.rows = rows_of(arguments);
     plan.group_size = (int32_t)arguments.integer();
     if (!arguments.are_right()) return nullptr;
+    if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
     const Operation operation = make_operation(plan);
     execute(&operation, 1, false);
     Py_RETURN_NONE;

@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -27,6 +29,8 @@ inline void pause() {
 // A waiting thread spins for about 100 us, longer than the pauses between operations of a step, and then sleeps.
 constexpr int kSpins = 2000;
 constexpr int kSpinsBeforeYield = 400;
+constexpr std::chrono::microseconds kNotable{300};  // shorter runs say nothing about the system
+constexpr int kRunsAlone = 8, kMaxRunsAlone = 256;
 
 class Team {
    public:
@@ -50,24 +54,56 @@ class Team {
 
     void run(const Operation* operations, size_t count) {
         std::lock_guard<std::mutex> one_run(runs_);
+        if (workers_.empty() || num_runs_alone_ > 0) {
+            if (num_runs_alone_ > 0) --num_runs_alone_;
+            run_alone(operations, count);
+            return;
+        }
         operations_ = operations;
         count_ = count;
         is_complete_.store(false, std::memory_order_relaxed);
+        const Clock::time_point start = Clock::now();
+        Clock::duration waited{0};
         start_from(0);
-        int idle = 0;
-        while (!is_complete_.load(std::memory_order_acquire)) {
-            if (run_chunk()) {
-                idle = 0;
-            } else if (++idle < kSpinsBeforeYield) {
-                pause();
-            } else {
-                sched_yield();  // the thread that has the last chunk may be waiting for this very core
-            }
-        }
+        while (!is_complete_.load(std::memory_order_acquire))
+            if (!run_chunk()) waited += wait_for_chunk();
         first_ += (uint32_t)count;
+        note(Clock::now() - start, waited);
     }
 
    private:
+    using Clock = std::chrono::steady_clock;
+
+    static void run_alone(const Operation* operations, size_t count) {
+        for (size_t i = 0; i < count; ++i) {
+            const int64_t chunks = operations[i].count_chunks(operations[i].arguments);
+            for (int64_t chunk = 0; chunk < chunks; ++chunk) operations[i].run(operations[i].arguments, chunk);
+        }
+    }
+
+    // Waits until there is a chunk to take, or nothing to wait for; returns how long it took.
+    Clock::duration wait_for_chunk() {
+        const Clock::time_point start = Clock::now();
+        for (int spins = 0; !is_complete_.load(std::memory_order_acquire) && (uint32_t)ticket_.load() == 0; ++spins) {
+            if (spins < kSpinsBeforeYield)
+                pause();
+            else
+                sched_yield();  // the thread that has the last chunk may be waiting for this very core
+        }
+        return Clock::now() - start;
+    }
+
+    // If the calling thread did little but wait, the system is giving the other cores to somebody else. Then some runs
+    // are done without the team: twice as many each time, until it works again.
+    void note(Clock::duration duration, Clock::duration waited) {
+        if (2 * waited < duration) {
+            if (duration > kNotable) num_runs_alone_next_ = kRunsAlone;
+        } else if (duration > kNotable) {
+            num_runs_alone_ = num_runs_alone_next_;
+            num_runs_alone_next_ = std::min(2 * num_runs_alone_next_, kMaxRunsAlone);
+        }
+    }
+
     // Starts the next operation that has chunks, or completes the run.
     void start_from(size_t index) {
         for (; index < count_; ++index) {
@@ -120,6 +156,7 @@ class Team {
     }
 
     std::mutex runs_;  // one run at a time
+    int num_runs_alone_ = 0, num_runs_alone_next_ = kRunsAlone;
     std::vector<std::thread> workers_;
     const Operation* operations_ = nullptr;
     size_t count_ = 0;

@@ -42,11 +42,13 @@ def build_runner(
     processors: Sequence[LogitsProcessor] = (),
     *,
     deterministic: bool,
+    enforce_eager: bool = False,
 ) -> Runner:
     """The runner for a model on a platform, ready for steps but for its warm-up.
 
     Args:
         deterministic: a row's bits must not depend on the other rows.
+        enforce_eager: no step is captured when it first occurs.
     """
     device = platform.device
     if isinstance(model, PooledModel) and config.is_encoder:
@@ -67,9 +69,8 @@ def build_runner(
         from octavo.sampling.device_sampler import DeviceSampler
 
         draw_on_device = DeviceSampler
-    return ModelRunner(
-        forward, SamplingTail(forward, draws, plan, config.vocab_size, processors, draw_on_device), sizes
-    )
+    tail = SamplingTail(forward, draws, plan, config.vocab_size, processors, draw_on_device)
+    return ModelRunner(forward, tail, sizes, records=platform.records_steps and not enforce_eager)
 
 
 def make_draws(forward: ForwardPass, plan: Plan, kernels: StepKernels) -> Draws:

@@ -45,8 +45,7 @@ class ForwardPass:
         self.contexts = ContextBuilder(plan, self.state, self.inputs, self.cache, backend, self.dtype)
 
     def run(self, shape: StepShape) -> torch.Tensor:
-        """Hidden states ``[tokens, hidden]`` of the step described by device state."""
-        self.inputs.fill(shape)
+        """Hidden states ``[tokens, hidden]`` of the step whose inputs are filled."""
         num_tokens = shape.num_tokens
         token_ids, positions = self.inputs.token_ids[:num_tokens], self.inputs.positions[:num_tokens]
         hidden: torch.Tensor = self.model(token_ids, positions, self.contexts.context(shape))
@@ -56,6 +55,8 @@ class ForwardPass:
         """``[N, hidden] → [N, vocab]``, computed for a padded number of rows."""
         num_rows = len(hidden)
         padding = padded_rows(self.device, num_rows) - num_rows
+        if padding == 0:
+            return self.model.logits(hidden)
         return self.model.logits(F.pad(hidden, (0, 0, 0, padding)))[:num_rows]
 
     def wipe(self, blocks: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from octavo.execution.forward import ForwardPass
 from octavo.execution.graphs import StepGraphs
 from octavo.execution.inputs import shape_of
 from octavo.execution.prompt_embeds import PromptVectors
+from octavo.execution.recorded import RecordedSteps
 from octavo.execution.results import HeldStep, PendingStep
 from octavo.execution.sizes import StepSizes
 from octavo.execution.tail import Computed, Tail
@@ -23,14 +24,19 @@ from octavo.records import BlockUpdate, NewRow, Step
 
 
 class ModelRunner:
-    """Runs steps: a captured graph if one fits, else single launches."""
+    """Runs steps: a captured graph if one fits, else single launches.
 
-    def __init__(self, forward: ForwardPass, tail: Tail, sizes: StepSizes) -> None:
+    Args:
+        records: whether small steps are captured when they first occur.
+    """
+
+    def __init__(self, forward: ForwardPass, tail: Tail, sizes: StepSizes, *, records: bool = False) -> None:
         self.forward = forward
         self.sizes = sizes
         self._tail = tail
         self._runtime = runtime_of(forward.device)
         self._graphs = StepGraphs(self._runtime)
+        self._recorded = RecordedSteps(self._runtime, is_on=records)
         self._prompt_vectors = PromptVectors(forward.model, forward.dtype, forward.device)
 
     @torch.inference_mode()
@@ -86,15 +92,24 @@ class ModelRunner:
 
     def _compute(self, step: Step) -> Computed:
         shape = shape_of(step)
-        captured = None if self._prompt_vectors.concern(step) else self._graphs.find(shape)
+        has_vectors = self._prompt_vectors.concern(step)
+        captured = None if has_vectors else self._graphs.find(shape)
         if captured is not None:
             captured.forward.replay()
             return Computed(captured.hidden, captured.logits, captured.sample.replay)
+        shape = self.sizes.rounded(shape)
+        if not has_vectors:
+            self.forward.inputs.fill(shape)
+            return Computed(*self._recorded.run(shape, self._compute_filled))
         with self._prompt_vectors.put_in_place(step):
-            return Computed(*self._compute_shape(self.sizes.rounded(shape)))
+            return Computed(*self._compute_shape(shape))
 
     def _compute_shape(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states, and logits if the tail has any, of the step described by device state."""
+        self.forward.inputs.fill(shape)
+        return self._compute_filled(shape)
+
+    def _compute_filled(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor | None]:
         hidden = self.forward.run(shape)
         return hidden, self._tail.compute(hidden, shape)
 

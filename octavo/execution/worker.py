@@ -136,6 +136,7 @@ class Worker:
             self._platform,
             processors,
             deterministic=deterministic,
+            enforce_eager=settings.model.enforce_eager,
         )
         if not self._platform.runs_ahead:
             return

@@ -1,5 +1,6 @@
 """The CPU that runs this program: the platform, and its runtime, in which device memory is host memory."""
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from octavo.config import EngineConfig
 from octavo.platforms.huge_pages import huge_zeros, reserve_huge_heap
 from octavo.platforms.native import native_kernels
 from octavo.platforms.platform import DeviceMemory, Platform
+from octavo.platforms.recording import Recording
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+
+logger = logging.getLogger(__name__)
 
 
 class CpuPlatform(Platform):
@@ -26,6 +30,7 @@ class CpuPlatform(Platform):
     name = "cpu"
     kernel_set = "cpu"
     runs_ahead = False
+    records_steps = True
 
     def apply_config_platform_defaults(self, settings: EngineConfig) -> EngineConfig:
         if machine() != "riscv64":
@@ -139,19 +144,27 @@ class _HostStream:
 
 class _HostGraphCapture:
     def capture(self, work: Captured) -> tuple[Graph, tuple[torch.Tensor, ...]]:
-        graph = _HostGraph(work)
-        return graph, graph.outputs
+        native = native_kernels()
+        if native is None:
+            outputs = work()
+        else:
+            with Recording(native) as recording:
+                outputs = work()
+            if not recording.others:
+                return recording, outputs
+            logger.debug("Work is called again in place of a replay, since it uses %s.", sorted(recording.others))
+        return _HostGraph(work, outputs), outputs
 
 
 class _HostGraph:
     """Calls the work again and stores its results where those of the first call are."""
 
-    def __init__(self, work: Captured) -> None:
+    def __init__(self, work: Captured, outputs: tuple[torch.Tensor, ...]) -> None:
         self._work = work
-        self.outputs = work()
+        self._outputs = outputs
 
     def replay(self) -> None:
-        for output, new in zip(self.outputs, self._work(), strict=True):
+        for output, new in zip(self._outputs, self._work(), strict=True):
             output.copy_(new)
 
 

@@ -31,8 +31,8 @@ class NativeKernels(Protocol):
     def num_threads(self) -> int:
         """The size of the thread team."""
 
-    def start_tape(self) -> None:
-        """Also put all operations on a tape from now on."""
+    def start_tape(self, owners: list[object]) -> None:
+        """Also put all operations on a tape from now on; plans that they use are appended to the list."""
 
     def end_tape(self) -> object:
         """Stop that; returns the tape. Whoever replays it keeps the operations' tensors alive."""

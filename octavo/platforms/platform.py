@@ -34,6 +34,8 @@ class Platform(ABC):
     """How its devices exchange tensors; see :func:`octavo.parallel.connect`."""
     captures_graphs: bool = False
     """Whether steps are captured once and replayed."""
+    records_steps: bool = False
+    """Whether steps are captured when they first occur: capturing costs next to nothing."""
     graph_bytes: int = 0
     """Approximate device memory that the driver uses per captured step."""
     workspace_bytes: int = 0

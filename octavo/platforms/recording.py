@@ -1,0 +1,73 @@
+"""Records the operations of the compiled kernels, to run them again without Python."""
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from octavo.platforms.native import NativeKernels
+
+_ALLOCATIONS = {
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+    torch.ops.aten.detach.default,
+}
+
+
+class Recording(TorchDispatchMode):
+    """A tape of the compiled kernels' operations inside the ``with`` block, which are run as well.
+
+    All tensors that are made meanwhile stay alive, so a replay finds its memory.
+
+    Attributes:
+        others: names of PyTorch's operations that computed something inside the block. If there are any, the tape is
+            not the whole work and must not be replayed.
+    """
+
+    def __init__(self, native: NativeKernels) -> None:
+        super().__init__()
+        self.others: set[str] = set()
+        self._native = native
+        self._alive: list[object] = []
+        self._tape: object = None
+
+    def __enter__(self) -> "Recording":
+        self._native.start_tape(self._alive)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._tape = self._native.end_tape()
+
+    def replay(self) -> None:
+        """Run the operations again, on the same memory."""
+        self._native.replay(self._tape)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self._resumed():
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        if not (func.is_view or func in _ALLOCATIONS):
+            self.others.add(str(func))
+        result = func(*args, **kwargs)
+        self._alive.append(result)
+        return result
+
+    def _resumed(self) -> TorchDispatchMode:
+        """This mode again, for the parts of a composed operation."""
+        return _Resumed(self)
+
+
+class _Resumed(TorchDispatchMode):
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._recording.__torch_dispatch__(func, types, args, kwargs)
