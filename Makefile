@@ -14,7 +14,12 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+# Tests start many processes, each of which would compile all modules anew if nothing kept the bytecode.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+# Files with long tests, and those that have no other: files that are not collected cost nothing.
+LONG = $(shell grep -rl --include='test_*.py' 'mark\.long' tests)
+ONLY_LONG = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest\.mark\.long$$' tests)
 
 .PHONY: demo test test-long test-changed test-full test-clients docs wheel lint clean
 
@@ -23,11 +28,11 @@ demo: $(VENV)/.octavo
 
 # All tests but the long ones, with samples of long tables and fewer examples of property tests.
 test: $(VENV)/.dev
-	OCTAVO_TESTS=quick $(PYTEST) -m "not slow and not long" $(PYTEST_ARGS)
+	OCTAVO_TESTS=quick $(PYTEST) -p no:schemathesis -m "not slow and not long" $(ONLY_LONG:%=--ignore=%) $(PYTEST_ARGS)
 
 # The long tests, sampled likewise.
 test-long: $(VENV)/.dev
-	OCTAVO_TESTS=quick $(PYTEST) -m "long and not slow" $(PYTEST_ARGS)
+	OCTAVO_TESTS=quick $(PYTEST) -m "long and not slow" $(LONG) $(PYTEST_ARGS)
 
 # Tests of what changed since BASE, whole: all tables, all examples.
 test-changed: $(VENV)/.dev

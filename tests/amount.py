@@ -1,7 +1,7 @@
 """How much of long tests runs, as a pytest plug-in.
 
-``OCTAVO_TESTS=quick`` (``make test``) keeps an even sample of tables that are marked ``sample(count)`` and runs a
-quarter of the examples of property tests. ``full``, the default, runs all. Which entries a sample keeps depends on
+``OCTAVO_TESTS=quick`` (``make test``) keeps an even sample of tables that are marked ``sample(count)`` and runs an
+eighth of the examples of property tests. ``full``, the default, runs all. Which entries a sample keeps depends on
 the table alone, so that all workers and all runs agree.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-QUICK_SHARE = 4
+QUICK_SHARE = 8
 MIN_EXAMPLES = 5
 
 

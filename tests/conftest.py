@@ -1,12 +1,14 @@
 """Triton's kernels run on a GPU where there is one, elsewhere in Triton's interpreter."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
+from shared_trials import sharing_trials
 
 from octavo.scheduling.admission import Admission
 from octavo.scheduling.outlook import Outlook
@@ -23,6 +25,13 @@ def hasty_admission(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are let in while there is a block for each, as if none would grow: later some have to give way."""
     monkeypatch.setattr(Outlook, "fits", lambda *_: True)
     monkeypatch.setattr(Admission, "_num_reserved", lambda *_: 0)
+
+
+@pytest.fixture(scope="module")
+def shared_trials() -> Iterator[None]:
+    """Engines of this process let one process try their grammars, not one each."""
+    with sharing_trials():
+        yield
 
 
 if not torch.cuda.is_available():

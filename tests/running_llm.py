@@ -45,6 +45,12 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def until_idle(llm: AsyncLLM) -> None:
+    """Wait until every request and every block is back."""
+    await until(lambda: llm.num_unfinished == 0)
+    await until(lambda: llm.stats.num_running == llm.stats.num_waiting == 0 and llm.stats.cache_usage == 0)
+
+
 async def last(
     llm: AsyncLLM, request_id: str, params: SamplingParams = LONG, prompt: Any = "tea", **options: Any
 ) -> RequestOutput:
@@ -63,7 +69,6 @@ def run(folder: Path, scenario: Callable[[AsyncLLM], Awaitable[None]], **setting
     async def main() -> None:
         async with asyncio.timeout(120), running(folder, **settings) as llm:
             await scenario(llm)
-            await until(lambda: llm.num_unfinished == 0)
-            await until(lambda: llm.stats.num_running == llm.stats.num_waiting == 0 and llm.stats.cache_usage == 0)
+            await until_idle(llm)
 
     asyncio.run(main())

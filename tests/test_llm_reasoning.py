@@ -20,6 +20,8 @@ PARAMS = SamplingParams(temperature=0, max_tokens=64, structured_outputs=YES_OR_
 LIMITED = SamplingParams(temperature=0, max_tokens=64, structured_outputs=YES_OR_NO, thinking_token_budget=5)
 Prompt = str | list[int]
 
+pytestmark = pytest.mark.usefixtures("shared_trials")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

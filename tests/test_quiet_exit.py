@@ -40,7 +40,8 @@ def errors_of(*command: str, end_with: signal.Signals | None = None) -> list[str
     return lines
 
 
-@pytest.mark.parametrize("structured", [False, True])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("structured", [True, False])
 def test_a_script(folder: Path, structured: bool) -> None:
     script = GENERATE.format(folder=str(folder), structured=CHOICE if structured else None)
     assert errors_of("-c", script) == []

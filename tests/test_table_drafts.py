@@ -13,6 +13,8 @@ from tiny_llama import VOCAB_SIZE, write_model
 from octavo import RequestOutput
 from octavo.telemetry.reader import Counter, Vector
 
+pytestmark = pytest.mark.usefixtures("shared_trials")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -78,6 +80,7 @@ def many(folder: Path) -> Iterator[tuple[list[dict[str, Any]], list[list[int]]]]
         yield wishes, texts(ask(llm, wishes))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 1.0])
 def test_tokens_follow_the_models_distribution(
     folder: Path,

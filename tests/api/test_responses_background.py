@@ -1,7 +1,6 @@
 """Responses made in the background are polled, watched from any event on, and cancelled."""
 
 import asyncio
-import threading
 
 import openai
 import pytest
@@ -128,17 +127,13 @@ def test_only_events_of_the_background_are_kept(start_server: StartServer) -> No
 def test_a_server_that_ends_takes_its_background_along(start_server: StartServer) -> None:
     server = start_server(ScriptedEngine(REPLY * 1000, step_seconds=0.005), shutdown_timeout=0)
     answer = create(server, background=True)
-    texts: list[str] = []
-    watcher = threading.Thread(
-        target=lambda: texts.append(server.client.get(f"{PATH}/{answer['id']}", params={"stream": True}).text)
-    )
-    watcher.start()
-    until(lambda: server.engine.num_running == 1)
-    server.send_signal()
-    watcher.join(10)
+    with server.client.stream("GET", f"{PATH}/{answer['id']}", params={"stream": True}) as watched:
+        lines = watched.iter_lines()
+        first = next(lines)
+        server.send_signal()
+        told = parse_events("\n".join([first, *lines]))
     server.thread.join(10)
     assert not server.thread.is_alive() and server.engine.num_running == 0
-    told = parse_events(texts[0])
     check_order(told)
     assert "shutting down" in told[-1]["response"]["error"]["message"]
 

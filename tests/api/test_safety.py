@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from running_server import RunningServer, StartServer, start
+from short_engine import EVERYTHING, ShortEngine
 from starlette.routing import BaseRoute, Route
-from test_schemathesis import EVERYTHING, ShortEngine
 
 from octavo.api.app import build_app
 from octavo.api.console.router import console_paths

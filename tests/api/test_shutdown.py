@@ -1,5 +1,6 @@
 """SIGTERM lets requests finish, but not for ever."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from test_connections import ENDLESS, request_bytes, until
 from octavo.api.server import bind_sockets
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError
+from octavo.records import RequestOutput
 
 
 def in_background(call: Any) -> tuple[threading.Thread, list[httpx.Response]]:
@@ -28,8 +31,22 @@ def in_background(call: Any) -> tuple[threading.Thread, list[httpx.Response]]:
     return thread, responses
 
 
+class HeldEngine(FakeEngine):
+    """Begins each answer and gives it once it may, so that a test can look around meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+
+    async def _outputs(self, *request: Any) -> AsyncGenerator[RequestOutput, None]:
+        await asyncio.to_thread(self.may_answer.wait, 20)
+        async for output in super()._outputs(*request):
+            yield output
+
+
 def test_running_requests_finish_and_new_ones_are_refused(start_server: StartServer) -> None:
-    server = start_server(FakeEngine(step_seconds=0.05), shutdown_timeout=20)
+    engine = HeldEngine()
+    server = start_server(engine, shutdown_timeout=20)
     with httpx.Client(base_url=server.url) as idle:
         idle.get("/health")
         thread, responses = in_background(lambda: server.client.post("/v1/completions", json={"prompt": "hi"}))
@@ -44,6 +61,7 @@ def test_running_requests_finish_and_new_ones_are_refused(start_server: StartSer
         refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "hi"})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert httpx.get(f"{server.url}/health").status_code == 503
+    engine.may_answer.set()
     thread.join(10)
     assert responses[0].status_code == 200
     assert responses[0].json()["choices"][0]["text"].startswith(REPLY[:5])
@@ -54,7 +72,8 @@ def test_running_requests_finish_and_new_ones_are_refused(start_server: StartSer
 
 
 def test_requests_that_are_refused_do_not_prolong_the_end(start_server: StartServer) -> None:
-    server = start_server(FakeEngine(step_seconds=0.02), shutdown_timeout=600)
+    engine = HeldEngine()
+    server = start_server(engine, shutdown_timeout=600)
     thread, responses = in_background(lambda: server.client.post("/v1/completions", json={"prompt": "hi"}))
     until(lambda: server.engine.num_running == 1)
     server.send_signal()
@@ -62,6 +81,7 @@ def test_requests_that_are_refused_do_not_prolong_the_end(start_server: StartSer
     # One that never ends sending its request.
     with socket.create_connection(server.address) as slow:
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        engine.may_answer.set()
         thread.join(10)
         assert responses[0].status_code == 200
         server.thread.join(8)
@@ -94,7 +114,7 @@ def test_health_tells_that_the_server_drains(start_server: StartServer) -> None:
     server = start_server(FakeEngine(step_seconds=0.02), shutdown_timeout=20)
     with httpx.Client(base_url=server.url) as idle, socket.create_connection(server.address) as busy:
         idle.get("/health")
-        busy.sendall(request_bytes({**ENDLESS, "max_tokens": 50}))
+        busy.sendall(request_bytes(ENDLESS))
         until(lambda: server.engine.num_running == 1)
         server.send_signal()
         until(lambda: server.server._drain.is_draining)

@@ -10,7 +10,7 @@ import torch
 from openai.types import Completion
 from server_process import MODEL, ServerProcess, until, until_async
 
-COUNTING = {"model": MODEL, "prompt": "One, two, three, four,", "max_tokens": 30, "extra_body": {"ignore_eos": True}}
+COUNTING = {"model": MODEL, "prompt": "One, two, three, four,", "max_tokens": 24, "extra_body": {"ignore_eos": True}}
 REQUESTS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "seeded": {"seed": 11},
@@ -95,6 +95,7 @@ def test_streams_survive_the_engine(server: ServerProcess) -> None:
     until(server.is_idle, 20)
 
 
+@pytest.mark.long
 @without_a_gpu
 def test_streams_survive_two_engines(server: ServerProcess) -> None:
     names = ["seeded", "greedy"]

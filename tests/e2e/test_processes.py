@@ -109,6 +109,7 @@ def test_several_api_processes(start_server: StartServer) -> None:
     until(lambda: are_gone(family), 10)
 
 
+@pytest.mark.long
 def test_the_start_is_reported_once(start_server: StartServer) -> None:
     """By one of several API processes, and in short when the engine is back; a second one is no second start."""
     server = start_server("--api-server-count", "2", "--log-level", "info")

@@ -3,11 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from engine_requests import engine_request
+from running_llm import loaded_llm
+from tiny_llama import EOS, write_model
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.engine.core import EngineCore
@@ -27,9 +30,23 @@ SCHEMA: dict[str, Any] = {
 }
 PROMPT = "Describe a person: "
 
+pytestmark = pytest.mark.usefixtures("shared_trials")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("tiny"))
+
 
 @pytest.fixture(scope="module", params=[False, True], ids=["in-turn", "ahead"])
-def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+def llm(request: pytest.FixtureRequest, folder: Path) -> Iterator[LLM]:
+    with loaded_llm(folder, max_num_seqs=8, max_num_batched_tokens=128, async_scheduling=request.param) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["in-turn", "ahead"])
+def demo_llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    """A real model, which writes names and not just any characters."""
     llm = LLM(
         "bundled:smollm2",
         max_model_len=512,
@@ -60,9 +77,9 @@ def drain(engine: EngineCore) -> list[EngineOutput]:
 
 
 @pytest.mark.long
-def test_every_kind_binds_its_own_request_and_no_other(llm: LLM) -> None:
+def test_every_kind_binds_its_own_request_and_no_other(demo_llm: LLM) -> None:
     free = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    alone = llm.generate(PROMPT, free, use_tqdm=False)[0].outputs[0].text
+    alone = demo_llm.generate(PROMPT, free, use_tqdm=False)[0].outputs[0].text
     params = [
         bound(1, json=SCHEMA),
         bound(2, json=SCHEMA, backend="guidance"),
@@ -71,7 +88,7 @@ def test_every_kind_binds_its_own_request_and_no_other(llm: LLM) -> None:
         bound(5, grammar='root ::= "<" [0-9]+ ">"', max_tokens=200),
         free,
     ]
-    texts = [output.outputs[0].text for output in llm.generate([PROMPT] * len(params), params, use_tqdm=False)]
+    texts = [output.outputs[0].text for output in demo_llm.generate([PROMPT] * len(params), params, use_tqdm=False)]
     for text in texts[:2]:
         jsonschema.validate(json.loads(text), SCHEMA)
     assert re.fullmatch("[a-c]{3}-[0-9]{2}", texts[2])
@@ -141,7 +158,7 @@ def test_a_bad_grammar_ends_its_own_request_only(llm: LLM) -> None:
 def test_a_request_can_be_aborted_while_its_grammar_is_compiled(llm: LLM) -> None:
     engine = llm._engine
     params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(regex="[x-z]{3}[0-9]{7}q"))
-    engine.add(engine_request("gone", [1, 2, 3], params, eos_token_ids=[2]))
+    engine.add(engine_request("gone", [1, 2, 3], params, eos_token_ids=[EOS]))
     assert engine.has_work
     (output,) = engine.abort(["gone"])
     assert (output.request_id, output.finish_reason) == ("gone", "abort")
@@ -151,30 +168,21 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled(llm: LLM) -> Non
 def test_one_that_can_never_run_is_refused_though_its_grammar_is_good(llm: LLM) -> None:
     engine = llm._engine
     params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(choice=["a"]))
-    engine.add(engine_request("long", [1] * 600, params, eos_token_ids=[2]))
+    engine.add(engine_request("long", [1] * 600, params, eos_token_ids=[EOS]))
     (output,) = drain(engine)
     assert output.is_refused and output.finish_reason == "error" and "600 tokens" in (output.error or "")
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("hasty_admission")
-def test_a_grammar_follows_a_request_through_preemption() -> None:
-    llm = LLM(
-        "bundled:smollm2",
-        max_model_len=64,
-        max_num_seqs=4,
-        num_gpu_blocks_override=12,
-        block_size=8,
-        enable_prefix_caching=False,
-        num_threads=1,
-        use_tqdm_on_load=False,
-    )
-    params = [bound(seed, regex="([0-9]{3},){40}", max_tokens=40) for seed in range(3)]
-    outputs = llm.generate([PROMPT] * 3, params, use_tqdm=False)
-    assert llm._engine.stats.num_preemptions > 0
+def test_a_grammar_follows_a_request_through_preemption(folder: Path) -> None:
+    settings = {"max_model_len": 64, "max_num_seqs": 4, "num_gpu_blocks_override": 12, "block_size": 8}
+    with loaded_llm(folder, enable_prefix_caching=False, **settings) as llm:
+        params = [bound(seed, regex="([0-9]{3},){40}", max_tokens=40) for seed in range(3)]
+        outputs = llm.generate([PROMPT] * 3, params, use_tqdm=False)
+        assert llm._engine.stats.num_preemptions > 0
     for output in outputs:
         assert re.fullmatch("([0-9]{3},)*[0-9]{0,3}", output.outputs[0].text), output.outputs[0].text
-    llm.shutdown()
 
 
 def test_a_grammar_that_cannot_begin_ends_its_own_request_only(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +193,8 @@ def test_a_grammar_that_cannot_begin_ends_its_own_request_only(llm: LLM, monkeyp
     params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(choice=["b"]))
     with monkeypatch.context() as patch:
         patch.setattr(XGrammar, "start", fails)
-        engine.add(engine_request("bad", [1, 2, 3], params, eos_token_ids=[2]))
+        engine.add(engine_request("bad", [1, 2, 3], params, eos_token_ids=[EOS]))
         (output,) = drain(engine)
     assert output.finish_reason == "error" and not output.is_refused
-    engine.add(engine_request("good", [1, 2, 3], params, eos_token_ids=[2]))
+    engine.add(engine_request("good", [1, 2, 3], params, eos_token_ids=[EOS]))
     assert drain(engine)[-1].finish_reason == "stop"

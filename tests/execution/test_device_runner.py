@@ -51,15 +51,15 @@ class DeviceEngine(TinyEngine):
 
 def make_requests() -> list[EngineRequest]:
     source = random.Random(2)
-    greedy = {"temperature": 0.0, "max_tokens": 5}
+    greedy = {"temperature": 0.0, "max_tokens": 3}
     wishes: list[dict[str, Any]] = [
         greedy,
         greedy | {"presence_penalty": 1.0, "logprobs": 2, "prompt_logprobs": 1},
-        {"temperature": 0.8, "top_k": 9, "max_tokens": 5},
-        {"temperature": 0.8, "top_p": 0.7, "min_p": 0.02, "max_tokens": 4},
-        {"temperature": 1.0, "max_tokens": 4},
+        {"temperature": 0.8, "top_k": 9, "max_tokens": 3},
+        {"temperature": 0.8, "top_p": 0.7, "min_p": 0.02, "max_tokens": 3},
+        {"temperature": 1.0, "max_tokens": 3},
     ]
-    prompts = [[source.randrange(VOCAB) for _ in range(length)] for length in (1, 19, 8, 3, 13)]
+    prompts = [[source.randrange(VOCAB) for _ in range(length)] for length in (1, 12, 7, 3, 8)]
     return [
         engine_request(str(index), prompt, SamplingParams(**wish), seed=index)
         for index, (prompt, wish) in enumerate(zip(prompts, wishes, strict=True))
@@ -71,7 +71,7 @@ def make_requests() -> list[EngineRequest]:
     "settings",
     [
         pytest.param({"num_steps_ahead": 1, "max_num_batched_tokens": 9}, id="chunks, a step ahead"),
-        pytest.param({"num_blocks": 24, "enable_prefix_caching": False}, id="preempted"),
+        pytest.param({"num_blocks": 16, "enable_prefix_caching": False}, id="preempted"),
     ],
 )
 @pytest.mark.usefixtures("hasty_admission")
@@ -98,8 +98,8 @@ def test_captured_steps_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch) ->
     model = tiny_model(config)
     requests = make_requests()
     expected = TinyEngine(config, model).run(requests)
-    engine = DeviceEngine(config, model, num_steps_ahead=1, max_num_batched_tokens=32)
-    assert engine.runner.capture() == len(ladder(8, 32))
+    engine = DeviceEngine(config, model, num_steps_ahead=1, max_num_seqs=4, max_num_batched_tokens=32)
+    assert engine.runner.capture() == len(ladder(4, 32))
     replayed = []
     for captured in (*engine.runner._graphs._decodes, *engine.runner._graphs._mixed):
         replay, shape = captured.forward.replay, captured.shape
@@ -114,7 +114,7 @@ def test_captured_steps_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_request_whose_values_are_not_numbers_ends_alone() -> None:
     config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
     poison = VOCAB - 1
-    params = SamplingParams(temperature=0, max_tokens=4)
+    params = SamplingParams(temperature=0, max_tokens=3)
     good = [engine_request(str(index), [index, 1, 2, 3, index], params) for index in range(2)]
     clean = TinyEngine(config, tiny_model(config)).run(good)
     engine = DeviceEngine(config, tiny_model(config, poison), num_blocks=30, num_steps_ahead=1)
@@ -151,7 +151,7 @@ class Alternating:
     "settings",
     [
         pytest.param({"num_steps_ahead": 1, "max_num_batched_tokens": 9}, id="chunks, a step ahead"),
-        pytest.param({"num_blocks": 24, "enable_prefix_caching": False}, id="preempted"),
+        pytest.param({"num_blocks": 16, "enable_prefix_caching": False}, id="preempted"),
     ],
 )
 @pytest.mark.usefixtures("hasty_admission")

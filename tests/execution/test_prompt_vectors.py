@@ -12,7 +12,7 @@ from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 from octavo.models.base import CausalLM
 from octavo.records import PromptEmbeds, SamplingParams
 
-PROMPTS = [[(7 * index + place) % VOCAB for place in range(size)] for index, size in enumerate((1, 14, 9))]
+PROMPTS = [[(7 * index + place) % VOCAB for place in range(size)] for index, size in enumerate((1, 10, 6))]
 
 
 def vectors_of(model: CausalLM, prompt: list[int]) -> PromptEmbeds:

@@ -17,6 +17,8 @@ from passage import HARD_TEXTS, PASSAGE
 from octavo import LLM, SamplingParams
 from octavo.hub import resolve
 
+pytestmark = pytest.mark.long
+
 PROMPT = "The old lighthouse keeper climbed the stairs and"
 NUM_TOKENS = 64
 
@@ -57,7 +59,6 @@ def readings(request: pytest.FixtureRequest) -> tuple[Reading, Reading]:
     return ours, _read_with_transformers(path, ours.answer_ids, composes=request.param in COMPOSING)
 
 
-@pytest.mark.long
 def test_greedy_text_is_the_same(readings: tuple[Reading, Reading]) -> None:
     ours, theirs = readings
     assert len(ours.answer_ids) == NUM_TOKENS

@@ -100,6 +100,7 @@ def _checkpoint(folder: Path) -> Any:
     return SimpleNamespace(folder=folder)
 
 
+@pytest.mark.usefixtures("shared_trials")
 @pytest.mark.parametrize(
     "settings",
     [{}, {"async_scheduling": True}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}],

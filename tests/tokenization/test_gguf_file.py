@@ -122,6 +122,7 @@ def test_reads_what_the_library_writes(tmp_path: Path, alignment: int | None) ->
         assert content[tensor.offset : tensor.offset + tensor.num_bytes] == array.tobytes()
 
 
+@pytest.mark.long
 def test_reads_the_demo_model_as_the_library_does() -> None:
     path = demo_model_file()
     file, reference = GGUFFile.open(path), gguf.GGUFReader(path)

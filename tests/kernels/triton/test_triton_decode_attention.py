@@ -149,6 +149,7 @@ def half_types() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("tile", [(32, 4, 2), (64, 4, 2), (32, 1, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, *half_types()])
 @pytest.mark.parametrize("num_splits", [1, 3])
@@ -159,12 +160,14 @@ def test_attends_as_its_twin(
     case.check(case.run(num_splits, DecodeTile(*tile)))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256])
 def test_any_head_size(head_dim: int, device: torch.device) -> None:
     case = Case([5, 140], 2, 1, head_dim, device)
     case.check(case.run(2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", half_types())
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
 def test_half_types_take_the_tile_chosen_for_them(dtype: torch.dtype, head_dim: int, device: torch.device) -> None:
@@ -172,12 +175,14 @@ def test_half_types_take_the_tile_chosen_for_them(dtype: torch.dtype, head_dim: 
     case.check(case.run(2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (3, 3), (5, 1), (24, 1)])
 def test_any_group(num_heads: int, num_kv_heads: int, device: torch.device) -> None:
     case = Case([33, 150], num_heads, num_kv_heads, 16, device)
     case.check(case.run(2))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64])
 @pytest.mark.parametrize("num_tokens", [16, 32])
 def test_any_block_size(block_size: int, num_tokens: int, device: torch.device) -> None:
@@ -185,6 +190,7 @@ def test_any_block_size(block_size: int, num_tokens: int, device: torch.device) 
     case.check(case.run(2, tile=DecodeTile(num_tokens, 4, 2)))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("window", [1, 16, 70])
 @pytest.mark.parametrize("num_splits", [1, 2])
 def test_reads_only_the_window(window: int, num_splits: int, device: torch.device) -> None:
@@ -331,6 +337,7 @@ def test_fused_in_half_types(dtype: torch.dtype, is_wide: bool, device: torch.de
     check_fused(Case([2, 150], 4, 2, 64, device, dtype), 64, norm_dtype, 2, DecodeTile(32, 2, 2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (64, 16), (96, 48)])
 def test_fused_with_a_part_rotated(head_dim: int, rotary_dim: int, device: torch.device) -> None:
     check_fused(Case([65, 3], 2, 1, head_dim, device), rotary_dim, torch.float32, 1)

@@ -120,6 +120,7 @@ def half_types() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("length", [2, 3, 4, 8])
 @pytest.mark.parametrize("num_heads", [2, 6, 8])
 def test_rows_of_all_lengths(length: int, num_heads: int, device: torch.device) -> None:
@@ -128,6 +129,7 @@ def test_rows_of_all_lengths(length: int, num_heads: int, device: torch.device) 
     Case(rows, length, device, num_heads=num_heads).check()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", half_types())
 @pytest.mark.parametrize(("length", "num_heads"), [(3, 4), (4, 8), (5, 8), (8, 16)])
 def test_half_types_take_the_tile_chosen_for_them(
@@ -138,6 +140,7 @@ def test_half_types_take_the_tile_chosen_for_them(
     case.check(Cut(2, 64))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("window", [1, 3, 17, 40])
 @pytest.mark.parametrize("max_chunks", [1, 3])
 def test_each_token_has_a_window_of_its_own(window: int, max_chunks: int, device: torch.device) -> None:
@@ -145,6 +148,7 @@ def test_each_token_has_a_window_of_its_own(window: int, max_chunks: int, device
     Case(rows, 4, device, window=window, softcap=3.0).check(Cut(max_chunks, 16), DecodeTile(16, 1, 2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_programs", [None, 1, 2])
 def test_chunks_are_merged_whichever_program_takes_them(num_programs: int | None, device: torch.device) -> None:
     rows = [(300, 3), (64, 4), (5, 2), (128, 1)]

@@ -147,13 +147,14 @@ def check(case: Case, *, fresh: bool = False, softcap: float | None = None, has_
         torch.testing.assert_close(out, want, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("lengths", [[(1, 1)], [(37, 37)], [(16, 16), (33, 33), (1, 1), (7, 7)]])
 def test_fresh_prompts(device: torch.device, lengths: list[tuple[int, int]], fresh: bool) -> None:
     check(make_case(device, lengths), fresh=fresh)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fresh", [False, True])
 def test_decoding_rows_of_several_tokens_are_skipped(fresh: bool, device: torch.device) -> None:
     past = 0 if fresh else 23
@@ -181,6 +182,7 @@ def test_windows(device: torch.device, window: int) -> None:
     check(make_case(device, [(21, 50), (2, 37), (30, 30)], window=window))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fresh", [False, True])
 def test_caps_and_sinks(device: torch.device, fresh: bool) -> None:
     case = make_case(device, [(19, 19), (6, 6)], window=7)
@@ -189,7 +191,7 @@ def test_caps_and_sinks(device: torch.device, fresh: bool) -> None:
     check(case, fresh=fresh, softcap=3.0, has_sinks=True)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("heads", [(2, 2), (6, 2), (5, 1)])
 @pytest.mark.parametrize("head_dim", [24, 64])
 def test_heads(device: torch.device, heads: tuple[int, int], head_dim: int) -> None:
