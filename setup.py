@@ -10,7 +10,16 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-FLAGS = ["-std=c++17", "-O3", "-pthread", "-fvisibility=hidden", "-g0", "-Wno-psabi", "-Wno-maybe-uninitialized"]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-pthread",
+    "-fvisibility=hidden",
+    "-g0",
+    "-Wno-psabi",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+]
 
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]

@@ -18,9 +18,18 @@ enum Activation : int32_t { kNoGate = 0, kSilu = 1, kGeluTanh = 2 };
 constexpr int kUnit = 2;                  // panels: the least that a chunk of work has
 constexpr int64_t kRowBlockBytes = 1 << 18;  // rows of x that are used for all panels of a chunk stay in the cache
 
+// Rows of x are staged by tiles of so many: within a tile, all rows' values for the same inputs lie side by side, so
+// that a tile reads x through one pointer. The last tile has what is left.
+struct TileRows {
+    int32_t wide, tall;  // for few rows, which take more panels at a time, and for others
+    int32_t of(int64_t num_rows) const { return num_rows <= wide ? wide : tall; }
+};
+
+struct Columns;
+
 struct Gemm {
     const unsigned char* weights;  // panels
-    const unsigned char* x;        // rows as the format reads them, x_stride bytes apart; null: in the scratch memory
+    const unsigned char* x;        // staged rows, each x_stride bytes; null: in the scratch memory
     void* y;                       // rows of num_outputs (half as many behind a gate)
     const void* bias;              // of y's type, or null
     int64_t x_stride, y_stride;    // bytes; elements of y
@@ -28,13 +37,15 @@ struct Gemm {
     int32_t num_rows, num_outputs, num_inputs;
     Activation gate;
     void (*run_block)(const Gemm& gemm, int64_t first_unit, int64_t last_unit, int64_t first_row, int64_t last_row);
+    void (*store_tile)(const Gemm& gemm, const Columns& columns, int64_t first_row, int num_rows, int num_panels,
+                       const Lanes* sums);
 
     // Units are pairs of panels; behind a gate, a panel of the first half of the outputs and its partner.
     int64_t num_panels() const { return (num_outputs + kLanes - 1) / kLanes; }
     int64_t num_units() const { return (num_panels() + kUnit - 1) / kUnit; }
     int64_t rows_per_block() const {
-        const int64_t fitting = kRowBlockBytes / (x_stride > 0 ? x_stride : 1) / 12 * 12;
-        return std::max<int64_t>(fitting, 12);
+        const int64_t fitting = kRowBlockBytes / (x_stride > 0 ? x_stride : 1) / 24 * 24;
+        return std::max<int64_t>(fitting, 24);
     }
     int64_t num_row_blocks() const { return (num_rows + rows_per_block() - 1) / rows_per_block(); }
     int64_t units_per_chunk() const {
@@ -95,56 +106,63 @@ inline Lanes add_bias(const Gemm& gemm, int64_t panel, const Lanes& value) {
     return value + (count >= kLanes ? load(bias) : load_some(bias, count));
 }
 
-template <class Format, class T, int kRows, int kPanels>
-inline void run_tile(const Gemm& gemm, const Columns& columns, int64_t row) {
-    const unsigned char* panels[kPanels];
-    for (int p = 0; p < kPanels; ++p) panels[p] = gemm.weights + columns.panel[p] * gemm.panel_bytes;
-    Lanes sums[kRows][kPanels];
-    Format::template multiply<kRows, kPanels>(panels, gemm.x + row * gemm.x_stride, gemm.x_stride, gemm.num_inputs,
-                                              sums);
-    for (int r = 0; r < kRows; ++r) {
+// Writes a tile's sums [num_rows][num_panels] to y: with the bias, and behind the gate if there is one.
+template <class T>
+void store_tile(const Gemm& gemm, const Columns& columns, int64_t first_row, int num_rows, int num_panels,
+                const Lanes* sums) {
+    for (int r = 0; r < num_rows; ++r, sums += num_panels) {
+        const int64_t row = first_row + r;
         if (gemm.gate == kNoGate) {
-            for (int p = 0; p < kPanels; ++p)
+            for (int p = 0; p < num_panels; ++p)
                 if (columns.is_inside[p])
-                    store_lanes<T>(gemm, row + r, columns.panel[p] * kLanes, gemm.num_outputs,
-                                   add_bias<T>(gemm, columns.panel[p], sums[r][p]));
+                    store_lanes<T>(gemm, row, columns.panel[p] * kLanes, gemm.num_outputs,
+                                   add_bias<T>(gemm, columns.panel[p], sums[p]));
         } else {
-            for (int p = 0; p + 1 < kPanels; p += 2)
+            for (int p = 0; p + 1 < num_panels; p += 2)
                 if (columns.is_inside[p + 1])
-                    store_lanes<T>(gemm, row + r, columns.panel[p] * kLanes, gemm.num_outputs / 2,
-                                   apply_gate(gemm.gate, add_bias<T>(gemm, columns.panel[p], sums[r][p])) *
-                                       add_bias<T>(gemm, columns.panel[p + 1], sums[r][p + 1]));
+                    store_lanes<T>(gemm, row, columns.panel[p] * kLanes, gemm.num_outputs / 2,
+                                   apply_gate(gemm.gate, add_bias<T>(gemm, columns.panel[p], sums[p])) *
+                                       add_bias<T>(gemm, columns.panel[p + 1], sums[p + 1]));
         }
     }
 }
 
+template <class Format, int kRows, int kPanels>
+[[gnu::noinline]] void run_tile(const Gemm& gemm, const Columns& columns, int64_t row) {
+    const unsigned char* panels[kPanels];
+    for (int p = 0; p < kPanels; ++p) panels[p] = gemm.weights + columns.panel[p] * gemm.panel_bytes;
+    Lanes sums[kRows][kPanels];
+    Format::template multiply<kRows, kPanels>(panels, gemm.x + row * gemm.x_stride, gemm.num_inputs, sums);
+    gemm.store_tile(gemm, columns, row, kRows, kPanels, &sums[0][0]);
+}
+
 // The rows that are left when full tiles are done.
-template <class Format, class T, int kPanels, int kRows>
+template <class Format, int kPanels, int kRows>
 inline void run_rest(const Gemm& gemm, const Columns& columns, int64_t row, int64_t rows) {
     if constexpr (kRows > 0) {
         if (rows == kRows)
-            run_tile<Format, T, kRows, kPanels>(gemm, columns, row);
+            run_tile<Format, kRows, kPanels>(gemm, columns, row);
         else
-            run_rest<Format, T, kPanels, kRows - 1>(gemm, columns, row, rows);
+            run_rest<Format, kPanels, kRows - 1>(gemm, columns, row, rows);
     }
 }
 
-template <class Format, class T, int kPanels, int kRows>
+template <class Format, int kPanels, int kRows>
 inline void run_columns(const Gemm& gemm, int64_t unit, int64_t first_row, int64_t last_row) {
     const Columns columns = columns_of(gemm, unit, kPanels);
     int64_t row = first_row;
-    for (; row + kRows <= last_row; row += kRows) run_tile<Format, T, kRows, kPanels>(gemm, columns, row);
-    run_rest<Format, T, kPanels, kRows - 1>(gemm, columns, row, last_row - row);
+    for (; row + kRows <= last_row; row += kRows) run_tile<Format, kRows, kPanels>(gemm, columns, row);
+    run_rest<Format, kPanels, kRows - 1>(gemm, columns, row, last_row - row);
 }
 
 // Some units for some rows. Few rows take more panels at a time, since a sum's additions wait for one another.
-template <class Format, class T>
+template <class Format>
 void run_block(const Gemm& gemm, int64_t first_unit, int64_t last_unit, int64_t first_row, int64_t last_row) {
     int64_t unit = first_unit;
-    if (last_row - first_row <= Format::kWideRows)
+    if (gemm.num_rows <= Format::kWideRows)
         for (; unit + 2 <= last_unit; unit += 2)
-            run_columns<Format, T, 4, Format::kWideRows>(gemm, unit, first_row, last_row);
-    for (; unit < last_unit; ++unit) run_columns<Format, T, 2, Format::kTallRows>(gemm, unit, first_row, last_row);
+            run_columns<Format, 4, Format::kWideRows>(gemm, unit, first_row, last_row);
+    for (; unit < last_unit; ++unit) run_columns<Format, 2, Format::kTallRows>(gemm, unit, first_row, last_row);
 }
 
 }  // namespace octavo

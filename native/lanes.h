@@ -105,6 +105,8 @@ struct Lanes {
     Floats part[kParts];
 };
 
+// Loops over a tile: its sums stay in registers only if the loops vanish.
+#define OCTAVO_UNROLL _Pragma("GCC unroll 16")
 #define OCTAVO_EACH_PART _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
 
 inline Lanes splat(float x) {
@@ -244,6 +246,12 @@ inline Lanes tanh(const Lanes& x) {
     // 1 - 2 / (e^2x + 1): exact at both ends, since e^2x becomes 0 or infinity.
     const Lanes one = splat(1.f), two = splat(2.f);
     return one - two / (exp(two * x) + one);
+}
+
+template <int kRows, int kColumns>
+inline void keep(const Lanes (&from)[kRows][kColumns], Lanes (&to)[kRows][kColumns]) {
+    for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < kColumns; ++c) to[r][c] = from[r][c];
 }
 
 }  // namespace octavo

@@ -38,22 +38,19 @@ void gather_row(const GatherPacked& gather, int64_t row) {
 }
 
 template <class From, class To>
-void stage_row(const Stage& stage, int64_t row) {
-    const From* from = reinterpret_cast<const From*>(stage.x + row * stage.x_stride);
-    To* to = reinterpret_cast<To*>(scratch() + row * stage.to_stride);
-    const int64_t width = stage.to_stride / (int64_t)sizeof(To);
-    int64_t k = 0;
-    for (; k + kLanes <= stage.num_inputs; k += kLanes) store(to + k, load(from + k));
-    for (; k < width; k += kLanes) {
-        const int64_t left = std::max<int64_t>(0, stage.num_inputs - k);
-        store_some(to + k, load_some(from + k, std::min<int64_t>(left, kLanes)), std::min<int64_t>(width - k, kLanes));
+void stage_tile(const Stage& stage, int64_t first_row) {
+    const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row), unit = stage.unit;
+    To* to = reinterpret_cast<To*>(scratch() + first_row * stage.row_bytes());
+    for (int64_t r = 0; r < rows; ++r) {
+        const From* from = reinterpret_cast<const From*>(stage.x + (first_row + r) * stage.x_stride);
+        for (int64_t start = 0; start < stage.num_inputs; start += kLanes) {
+            const int64_t count = std::min<int64_t>(kLanes, stage.num_inputs - start);
+            To values[kLanes];
+            store(values, count == kLanes ? load(from + start) : load_some(from + start, count));
+            for (int64_t i = 0; i < (count + unit - 1) / unit * unit; ++i)
+                to[((start + i) / unit * rows + r) * unit + i % unit] = values[i];
+        }
     }
-}
-
-template <class Format>
-decltype(Gemm::run_block) find_block(Type y) {
-    if (y == kFloat32) return run_block<Format, float>;
-    return y == kBFloat16 ? run_block<Format, BFloat16> : run_block<Format, Float16>;
 }
 
 }  // namespace
@@ -79,28 +76,32 @@ void GatherPacked::run(int64_t chunk) const {
 }
 
 int64_t Stage::count_chunks() const {
-    reserve_scratch(num_rows * to_stride);
-    return (num_rows + 7) / 8;
+    reserve_scratch(num_rows * row_bytes());
+    return (num_rows + tile_rows - 1) / tile_rows;
 }
 
-void Stage::run(int64_t chunk) const {
-    for (int64_t row = chunk * 8; row < std::min(chunk * 8 + 8, num_rows); ++row) {
-        if (into == kBFloat16)
-            from == kFloat32 ? stage_row<float, BFloat16>(*this, row) : stage_row<BFloat16, BFloat16>(*this, row);
-        else if (from == kFloat32)
-            stage_row<float, float>(*this, row);
-        else
-            from == kBFloat16 ? stage_row<BFloat16, float>(*this, row) : stage_row<Float16, float>(*this, row);
-    }
+void Stage::run(int64_t tile) const {
+    const int64_t row = tile * tile_rows;
+    if (into == kBFloat16)
+        from == kFloat32 ? stage_tile<float, BFloat16>(*this, row) : stage_tile<BFloat16, BFloat16>(*this, row);
+    else if (from == kFloat32)
+        stage_tile<float, float>(*this, row);
+    else
+        from == kBFloat16 ? stage_tile<BFloat16, float>(*this, row) : stage_tile<Float16, float>(*this, row);
 }
 
 Type staged_type(Type weight) {
     return weight == kBFloat16 && sizeof(PairFormat::X) == sizeof(BFloat16) ? kBFloat16 : kFloat32;
 }
 
-decltype(Gemm::run_block) find_block(Type weight, Type y) {
-    if (weight == kFloat32) return find_block<ValueFormat<float>>(y);
-    return weight == kFloat16 ? find_block<ValueFormat<Float16>>(y) : find_block<PairFormat>(y);
+decltype(Gemm::run_block) find_run_block(Type weight) {
+    if (weight == kFloat32) return run_block<ValueFormat<float>>;
+    return weight == kFloat16 ? run_block<ValueFormat<Float16>> : run_block<PairFormat>;
+}
+
+decltype(Gemm::store_tile) find_store_tile(Type y) {
+    if (y == kFloat32) return store_tile<float>;
+    return y == kBFloat16 ? store_tile<BFloat16> : store_tile<Float16>;
 }
 
 }  // namespace octavo

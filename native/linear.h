@@ -30,19 +30,25 @@ struct GatherPacked {
     void run(int64_t chunk) const;
 };
 
-// Converts rows of x into what the tiles of a format read, in the scratch memory.
+// Converts rows of x into what the tiles of a format read, in the scratch memory: for each input, or pair of inputs, the
+// values of a tile's rows.
 struct Stage {
     const unsigned char* x;
-    int64_t num_rows, num_inputs, x_stride, to_stride;  // strides in bytes
+    int64_t num_rows, num_inputs, x_stride;  // stride in bytes
+    int32_t tile_rows, unit;                 // inputs that lie together
     Type from, into;
+    int64_t row_bytes() const { return (num_inputs + unit - 1) / unit * unit * (into == kFloat32 ? 4 : 2); }
     int64_t count_chunks() const;
     void run(int64_t chunk) const;
 };
 
+constexpr TileRows kTileRows{kMaxWideRows, kMaxTallRows};
+
 // The type in which tiles of a weight's type read x.
 Type staged_type(Type weight);
 
-// The function that computes a block of y, of type `y`.
-decltype(Gemm::run_block) find_block(Type weight, Type y);
+// The functions that compute a block of y, and that write it in its type.
+decltype(Gemm::run_block) find_run_block(Type weight);
+decltype(Gemm::store_tile) find_store_tile(Type y);
 
 }  // namespace octavo

@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "attention.h"
+#include "block_pack.h"
 #include "linear.h"
 #include "rows.h"
 
@@ -31,6 +32,15 @@ void execute(const Operation* operations, size_t count, bool is_long) {
         run(operations, count);
     }
 }
+
+// Preparation of weights, which no tape repeats.
+void run_long(const Operation& operation) {
+    Py_BEGIN_ALLOW_THREADS run(&operation, 1);
+    Py_END_ALLOW_THREADS
+}
+
+// Numbers of types from here on are blocks.
+constexpr int32_t kFirstBlock = 16;
 
 // The arguments of a call, in order.
 class Arguments {
@@ -114,7 +124,9 @@ PyObject* py_packed_bytes(PyObject*, PyObject* const* values, Py_ssize_t count) 
     const Type type = arguments.type();
     const int64_t outputs = arguments.integer(), inputs = arguments.integer();
     if (!arguments.are_right()) return nullptr;
-    return PyLong_FromLongLong(packed_bytes(type, outputs, inputs));
+    if (type < kFirstBlock) return PyLong_FromLongLong(packed_bytes(type, outputs, inputs));
+    const int64_t panels = (outputs + kLanes - 1) / kLanes;
+    return PyLong_FromLongLong(panels * kSpecs[type - kFirstBlock].panel_bytes(inputs));
 }
 
 PyObject* py_pack(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -126,8 +138,25 @@ PyObject* py_pack(PyObject*, PyObject* const* values, Py_ssize_t count) {
     pack.num_inputs = arguments.integer();
     pack.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    const Operation operation = make_operation(pack);
-    execute(&operation, 1, true);
+    const Operation operation =
+        pack.type < kFirstBlock
+            ? make_operation(pack)
+            : make_operation(PackBlocks{pack.from, pack.to, pack.num_outputs, pack.num_inputs, pack.type - kFirstBlock});
+    run_long(operation);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Quantize quantize{};
+    quantize.from = arguments.address<unsigned char>();
+    quantize.to = arguments.address<unsigned char>();
+    quantize.num_outputs = arguments.integer();
+    quantize.num_inputs = arguments.integer();
+    quantize.block = (int32_t)arguments.integer() - kFirstBlock;
+    quantize.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    run_long(make_operation(quantize));
     Py_RETURN_NONE;
 }
 
@@ -139,9 +168,13 @@ PyObject* py_gather_packed(PyObject*, PyObject* const* values, Py_ssize_t count)
     gather.to = arguments.address<unsigned char>();
     gather.num_rows = arguments.integer();
     gather.num_inputs = arguments.integer();
+    const Type weight = arguments.type();
     gather.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    const Operation operation = make_operation(gather);
+    const Operation operation =
+        weight < kFirstBlock ? make_operation(gather)
+                             : make_operation(GatherBlocks{gather.weights, gather.index, gather.to, gather.num_rows,
+                                                           gather.num_inputs, weight - kFirstBlock, gather.type});
     execute(&operation, 1, false);
     Py_RETURN_NONE;
 }
@@ -157,26 +190,40 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     gemm.num_outputs = (int32_t)arguments.integer();
     gemm.num_inputs = (int32_t)arguments.integer();
     gemm.x_stride = arguments.integer();
+    gemm.y_stride = arguments.integer();
     const Type weight = arguments.type(), type = arguments.type();
     gemm.gate = (Activation)arguments.integer();
     if (!arguments.are_right()) return nullptr;
-    gemm.y_stride = gemm.gate == kNoGate ? gemm.num_outputs : gemm.num_outputs / 2;
+    gemm.store_tile = find_store_tile(type);
+    const bool is_long = 2. * gemm.num_rows * gemm.num_outputs * gemm.num_inputs > kLongFlops;
+    if (weight >= kFirstBlock) {
+        const int32_t block = weight - kFirstBlock;
+        const StageBlocks stage{gemm.x,        gemm.num_rows, gemm.num_inputs,
+                                gemm.x_stride, kBlockTileRows.of(gemm.num_rows), type};
+        gemm.x = nullptr;
+        gemm.x_stride = x_row_bytes(gemm.num_inputs);
+        gemm.panel_bytes = kSpecs[block].panel_bytes(gemm.num_inputs);
+        gemm.run_block = find_run_block_of(block);
+        const Operation operations[] = {make_operation(stage), make_operation(gemm)};
+        execute(operations, 2, is_long);
+        Py_RETURN_NONE;
+    }
     gemm.panel_bytes = packed_bytes(weight, kLanes, gemm.num_inputs);
-    gemm.run_block = find_block(weight, type);
+    gemm.run_block = find_run_block(weight);
     Operation operations[2];
     size_t num_operations = 0;
     const Type staged = staged_type(weight);
-    const int64_t item = staged == kFloat32 ? 4 : 2;
-    const bool is_whole = gemm.num_inputs % 2 == 0 || weight != kBFloat16;
-    if (type != staged || !is_whole) {
-        Stage stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, (gemm.num_inputs + 1) / 2 * 2 * item,
-                    type, staged};
+    const int32_t unit = weight == kBFloat16 ? 2 : 1;
+    // One row of the right type is a tile as it is.
+    if (gemm.num_rows > 1 || type != staged || gemm.num_inputs % unit != 0) {
+        const Stage stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, kTileRows.of(gemm.num_rows), unit,
+                          type, staged};
         operations[num_operations++] = make_operation(stage);
         gemm.x = nullptr;
-        gemm.x_stride = stage.to_stride;
+        gemm.x_stride = stage.row_bytes();
     }
     operations[num_operations++] = make_operation(gemm);
-    execute(operations, num_operations, 2. * gemm.num_rows * gemm.num_outputs * gemm.num_inputs > kLongFlops);
+    execute(operations, num_operations, is_long);
     Py_RETURN_NONE;
 }
 
@@ -296,7 +343,7 @@ PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
 PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads),    OCTAVO_METHOD(start_tape),
     OCTAVO_METHOD(end_tape),        OCTAVO_METHOD(replay),         OCTAVO_METHOD(packed_bytes),
-    OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
+    OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
     OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(gate),           OCTAVO_METHOD(gather),
     OCTAVO_METHOD(new_plan),        OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention),
     {nullptr, nullptr, 0, nullptr},

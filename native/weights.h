@@ -24,18 +24,20 @@ struct ValueFormat {
     static int64_t panel_bytes(int64_t num_inputs) { return num_inputs * kLanes * sizeof(T); }
 
     template <int kRows, int kPanels>
-    static inline void multiply(const unsigned char* const* panels, const unsigned char* x, int64_t x_stride,
-                                int64_t num_inputs, Lanes (&sums)[kRows][kPanels]) {
+    static inline void multiply(const unsigned char* const* panels, const unsigned char* x, int64_t num_inputs,
+                                Lanes (&result)[kRows][kPanels]) {
+        Lanes sums[kRows][kPanels];  // a copy, which stays in registers
         for (int r = 0; r < kRows; ++r)
             for (int p = 0; p < kPanels; ++p) sums[r][p] = splat(0.f);
         for (int64_t k = 0; k < num_inputs; ++k) {
             Lanes w[kPanels];
-            for (int p = 0; p < kPanels; ++p) w[p] = load(reinterpret_cast<const T*>(panels[p]) + k * kLanes);
-            for (int r = 0; r < kRows; ++r) {
-                const Lanes value = splat(reinterpret_cast<const float*>(x + r * x_stride)[k]);
-                for (int p = 0; p < kPanels; ++p) sums[r][p] = fma(w[p], value, sums[r][p]);
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) w[p] = load(reinterpret_cast<const T*>(panels[p]) + k * kLanes);
+            OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
+                const Lanes value = splat(reinterpret_cast<const float*>(x)[k * kRows + r]);
+                OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) sums[r][p] = fma(w[p], value, sums[r][p]);
             }
         }
+        keep(sums, result);
     }
 };
 
@@ -50,40 +52,42 @@ struct PairFormat {
     static int64_t panel_bytes(int64_t num_inputs) { return (num_inputs + 1) / 2 * kLanes * 4; }
 
     template <int kRows, int kPanels>
-    static inline void multiply(const unsigned char* const* panels, const unsigned char* x, int64_t x_stride,
-                                int64_t num_inputs, Lanes (&sums)[kRows][kPanels]) {
+    static inline void multiply(const unsigned char* const* panels, const unsigned char* x, int64_t num_inputs,
+                                Lanes (&result)[kRows][kPanels]) {
+        Lanes sums[kRows][kPanels];  // a copy, which stays in registers
         for (int r = 0; r < kRows; ++r)
             for (int p = 0; p < kPanels; ++p) sums[r][p] = splat(0.f);
         const int64_t num_pairs = (num_inputs + 1) / 2;
         for (int64_t k = 0; k < num_pairs; ++k) {
 #if defined(__AVX512BF16__)
             __m512bh w[kPanels];
-            for (int p = 0; p < kPanels; ++p) w[p] = load_vector<__m512bh>(panels[p] + k * kLanes * 4);
-            for (int r = 0; r < kRows; ++r) {
-                const auto pair = reinterpret_cast<const int32_t*>(x + r * x_stride)[k];
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) w[p] = load_vector<__m512bh>(panels[p] + k * kLanes * 4);
+            OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
+                const auto pair = reinterpret_cast<const int32_t*>(x)[k * kRows + r];
                 const __m512bh value = bit_cast<__m512bh>(_mm512_set1_epi32(pair));
                 for (int p = 0; p < kPanels; ++p)
                     sums[r][p].part[0] = (Floats)_mm512_dpbf16_ps((__m512)sums[r][p].part[0], w[p], value);
             }
 #else
             Lanes even[kPanels], odd[kPanels];
-            for (int p = 0; p < kPanels; ++p) {
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
                 OCTAVO_EACH_PART {
                     const Words pair = load_vector<Words>(panels[p] + (k * kLanes + i * kWidth) * 4);
                     even[p].part[i] = bit_cast<Floats>(pair << 16);
                     odd[p].part[i] = bit_cast<Floats>(pair & 0xffff0000u);
                 }
             }
-            for (int r = 0; r < kRows; ++r) {
-                const float* row = reinterpret_cast<const float*>(x + r * x_stride) + 2 * k;
-                const Lanes first = splat(row[0]), second = splat(row[1]);
-                for (int p = 0; p < kPanels; ++p) {
+            OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
+                const float* pair = reinterpret_cast<const float*>(x) + (k * kRows + r) * 2;
+                const Lanes first = splat(pair[0]), second = splat(pair[1]);
+                OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
                     sums[r][p] = fma(even[p], first, sums[r][p]);
                     sums[r][p] = fma(odd[p], second, sums[r][p]);
                 }
             }
 #endif
         }
+        keep(sums, result);
     }
 };
 

@@ -1,90 +1,152 @@
 """GEMMs with packed weights, by the compiled kernels."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
+
 import torch
 
-from octavo.kernels.linear import LinearOp, linear, padded_rows
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+from octavo.kernels.basic import gelu_tanh_and_mul, silu_and_mul
+from octavo.kernels.blocks import block_linear
+from octavo.kernels.linear import GATES, LinearOp, linear, padded_rows
+from octavo.platforms.native import BLOCK_NUMBERS, LANES, TYPE_NUMBERS, NativeKernels
 
 GATE_NUMBERS = {"silu": 1, "gelu_tanh": 2}
 """The compiled kernels' numbers of gates; 0 is none."""
 
 
-class NativeLinear(LinearOp):
+class PackedLinear(LinearOp):
     """A weight in panels of sixteen outputs; a row's result does not depend on the other rows.
 
+    Attributes:
+        packed: the panels.
+
     Args:
-        weight: ``[out, in]``, contiguous. Its memory is taken over if the packed weight fits there.
+        type_number: the compiled kernels' number of the weight's type.
+        shape: ``[out, in]``.
         bias: ``[out]`` of the type of ``x``, or None.
+        dtype: of :meth:`rows`.
     """
 
     has_rows = True
 
-    def __init__(self, native: NativeKernels, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        native: NativeKernels,
+        packed: torch.Tensor,
+        type_number: int,
+        shape: tuple[int, int],
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+    ) -> None:
+        self.packed = packed
+        self.num_outputs, self._num_inputs = shape
         self._native = native
-        self._num_outputs, self._num_inputs = weight.shape
-        self._dtype = weight.dtype
-        self._type = TYPE_NUMBERS[weight.dtype]
+        self._type = type_number
         self._bias = bias
-        num_bytes = native.packed_bytes(self._type, *weight.shape)
-        self.memory = weight if num_bytes == weight.nbytes else None
-        self._packed = torch.empty(num_bytes, dtype=torch.uint8) if self.memory is None else self.memory
-        self.update(weight)
+        self._dtype = dtype
 
-    def update(self, weight: torch.Tensor) -> bool:
-        self._native.pack(weight.data_ptr(), self._packed.data_ptr(), self._num_outputs, self._num_inputs, self._type)
-        return True
+    @abstractmethod
+    def update(self, weight: torch.Tensor) -> bool: ...
 
     def rows(self, index: torch.Tensor) -> torch.Tensor:
-        rows = self._packed.new_empty(len(index), self._num_inputs, dtype=self._dtype)
+        rows = torch.empty(len(index), self._num_inputs, dtype=self._dtype)
         self._native.gather_packed(
-            self._packed.data_ptr(), index.data_ptr(), rows.data_ptr(), len(index), self._num_inputs, self._type
+            self.packed.data_ptr(),
+            index.data_ptr(),
+            rows.data_ptr(),
+            len(index),
+            self._num_inputs,
+            self._type,
+            TYPE_NUMBERS[self._dtype],
         )
         return rows
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        y = x.new_empty(*x.shape[:-1], self._num_outputs) if out is None else out
-        self._run(x, y, 0)
+        y = x.new_empty(*x.shape[:-1], self.num_outputs) if out is None else out
+        self.run(x, y.view(-1, self.num_outputs), 0)
         return y
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        half = self._num_outputs // 2
-        if half % 16:  # the halves share a panel
-            y = self(x)
-            gated = x.new_empty(*x.shape[:-1], half)
-            number = GATE_NUMBERS[activation]
-            self._native.gate(
-                y.data_ptr(), gated.data_ptr(), y.numel() // (2 * half), half, number, TYPE_NUMBERS[x.dtype]
-            )
-            return gated
+        half = self.num_outputs // 2
+        if half % LANES:  # the halves share a panel
+            return GATES[activation](self(x))
         y = x.new_empty(*x.shape[:-1], half)
-        self._run(x, y, GATE_NUMBERS[activation])
+        self.run(x, y.view(-1, half), GATE_NUMBERS[activation])
         return y
 
-    def _run(self, x: torch.Tensor, y: torch.Tensor, gate: int) -> None:
+    def run(self, x: torch.Tensor, y: torch.Tensor, gate: int) -> None:
+        """Write the result into ``y``, ``[T, out]``, or ``[T, out / 2]`` behind a gate; its rows may lie apart."""
         if x.dim() != 2 or x.stride(1) != 1:
             x = x.reshape(-1, self._num_inputs).contiguous()
         self._native.linear(
-            self._packed.data_ptr(),
+            self.packed.data_ptr(),
             x.data_ptr(),
             y.data_ptr(),
             0 if self._bias is None else self._bias.data_ptr(),
             len(x),
-            self._num_outputs,
+            self.num_outputs,
             self._num_inputs,
             x.stride(0) * x.element_size(),
+            y.stride(0),
             self._type,
             TYPE_NUMBERS[x.dtype],
             gate,
         )
 
 
-def register(native: NativeKernels) -> None:
-    """Use the compiled kernels for GEMMs on CPUs."""
+class PlainLinear(PackedLinear):
+    """A weight of floating-point values.
 
-    @linear.register("cpu")
-    def packed(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
-        return NativeLinear(native, weight, bias), True
+    Args:
+        weight: ``[out, in]``, contiguous. Its memory is taken over if the packed weight fits there.
+        bias: ``[out]`` of the type of ``x``, or None.
+    """
 
-    @padded_rows.register("cpu")
-    def exact_rows(device: torch.device, num_rows: int) -> int:
-        return num_rows
+    def __init__(self, native: NativeKernels, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        number = TYPE_NUMBERS[weight.dtype]
+        num_outputs, num_inputs = weight.shape
+        num_bytes = native.packed_bytes(number, num_outputs, num_inputs)
+        self.memory = weight if num_bytes == weight.nbytes else None
+        packed = torch.empty(num_bytes, dtype=torch.uint8) if self.memory is None else self.memory
+        super().__init__(native, packed, number, (num_outputs, num_inputs), bias, weight.dtype)
+        self.update(weight)
+
+    def update(self, weight: torch.Tensor) -> bool:
+        self._native.pack(weight.data_ptr(), self.packed.data_ptr(), *weight.shape, self._type)
+        return True
+
+
+class BlockLinear(PackedLinear):
+    """A weight of integers in groups that share a scale.
+
+    Args:
+        weight: ``[out, bytes]`` uint8, a GGUF tensor's rows; its memory is taken over if the packed weight fits there.
+            Or ``[out, in]`` floating-point values, which are rounded.
+        name: a format in :data:`octavo.platforms.native.BLOCK_NUMBERS`.
+    """
+
+    def __init__(
+        self,
+        native: NativeKernels,
+        weight: torch.Tensor,
+        name: str,
+        num_inputs: int,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+    ) -> None:
+        number, shape = BLOCK_NUMBERS[name], (len(weight), num_inputs)
+        num_bytes = native.packed_bytes(number, *shape)
+        self.memory = weight if num_bytes == weight.nbytes else None
+        packed = torch.empty(num_bytes, dtype=torch.uint8) if self.memory is None else self.memory
+        super().__init__(native, packed, number, shape, bias, dtype)
+        self.update(weight)
+
+    def update(self, weight: torch.Tensor) -> bool:
+        shape = self.num_outputs, self._num_inputs
+        if weight.dtype is torch.uint8:
+            self._native.pack(weight.data_ptr(), self.packed.data_ptr(), *shape, self._type)
+        else:
+            self._native.quantize(
+                weight.data_ptr(), self.packed.data_ptr(), *shape, self._type, TYPE_NUMBERS[weight.dtype]
+            )
+        return True

@@ -1,0 +1,330 @@
+#include "block_pack.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace octavo {
+namespace {
+
+// One row taken apart: codes of all inputs, and per group the bits of its scale and minimum as the format stores them.
+struct Row {
+    std::vector<uint8_t> codes;
+    std::vector<uint16_t> scales, mins;              // per group: float16 bits, or a byte
+    std::vector<uint16_t> super_scales, super_mins;  // per kSuper inputs: float16 bits
+    float channel_scale = 0.f;
+
+    void resize(const BlockSpec& spec, int64_t num_inputs) {
+        codes.resize(num_inputs);
+        scales.resize(num_inputs / spec.group);
+        mins.resize(num_inputs / spec.group);
+        super_scales.resize(num_inputs / kSuper + 1);
+        super_mins.resize(num_inputs / kSuper + 1);
+    }
+};
+
+uint16_t to_half(float x) {
+    uint16_t bits[kLanes];
+    store(reinterpret_cast<Float16*>(bits), splat(x));
+    return bits[0];
+}
+
+uint16_t half_at(const unsigned char* from) {
+    uint16_t bits;
+    std::memcpy(&bits, from, 2);
+    return bits;
+}
+
+// GGUF's blocks of 32: scale, minimum if there is one, fifth bits, four-bit codes (the first half of the inputs low).
+void read_small(int32_t block, const BlockSpec& spec, const unsigned char* from, int64_t num_inputs, Row& row) {
+    const int64_t bytes = raw_row_bytes(block, 32);
+    for (int64_t g = 0; g < num_inputs / 32; ++g, from += bytes) {
+        const unsigned char* codes = from + (spec.has_min ? 4 : 2);
+        row.scales[g] = half_at(from);
+        row.mins[g] = spec.has_min ? half_at(from + 2) : 0;
+        uint8_t* to = row.codes.data() + g * 32;
+        if (spec.bits == 8) {
+            for (int i = 0; i < 32; ++i) to[i] = codes[i] ^ 0x80;
+            continue;
+        }
+        uint32_t high = 0;
+        if (spec.bits == 5) {
+            std::memcpy(&high, codes, 4);
+            codes += 4;
+        }
+        for (int i = 0; i < 32; ++i)
+            to[i] = (uint8_t)((i < 16 ? codes[i] & 15 : codes[i - 16] >> 4) | (high >> i & 1) << 4);
+    }
+}
+
+// Eight scales and minimums of 6 bits in 12 bytes.
+void read_six_bits(const unsigned char* from, uint16_t* scales, uint16_t* mins) {
+    for (int i = 0; i < 4; ++i) {
+        scales[i] = from[i] & 63;
+        mins[i] = from[i + 4] & 63;
+        scales[i + 4] = (uint16_t)((from[i + 8] & 15) | from[i] >> 6 << 4);
+        mins[i + 4] = (uint16_t)(from[i + 8] >> 4 | from[i + 4] >> 6 << 4);
+    }
+}
+
+// GGUF's Q4_K and Q5_K: 256 inputs in eight groups, codes of two groups side by side.
+void read_super(int32_t block, const BlockSpec& spec, const unsigned char* from, int64_t num_inputs, Row& row) {
+    const int64_t bytes = raw_row_bytes(block, kSuper);
+    for (int64_t s = 0; s < num_inputs / kSuper; ++s, from += bytes) {
+        row.super_scales[s] = half_at(from);
+        row.super_mins[s] = half_at(from + 2);
+        read_six_bits(from + 4, row.scales.data() + 8 * s, row.mins.data() + 8 * s);
+        const unsigned char* high = from + 16;
+        const unsigned char* codes = high + (spec.bits == 5 ? 32 : 0);
+        for (int i = 0; i < kSuper; ++i) {
+            const int group = i / 32, within = i % 32;
+            const int low = codes[group / 2 * 32 + within] >> (group % 2 * 4) & 15;
+            const int fifth = spec.bits == 5 ? high[within] >> group & 1 : 0;
+            row.codes[s * kSuper + i] = (uint8_t)(low | fifth << 4);
+        }
+    }
+}
+
+// GGUF's Q6_K: 256 inputs in groups of 16; in each half, four runs of 32 share bytes.
+void read_six(const unsigned char* from, int64_t num_inputs, Row& row) {
+    for (int64_t s = 0; s < num_inputs / kSuper; ++s, from += 210) {
+        for (int i = 0; i < kSuper; ++i) {
+            const int half = i / 128, run = i % 128 / 32, within = i % 32;
+            const unsigned char low = from[half * 64 + run % 2 * 32 + within];
+            const unsigned char high = from[128 + half * 32 + within];
+            row.codes[s * kSuper + i] = (uint8_t)((low >> (run / 2 * 4) & 15) | (high >> (run * 2) & 3) << 4);
+        }
+        for (int g = 0; g < 16; ++g) row.scales[16 * s + g] = from[192 + g];
+        row.super_scales[s] = half_at(from + 208);
+    }
+}
+
+// Where the code of an output's input is in its group's registers: register, byte.
+void put_code(const BlockSpec& spec, unsigned char* codes, int lane, int input, uint8_t code) {
+    const int vector = input / 4, byte = lane * 4 + input % 4;
+    if (spec.bits == 8) {
+        codes[vector * kCodeBytes + byte] = code;
+        return;
+    }
+    const int half = spec.vectors() / 2, high = spec.bits - 4;
+    codes[vector % half * kCodeBytes + byte] |= (uint8_t)((code & 15) << (vector / half * 4));
+    if (high > 0) codes[half * kCodeBytes + byte] |= (uint8_t)(code >> 4 << (vector * high));
+}
+
+uint8_t get_code(const BlockSpec& spec, const unsigned char* codes, int lane, int input) {
+    const int vector = input / 4, byte = lane * 4 + input % 4;
+    if (spec.bits == 8) return codes[vector * kCodeBytes + byte];
+    const int half = spec.vectors() / 2, high = spec.bits - 4;
+    const int low = codes[vector % half * kCodeBytes + byte] >> (vector / half * 4) & 15;
+    if (high == 0) return (uint8_t)low;
+    return (uint8_t)(low | (codes[half * kCodeBytes + byte] >> (vector * high) & ((1 << high) - 1)) << 4);
+}
+
+void put_half(unsigned char* to, int lane, uint16_t bits) { std::memcpy(to + 2 * lane, &bits, 2); }
+
+void put_row(const BlockSpec& spec, unsigned char* panel, int lane, const Row& row, int64_t num_inputs) {
+    if (spec.scale == Scale::kChannel) std::memcpy(panel + 4 * lane, &row.channel_scale, 4);
+    for (int64_t g = 0; g < num_inputs / spec.group; ++g) {
+        unsigned char* group = panel + spec.group_place(g);
+        if (spec.scale == Scale::kHalf) {
+            put_half(group, lane, row.scales[g]);
+            if (spec.has_min) put_half(group + 2 * kLanes, lane, row.mins[g]);
+        } else if (spec.scale == Scale::kByte) {
+            group[lane] = (uint8_t)row.scales[g];
+            if (spec.has_min) group[kLanes + lane] = (uint8_t)row.mins[g];
+            if (g % (kSuper / spec.group) == 0) {
+                const int64_t s = g / (kSuper / spec.group);
+                unsigned char* super = panel + spec.super_place(s);
+                put_half(super, lane, row.super_scales[s]);
+                if (spec.has_min) put_half(super + 2 * kLanes, lane, row.super_mins[s]);
+            }
+        }
+        for (int i = 0; i < spec.group; ++i)
+            put_code(spec, group + spec.scale_bytes(), lane, i, row.codes[g * spec.group + i]);
+    }
+}
+
+// The best scale of four-bit codes -8 .. 7 for some values: of a few around the one that the largest value asks for,
+// the one with the least squared error.
+float best_scale(const float* values, int count) {
+    float most = 0.f;
+    for (int i = 0; i < count; ++i)
+        if (std::fabs(values[i]) > std::fabs(most)) most = values[i];
+    if (most == 0.f) return 0.f;
+    float best = 0.f, least = INFINITY;
+    for (int step = -4; step <= 4; ++step) {
+        const float scale = to_float(Float16{to_half(most / (-8.f + 0.2f * (float)step))});
+        if (scale == 0.f) continue;
+        float error = 0.f;
+        for (int i = 0; i < count; ++i) {
+            const float code = std::clamp(std::nearbyint(values[i] / scale), -8.f, 7.f);
+            const float difference = values[i] - code * scale;
+            error += difference * difference;
+        }
+        if (error < least) {
+            least = error;
+            best = scale;
+        }
+    }
+    return best;
+}
+
+void quantize_row(int32_t block, const float* values, int64_t num_inputs, Row& row) {
+    if (block == kBlockInt8) {
+        float most = 0.f;
+        for (int64_t i = 0; i < num_inputs; ++i) most = std::max(most, std::fabs(values[i]));
+        row.channel_scale = most / 127.f;
+        const float inverse = most > 0.f ? 127.f / most : 0.f;
+        for (int64_t i = 0; i < num_inputs; ++i) row.codes[i] = (uint8_t)(128 + (int)std::nearbyint(values[i] * inverse));
+        return;
+    }
+    for (int64_t g = 0; g < num_inputs / 32; ++g) {
+        const float scale = best_scale(values + 32 * g, 32);
+        row.scales[g] = to_half(scale);
+        for (int i = 0; i < 32; ++i) {
+            const float code = scale == 0.f ? 0.f : std::clamp(std::nearbyint(values[32 * g + i] / scale), -8.f, 7.f);
+            row.codes[32 * g + i] = (uint8_t)(8 + (int)code);
+        }
+    }
+}
+
+template <class T>
+void read_floats(const unsigned char* from, int64_t count, std::vector<float>& to) {
+    to.resize(count);
+    for (int64_t i = 0; i < count; ++i) to[i] = to_float(reinterpret_cast<const T*>(from)[i]);
+}
+
+float scale_at(const BlockSpec& spec, const unsigned char* panel, int64_t g, int lane, bool is_min) {
+    const unsigned char* group = panel + spec.group_place(g);
+    if (spec.scale == Scale::kChannel) return bit_cast<float>(load_vector<uint32_t>(panel + 4 * lane));
+    if (spec.scale == Scale::kHalf)
+        return to_float(Float16{half_at(group + (is_min ? 2 * kLanes : 0) + 2 * lane)});
+    const unsigned char* super = panel + spec.super_place(g / (kSuper / spec.group)) + (is_min ? 2 * kLanes : 0);
+    const unsigned char byte = group[(is_min ? kLanes : 0) + lane];
+    const float number = spec.has_min ? (float)byte : (float)(int8_t)byte;
+    return to_float(Float16{half_at(super + 2 * lane)}) * (is_min ? -number : number);
+}
+
+template <class T>
+void gather_row(const GatherBlocks& gather, int64_t row) {
+    const BlockSpec& spec = kSpecs[gather.block];
+    const int64_t output = gather.index[row];
+    const unsigned char* panel = gather.weights + output / kLanes * spec.panel_bytes(gather.num_inputs);
+    const int lane = (int)(output % kLanes);
+    float values[32];
+    for (int64_t g = 0; g < gather.num_inputs / spec.group; ++g) {
+        const float scale = scale_at(spec, panel, g, lane, false);
+        const float min = spec.has_min ? scale_at(spec, panel, g, lane, true) : 0.f;
+        const unsigned char* codes = panel + spec.group_place(g) + spec.scale_bytes();
+        for (int i = 0; i < spec.group; ++i)
+            values[i] = scale * (float)((int)get_code(spec, codes, lane, i) - spec.zero) + min;
+        T* to = reinterpret_cast<T*>(gather.to) + row * gather.num_inputs + g * spec.group;
+        for (int i = 0; i < spec.group; i += kLanes) store(to + i, load(values + i));
+    }
+}
+
+// Rounds 32 values; returns their scale.
+template <class T>
+float round_group(const T* x, int8_t* codes, float* half_sums) {
+    const Lanes low = load(x), high = load(x + kLanes), zero = splat(0.f);
+    const Lanes size = max(max(low, zero - low), max(high, zero - high));
+    const float most = largest(size) + sum(low * zero + high * zero);  // a NaN or an infinity makes it a NaN
+    const float scale = most / 127.f;
+    const Lanes inverse = splat(most > 0.f ? 127.f / most : 0.f), magic = splat(12582912.f);
+    const Lanes rounded[2] = {fma(low, inverse, magic) - magic, fma(high, inverse, magic) - magic};
+    for (int h = 0; h < 2; ++h) {
+        float values[kLanes];
+        store(values, rounded[h]);
+        for (int i = 0; i < kLanes; ++i) codes[h * kLanes + i] = (int8_t)(int)values[i];
+        half_sums[h] = scale * sum(rounded[h]);
+    }
+    return scale;
+}
+
+template <class T>
+void stage_tile(const StageBlocks& stage, int64_t first_row) {
+    const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
+    const XTile<int32_t, float> tile(scratch() + first_row * x_row_bytes(stage.num_inputs), rows, stage.num_inputs);
+    for (int64_t r = 0; r < rows; ++r) {
+        const T* x = reinterpret_cast<const T*>(stage.x + (first_row + r) * stage.x_stride);
+        for (int64_t g = 0; g < stage.num_inputs / kXGroup; ++g) {
+            int32_t codes[kXGroup / 4];
+            float halves[2];
+            tile.scales[g * rows + r] = round_group(x + g * kXGroup, reinterpret_cast<int8_t*>(codes), halves);
+            for (int64_t v = 0; v < kXGroup / 4; ++v) tile.codes[(g * (kXGroup / 4) + v) * rows + r] = codes[v];
+            tile.sums[g * rows + r] = halves[0] + halves[1];
+            tile.half_sums[2 * g * rows + r] = halves[0];
+            tile.half_sums[(2 * g + 1) * rows + r] = halves[1];
+        }
+    }
+}
+
+}  // namespace
+
+int64_t raw_row_bytes(int32_t block, int64_t num_inputs) {
+    constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210};
+    return num_inputs / (block < 5 ? 32 : kSuper) * kBytes[block];
+}
+
+void PackBlocks::run(int64_t panel) const {
+    const BlockSpec& spec = kSpecs[block];
+    const int64_t bytes = spec.panel_bytes(num_inputs), row_bytes = raw_row_bytes(block, num_inputs);
+    thread_local std::vector<unsigned char> packed;
+    thread_local Row row;
+    packed.assign(bytes, 0);
+    row.resize(spec, num_inputs);
+    for (int lane = 0; lane < kLanes && panel * kLanes + lane < num_outputs; ++lane) {
+        const unsigned char* raw = from + (panel * kLanes + lane) * row_bytes;
+        if (spec.scale == Scale::kHalf)
+            read_small(block, spec, raw, num_inputs, row);
+        else if (spec.has_min)
+            read_super(block, spec, raw, num_inputs, row);
+        else
+            read_six(raw, num_inputs, row);
+        put_row(spec, packed.data(), lane, row, num_inputs);
+    }
+    std::memcpy(to + panel * bytes, packed.data(), bytes);
+}
+
+void Quantize::run(int64_t panel) const {
+    const BlockSpec& spec = kSpecs[block];
+    const int64_t bytes = spec.panel_bytes(num_inputs), row_bytes = num_inputs * (type == kFloat32 ? 4 : 2);
+    thread_local std::vector<unsigned char> packed;
+    thread_local std::vector<float> values;
+    thread_local Row row;
+    packed.assign(bytes, 0);
+    row.resize(spec, num_inputs);
+    for (int lane = 0; lane < kLanes && panel * kLanes + lane < num_outputs; ++lane) {
+        const unsigned char* weights = from + (panel * kLanes + lane) * row_bytes;
+        if (type == kFloat32)
+            read_floats<float>(weights, num_inputs, values);
+        else
+            type == kBFloat16 ? read_floats<BFloat16>(weights, num_inputs, values)
+                              : read_floats<Float16>(weights, num_inputs, values);
+        quantize_row(block, values.data(), num_inputs, row);
+        put_row(spec, packed.data(), lane, row, num_inputs);
+    }
+    std::memcpy(to + panel * bytes, packed.data(), bytes);
+}
+
+void GatherBlocks::run(int64_t chunk) const {
+    for (int64_t row = chunk * 8; row < std::min(chunk * 8 + 8, num_rows); ++row) {
+        if (type == kFloat32)
+            gather_row<float>(*this, row);
+        else
+            type == kBFloat16 ? gather_row<BFloat16>(*this, row) : gather_row<Float16>(*this, row);
+    }
+}
+
+int64_t StageBlocks::count_chunks() const {
+    reserve_scratch(num_rows * x_row_bytes(num_inputs));
+    return (num_rows + tile_rows - 1) / tile_rows;
+}
+
+void StageBlocks::run(int64_t tile) const {
+    if (type == kFloat32)
+        stage_tile<float>(*this, tile * tile_rows);
+    else
+        type == kBFloat16 ? stage_tile<BFloat16>(*this, tile * tile_rows) : stage_tile<Float16>(*this, tile * tile_rows);
+}
+
+}  // namespace octavo
