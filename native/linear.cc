@@ -85,12 +85,12 @@ int64_t Stage::count_chunks() const {
 
 void Stage::run(int64_t chunk) const {
     for (int64_t row = chunk * 8; row < std::min(chunk * 8 + 8, num_rows); ++row) {
-        if (into == kBFloat16)
-            from == kFloat32 ? stage_row<float, BFloat16>(*this, row) : stage_row<BFloat16, BFloat16>(*this, row);
-        else if (from == kFloat32)
-            stage_row<float, float>(*this, row);
-        else
-            from == kBFloat16 ? stage_row<BFloat16, float>(*this, row) : stage_row<Float16, float>(*this, row);
+        by_type(from, [&](auto value) {
+            if (into == kBFloat16)
+                stage_row<decltype(value), BFloat16>(*this, row);
+            else
+                stage_row<decltype(value), float>(*this, row);
+        });
     }
 }
 
