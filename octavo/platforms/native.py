@@ -9,6 +9,7 @@ import importlib
 import os
 from functools import cache
 from platform import machine
+from types import ModuleType
 from typing import Any, Protocol, cast
 
 import torch
@@ -17,6 +18,8 @@ from octavo.errors import ConfigError
 
 ENVIRONMENT_VARIABLE = "OCTAVO_CPU_KERNELS"
 """Names the instruction set whose kernels are used in place of the best one, or ``torch`` for none."""
+
+_PREFIX = "octavo.platforms._native_"
 
 TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The compiled kernels' numbers of types."""
@@ -115,12 +118,28 @@ def native_kernels() -> NativeKernels | None:
         names = [wanted]
     for name in names:
         try:
-            return cast(NativeKernels, importlib.import_module(f"octavo.platforms._native_{name}"))
+            return cast(NativeKernels, importlib.import_module(_PREFIX + name))
         except ImportError:
             continue
     if wanted:
         raise ConfigError(f"{ENVIRONMENT_VARIABLE} is {wanted!r}, but these kernels were not built.")
     return None
+
+
+def instruction_set(native: NativeKernels) -> str:
+    """The instruction set that a build is for."""
+    return cast(ModuleType, native).__name__.removeprefix(_PREFIX)
+
+
+def why_missing() -> str:
+    """Why no compiled kernels run here, and what to do about it; empty if they do."""
+    if native_kernels() is not None:
+        return ""
+    if os.environ.get(ENVIRONMENT_VARIABLE) == "torch":
+        return f"{ENVIRONMENT_VARIABLE} is 'torch'"
+    if not instruction_sets():
+        return "there are none for this processor, which lacks AVX2 and NEON"
+    return "none were built; install Octavo again where there is a C++ compiler"
 
 
 def instruction_sets() -> list[str]:
