@@ -311,3 +311,25 @@ def test_a_plan_serves_all_layers(native: NativeKernels) -> None:
         cache[0] = transposed(layer.cache[0])
         output = backend.run(layer.qkv.clone(), layer.rope, None, cache, plan, layer.spec)
         assert torch.equal(output, run_native(native, layer).output)
+
+
+def test_a_replay_follows_the_steps_rows(native: NativeKernels) -> None:
+    """Where the rows are is on the tape, not how long they are."""
+    step = make_step([(1, 254), (1, 20)])
+    qkv, cache, rows = step.qkv.clone(), step.cache.clone(), step.inputs.rows
+    cache[0] = transposed(step.cache[0])
+    backend = NativeAttention(native)
+    owners: list[object] = []
+    native.start_tape(owners)
+    output = backend.run(qkv, step.rope, None, cache, backend.plan(step.inputs, qkv.dtype), step.spec)
+    tape = native.end_tape()
+    for seed in range(4):  # the first row's keys become two partitions on the way
+        rows.seq_lens += 1
+        for row, seq_len in enumerate(rows.seq_lens.tolist()):
+            step.inputs.slot_mapping[row] = own_places(step.inputs, row, range(seq_len - 1, seq_len))
+        step = replace(step, qkv=random(seed, *qkv.shape), cache=torch.stack((as_they_are(cache[0]), cache[1])))
+        expected = run_native(native, step)
+        qkv.copy_(step.qkv)
+        native.replay(tape)
+        assert torch.equal(output, expected.output)
+        assert torch.equal(as_they_are(cache[0]), expected.cache[0])

@@ -154,6 +154,8 @@ def test_an_empty_tape(native: NativeKernels) -> None:
         ("set_num_threads", ("2",)),
         ("set_num_threads", (1.5,)),
         ("num_threads", (1,)),
+        ("start_tape", ()),
+        ("start_tape", (1,)),
         ("end_tape", (1,)),
         ("new_plan", (1,)),
         ("packed_bytes", (0, 16)),
