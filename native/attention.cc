@@ -28,6 +28,11 @@ struct State {
 
 inline int64_t state_size(int64_t queries, int64_t head_dim) { return queries * (head_dim + 2); }
 
+// Size of the state of a unit of a split row; a single token may have more queries than kMaxQueries.
+inline int64_t part_size(const AttentionLayer& layer) {
+    return state_size(std::max<int64_t>(kMaxQueries, layer.num_heads / layer.num_kv_heads), layer.head_dim);
+}
+
 inline State state_at(float* memory, int64_t queries) { return {memory, memory + queries, memory + 2 * queries}; }
 
 void clear(State state, int64_t queries, int64_t head_dim) {
@@ -293,8 +298,7 @@ void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
     }
     const Walk<T> walk{attend, unit, kv_head, group, queries, scaled, scores};
     if (unit.split >= 0) {
-        float* part = attend.plan->partials.data() +
-                      (unit.split * layer.num_kv_heads + kv_head) * state_size(kMaxQueries, head_dim);
+        float* part = attend.plan->partials.data() + (unit.split * layer.num_kv_heads + kv_head) * part_size(layer);
         walk.partition(unit.first_partition, state_at(part, queries));
         return;
     }
@@ -314,7 +318,7 @@ void merge_units(const MergeSplits& arguments, const AttentionSplit& split, int6
     const int64_t queries = unit.num_tokens * (layer.num_heads / layer.num_kv_heads);
     const auto part = [&](int64_t index) {
         const int64_t number = plan.units[split.first_unit + index].split * layer.num_kv_heads + kv_head;
-        return state_at(plan.partials.data() + number * state_size(kMaxQueries, layer.head_dim), queries);
+        return state_at(plan.partials.data() + number * part_size(layer), queries);
     };
     for (int32_t i = 1; i < split.num_units; ++i) merge(part(0), part(i), queries, layer.head_dim);
     write<T>(layer, unit, kv_head, part(0), arguments.to);
@@ -354,10 +358,9 @@ void rotate_token(const RotateAndStore& arguments, int64_t token) {
         T* values = row + head * head_dim;
         const void* weight = head < layer.num_heads ? arguments.query_norm : arguments.key_norm;
         if (weight != nullptr) {
-            if (arguments.norm_type == kFloat32)
-                rms_norm_row(values, values, static_cast<const float*>(weight), head_dim, arguments.eps);
-            else
-                rms_norm_row(values, values, static_cast<const T*>(weight), head_dim, arguments.eps);
+            by_type(arguments.norm_type, [&](auto value) {
+                rms_norm_row(values, values, static_cast<const decltype(value)*>(weight), head_dim, arguments.eps);
+            });
         }
         rotary / 2 % kLanes == 0 ? rotate_whole(values, cos, sin, rotary) : rotate(values, cos, sin, rotary);
     }
@@ -371,17 +374,6 @@ void rotate_token(const RotateAndStore& arguments, int64_t token) {
         std::memcpy(run + layer.value_offset + slot % size * head_dim, key + layer.num_kv_heads * head_dim,
                     head_dim * sizeof(T));
     }
-}
-
-// Calls `work` with a value of the type.
-template <class Work>
-inline void by_type(Type type, const Work& work) {
-    if (type == kFloat32)
-        work(float{});
-    else if (type == kBFloat16)
-        work(BFloat16{});
-    else
-        work(Float16{});
 }
 
 }  // namespace
@@ -431,7 +423,7 @@ void RotateAndStore::run(int64_t chunk) const {
 }
 
 int64_t Attend::count_chunks() const {
-    const size_t size = plan->num_split_units * layer.num_kv_heads * state_size(kMaxQueries, layer.head_dim);
+    const size_t size = plan->num_split_units * layer.num_kv_heads * part_size(layer);
     if (plan->partials.size() < size) plan->partials.resize(size);
     return (int64_t)plan->units.size() * layer.num_kv_heads;
 }

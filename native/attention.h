@@ -16,7 +16,7 @@ namespace octavo {
 
 constexpr int64_t kTileKeys = 64;        // scores that are computed at a time
 constexpr int64_t kPartitionKeys = 256;  // keys of a softmax of its own; partitions are merged in order
-constexpr int64_t kMaxQueries = 64;      // of a unit of work: tokens times the query heads of a key head
+constexpr int64_t kMaxQueries = 64;      // of a unit with several tokens: tokens times query heads of a key head
 
 // Some tokens of a row, and the keys that they are compared with here.
 struct AttentionUnit {

@@ -82,12 +82,12 @@ int64_t Stage::count_chunks() const {
 
 void Stage::run(int64_t tile) const {
     const int64_t row = tile * tile_rows;
-    if (into == kBFloat16)
-        from == kFloat32 ? stage_tile<float, BFloat16>(*this, row) : stage_tile<BFloat16, BFloat16>(*this, row);
-    else if (from == kFloat32)
-        stage_tile<float, float>(*this, row);
-    else
-        from == kBFloat16 ? stage_tile<BFloat16, float>(*this, row) : stage_tile<Float16, float>(*this, row);
+    by_type(from, [&](auto value) {
+        if (into == kBFloat16)
+            stage_tile<decltype(value), BFloat16>(*this, row);
+        else
+            stage_tile<decltype(value), float>(*this, row);
+    });
 }
 
 Type staged_type(Type weight) {

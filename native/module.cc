@@ -55,7 +55,11 @@ class Arguments {
     }
     template <class T>
     T* object(const char* name) {
-        return next() ? static_cast<T*>(PyCapsule_GetPointer(values_[index_ - 1], name)) : nullptr;
+        if (!next()) return nullptr;
+        if (PyCapsule_IsValid(values_[index_ - 1], name))
+            return static_cast<T*>(PyCapsule_GetPointer(values_[index_ - 1], name));
+        PyErr_Format(PyExc_TypeError, "argument %zd is no %s", index_, name);
+        return nullptr;
     }
     // Whether all arguments were there and of the right types, and no others.
     bool are_right() {
@@ -88,7 +92,9 @@ PyObject* py_set_num_threads(PyObject*, PyObject* const* values, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
-PyObject* py_num_threads(PyObject*, PyObject* const*, Py_ssize_t) { return PyLong_FromLong(num_threads()); }
+PyObject* py_num_threads(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    return Arguments(values, count).are_right() ? PyLong_FromLong(num_threads()) : nullptr;
+}
 
 PyObject* py_start_tape(PyObject*, PyObject* const* values, Py_ssize_t count) {
     if (count != 1 || !PyList_Check(values[0])) {
@@ -103,7 +109,8 @@ PyObject* py_start_tape(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
-PyObject* py_end_tape(PyObject*, PyObject* const*, Py_ssize_t) {
+PyObject* py_end_tape(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    if (!Arguments(values, count).are_right()) return nullptr;
     Tape* tape = g_recording == nullptr ? new Tape : g_recording;
     g_recording = nullptr;
     Py_XDECREF(g_owners);
@@ -274,7 +281,9 @@ PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
-PyObject* py_new_plan(PyObject*, PyObject* const*, Py_ssize_t) { return capsule(new AttentionPlan, kPlan); }
+PyObject* py_new_plan(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    return Arguments(values, count).are_right() ? capsule(new AttentionPlan, kPlan) : nullptr;
+}
 
 AttentionRows rows_of(Arguments& arguments) {
     AttentionRows rows{};

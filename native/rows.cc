@@ -47,14 +47,11 @@ void gate_rows(const Gate& gate, int64_t first, int64_t last) {
 
 void RmsNorm::run(int64_t chunk) const {
     const int64_t first = chunk * kRowsPerChunk, last = std::min(first + kRowsPerChunk, num_rows);
-    if (type == kFloat32)
-        norm_rows<float, float>(*this, first, last);
-    else if (type == kBFloat16)
-        weight_type == kFloat32 ? norm_rows<BFloat16, float>(*this, first, last)
-                                : norm_rows<BFloat16, BFloat16>(*this, first, last);
-    else
-        weight_type == kFloat32 ? norm_rows<Float16, float>(*this, first, last)
-                                : norm_rows<Float16, Float16>(*this, first, last);
+    by_type(type, [&](auto x_value) {
+        by_type(weight_type, [&](auto weight_value) {
+            norm_rows<decltype(x_value), decltype(weight_value)>(*this, first, last);
+        });
+    });
 }
 
 void Gate::run(int64_t chunk) const {

@@ -60,7 +60,7 @@ inline void rms_norm_row(const T* x, T* to, const W* weight, int64_t size, float
     }
     const Lanes scale = splat(1.f / std::sqrt(sum(squares) / (float)size + eps));
     const auto normed = [&](const Lanes& v, const Lanes& w) {
-        if constexpr (sizeof(W) == sizeof(T) && sizeof(T) == 2) {  // a weight of x's type multiplies the rounded value
+        if constexpr (std::is_same_v<T, W> && sizeof(T) == 2) {  // a weight of x's type multiplies the rounded value
             T rounded[kLanes];
             store(rounded, v * scale);
             return load(rounded) * w;

@@ -32,13 +32,17 @@ constexpr int kSpinsBeforeYield = 400;
 constexpr std::chrono::microseconds kNotable{300};  // shorter runs say nothing about the system
 constexpr int kRunsAlone = 8, kMaxRunsAlone = 256;
 
+int g_num_threads = 1;  // changes only between runs: operations read it to divide their work
+
 class Team {
    public:
     ~Team() = delete;  // lives as long as the process: workers may run until its very end
 
+    // Workers start with the next run.
     void resize(int num_threads) {
         std::lock_guard<std::mutex> one_run(runs_);
-        if (num_threads == (int)workers_.size() + 1) return;
+        if (num_threads == g_num_threads) return;
+        g_num_threads = num_threads;
         {
             std::lock_guard<std::mutex> lock(mutex_);
             is_stopping_ = true;
@@ -47,13 +51,11 @@ class Team {
         for (std::thread& worker : workers_) worker.join();
         workers_.clear();
         is_stopping_ = false;
-        for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { work(); });
     }
-
-    int size() const { return (int)workers_.size() + 1; }
 
     void run(const Operation* operations, size_t count) {
         std::lock_guard<std::mutex> one_run(runs_);
+        while ((int)workers_.size() + 1 < g_num_threads) workers_.emplace_back([this] { work(); });
         if (workers_.empty() || num_runs_alone_ > 0) {
             if (num_runs_alone_ > 0) --num_runs_alone_;
             run_alone(operations, count);
@@ -171,30 +173,16 @@ class Team {
     bool is_stopping_ = false;
 };
 
-Team* g_team = nullptr;
+Team* g_team = new Team;
 unsigned char* g_scratch = nullptr;
 size_t g_scratch_bytes = 0;
-int g_num_threads = 1;
 
-// A forked child has none of the threads; it gets a team of its own when it needs one.
-void forget_team() { g_team = nullptr; }
-
-Team& team() {
-    static std::once_flag once;
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, forget_team); });
-    if (g_team == nullptr) {
-        g_team = new Team;
-        g_team->resize(g_num_threads);
-    }
-    return *g_team;
-}
+// A forked child has none of the threads: its team starts its own.
+const int g_at_fork = pthread_atfork(nullptr, nullptr, [] { g_team = new Team; });
 
 }  // namespace
 
-void set_num_threads(int num_threads) {
-    g_num_threads = num_threads;
-    team().resize(num_threads);
-}
+void set_num_threads(int num_threads) { g_team->resize(num_threads); }
 
 int num_threads() { return g_num_threads; }
 
@@ -208,6 +196,6 @@ void reserve_scratch(size_t num_bytes) {
     if (g_scratch == nullptr) std::abort();
 }
 
-void run(const Operation* operations, size_t count) { team().run(operations, count); }
+void run(const Operation* operations, size_t count) { g_team->run(operations, count); }
 
 }  // namespace octavo

@@ -7,6 +7,17 @@ namespace octavo {
 
 enum Type : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
+// Calls `work` with a value of the type.
+template <class Work>
+inline void by_type(Type type, const Work& work) {
+    if (type == kFloat32)
+        work(float{});
+    else if (type == kBFloat16)
+        work(BFloat16{});
+    else
+        work(Float16{});
+}
+
 // Rows of x and tile sizes that fill the registers: sums, weights, and one value of x.
 #if defined(__AVX512F__)
 constexpr int kMaxWideRows = 4, kMaxTallRows = 12;

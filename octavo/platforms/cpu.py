@@ -16,7 +16,7 @@ import torch
 
 from octavo.config import EngineConfig
 from octavo.platforms.huge_pages import huge_zeros, reserve_huge_heap
-from octavo.platforms.native import native_kernels
+from octavo.platforms.native import instruction_set, native_kernels, why_missing
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.recording import Recording
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
@@ -64,6 +64,8 @@ class CpuPlatform(Platform):
         torch.set_num_threads(num_threads)
         if (native := native_kernels()) is not None:
             native.set_num_threads(num_threads)
+        else:
+            _warn_of_missing_kernels()
         if num_bytes:
             reserve_huge_heap(num_bytes)
 
@@ -71,7 +73,12 @@ class CpuPlatform(Platform):
         return _measure_read_bandwidth()
 
     def describe(self) -> str:
-        return f"CPU with {available_cores()} cores ({torch.backends.cpu.get_cpu_capability()})"
+        native = native_kernels()
+        if native is None:
+            kernels = f"PyTorch's kernels for {torch.backends.cpu.get_cpu_capability()}"
+        else:
+            kernels = f"compiled kernels for {instruction_set(native)}"
+        return f"CPU with {available_cores()} cores ({kernels})"
 
 
 class CpuRuntime(DeviceRuntime):
@@ -166,6 +173,14 @@ class _HostGraph:
     def replay(self) -> None:
         for output, new in zip(self._outputs, self._work(), strict=True):
             output.copy_(new)
+
+
+@cache
+def _warn_of_missing_kernels() -> None:
+    logger.warning(
+        "No compiled CPU kernels run: %s. PyTorch computes instead, which can take two to three times as long.",
+        why_missing(),
+    )
 
 
 def available_cores() -> int:

@@ -9,6 +9,7 @@ import importlib
 import os
 from functools import cache
 from platform import machine
+from types import ModuleType
 from typing import Any, Protocol, cast
 
 import torch
@@ -17,6 +18,17 @@ from octavo.errors import ConfigError
 
 ENVIRONMENT_VARIABLE = "OCTAVO_CPU_KERNELS"
 """Names the instruction set whose kernels are used in place of the best one, or ``torch`` for none."""
+
+_PREFIX = "octavo.platforms._native_"
+
+LANES = 16
+"""Outputs of a panel, the unit in which weights are packed."""
+
+BLOCK_NUMBERS = {
+    name: 16 + index
+    for index, name in enumerate(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "int8", "int4"))
+}
+"""The compiled kernels' numbers of formats of integers in groups."""
 
 TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The compiled kernels' numbers of types."""
@@ -44,10 +56,17 @@ class NativeKernels(Protocol):
         """Bytes of a packed weight."""
 
     def pack(self, weight: int, packed: int, num_outputs: int, num_inputs: int, type_number: int) -> None:
-        """Pack a weight; ``packed`` may be the same memory if the packed weight is no larger."""
+        """Pack a weight, or a GGUF tensor's rows; ``packed`` may be the same memory if both have the same size."""
 
-    def gather_packed(self, packed: int, index: int, to: int, num_rows: int, num_inputs: int, type_number: int) -> None:
-        """Rows of a packed weight as they were."""
+    def quantize(
+        self, weight: int, packed: int, num_outputs: int, num_inputs: int, type_number: int, weight_type: int
+    ) -> None:
+        """Round a weight to int8 or int4, and pack it."""
+
+    def gather_packed(
+        self, packed: int, index: int, to: int, num_rows: int, num_inputs: int, type_number: int, to_type: int
+    ) -> None:
+        """Rows of a packed weight as they were; integers in groups become numbers of the type ``to_type``."""
 
     def linear(
         self,
@@ -59,6 +78,7 @@ class NativeKernels(Protocol):
         num_outputs: int,
         num_inputs: int,
         x_row_bytes: int,
+        y_row_size: int,
         weight_type: int,
         x_type: int,
         gate: int,
@@ -115,12 +135,28 @@ def native_kernels() -> NativeKernels | None:
         names = [wanted]
     for name in names:
         try:
-            return cast(NativeKernels, importlib.import_module(f"octavo.platforms._native_{name}"))
+            return cast(NativeKernels, importlib.import_module(_PREFIX + name))
         except ImportError:
             continue
     if wanted:
         raise ConfigError(f"{ENVIRONMENT_VARIABLE} is {wanted!r}, but these kernels were not built.")
     return None
+
+
+def instruction_set(native: NativeKernels) -> str:
+    """The instruction set that a build is for."""
+    return cast(ModuleType, native).__name__.removeprefix(_PREFIX)
+
+
+def why_missing() -> str:
+    """Why no compiled kernels run here, and what to do about it; empty if they do."""
+    if native_kernels() is not None:
+        return ""
+    if os.environ.get(ENVIRONMENT_VARIABLE) == "torch":
+        return f"{ENVIRONMENT_VARIABLE} is 'torch'"
+    if not instruction_sets():
+        return "there are none for this processor, which lacks AVX2 and NEON"
+    return "none were built; install Octavo again where there is a C++ compiler"
 
 
 def instruction_sets() -> list[str]:

@@ -1,4 +1,4 @@
-"""Per-token kernels: each implementation against its plain twin, and each twin against the formula in float64."""
+"""Per-token kernels against the formula in float64: those that run here, PyTorch's for CPUs, and the references."""
 
 import pytest
 import torch
@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo import kernels
+from octavo.kernels.cpu import basic
+from octavo.kernels.cpu.linear import _linear as pytorch_linear
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
@@ -32,7 +34,7 @@ def test_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wide: b
     x = random(seed, tokens, 2, size, dtype=dtype)
     weight = random(seed + 1, size, dtype=torch.float32 if wide else dtype)
     expected = rms_norm_by_hand(x, weight, 1e-6)
-    for norm in (kernels.rms_norm, kernels.rms_norm.reference):
+    for norm in (kernels.rms_norm, basic.rms_norm, kernels.rms_norm.reference):
         result = norm(x, weight, 1e-6)
         assert result.dtype == dtype
         close(result, expected)
@@ -44,7 +46,7 @@ def test_add_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wid
     x, residual = random(seed, tokens, size, dtype=dtype), random(seed + 1, tokens, size, dtype=dtype)
     weight = random(seed + 2, size, dtype=torch.float32 if wide else dtype)
     total = residual + x
-    for norm in (kernels.add_rms_norm, kernels.add_rms_norm.reference):
+    for norm in (kernels.add_rms_norm, basic.add_rms_norm, kernels.add_rms_norm.reference):
         normed, new_residual = norm(x.clone(), residual.clone(), weight, 1e-6)
         assert torch.equal(new_residual, total)
         close(normed, rms_norm_by_hand(total, weight, 1e-6))
@@ -54,8 +56,12 @@ def test_add_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wid
 def test_gated_activations(dtype: torch.dtype) -> None:
     x = 3 * random(0, 7, 32, dtype=dtype)
     gate, up = x[:, :16].double(), x[:, 16:].double()
-    close(kernels.silu_and_mul(x), gate * gate.sigmoid() * up)
-    close(kernels.gelu_tanh_and_mul(x), F.gelu(gate, approximate="tanh") * up)
+    for silu, gelu in (
+        (kernels.silu_and_mul, kernels.gelu_tanh_and_mul),
+        (kernels.silu_and_mul.reference, kernels.gelu_tanh_and_mul.reference),
+    ):
+        close(silu(x), gate * gate.sigmoid() * up)
+        close(gelu(x), F.gelu(gate, approximate="tanh") * up)
 
 
 @settings(max_examples=30)
@@ -89,18 +95,19 @@ def test_rope_rotates_pairs_and_leaves_the_rest(
 def test_a_linear_layer_multiplies_and_adds(rows: int, has_bias: bool, dtype: torch.dtype) -> None:
     weight = random(0, 48, 64, dtype=dtype)
     bias = random(1, 48, dtype=dtype) if has_bias else None
-    apply, _ = kernels.linear(weight.clone(), bias, deterministic=False)
     x = random(2, rows, 64, dtype=dtype)
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    result = apply(x)
-    assert result.dtype == dtype
-    tolerance = {"rtol": 1e-2, "atol": 5e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(result.double(), expected, **tolerance)
+    for make in (kernels.linear, pytorch_linear):
+        apply, _ = make(weight.clone(), bias, deterministic=False)
+        result = apply(x)
+        assert result.dtype == dtype
+        tolerance = {"rtol": 1e-2, "atol": 5e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+        torch.testing.assert_close(result.double(), expected, **tolerance)
 
 
 @pytest.mark.parametrize("in_features", [64, 576, 1536, 2048])
 def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(in_features: int) -> None:
-    apply, is_packed = kernels.linear(random(0, 256, in_features, dtype=torch.bfloat16), None, deterministic=False)
+    apply, is_packed = pytorch_linear(random(0, 256, in_features, dtype=torch.bfloat16), None, deterministic=False)
     if not is_packed or torch.cpu._is_amx_tile_supported():
         pytest.skip(
             "needs a processor with AVX512-BF16 and without AMX, whose tiles add up in another order (Zen 4 has it)"
@@ -110,3 +117,8 @@ def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(in_features: int) -
     for count in (1, 2, 3, 4, 7, 8, 16, 33, 64):
         assert torch.equal(apply(x[:count]), together[:count])
         assert torch.equal(apply(x[-count:]), together[-count:])
+
+
+def test_float32_weights_are_left_as_they_are_by_pytorch() -> None:
+    _, is_copied = pytorch_linear(random(0, 4, 4), None, deterministic=False)
+    assert not is_copied

@@ -25,6 +25,7 @@ def changed() -> ModuleType:
         (["octavo/sampling/grammar/base.py"], ["tests/sampling/grammar"]),
         (["octavo/sampling/sampler.py", "octavo/sampling/grammar/base.py"], ["tests/sampling"]),
         (["octavo/models/llama.py"], ["tests/models", "tests/parity"]),
+        (["native/gemm.h"], ["tests/execution", "tests/kernels", "tests/parity", "tests/platforms"]),
         (["octavo/llm.py"], ["tests/test_llm.py"]),
         (["tests/e2e/test_serving.py"], ["tests/e2e/test_serving.py"]),
         (["tests/e2e/server_process.py", "tests/e2e/test_serving.py"], ["tests/e2e"]),

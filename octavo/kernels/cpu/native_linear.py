@@ -1,14 +1,9 @@
 """GEMMs with packed weights, by the compiled kernels."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
-
 import torch
 
-from octavo.kernels.basic import gelu_tanh_and_mul, silu_and_mul
-from octavo.kernels.blocks import block_linear
 from octavo.kernels.linear import GATES, LinearOp, linear, padded_rows
-from octavo.platforms.native import BLOCK_NUMBERS, LANES, TYPE_NUMBERS, NativeKernels
+from octavo.platforms.native import LANES, TYPE_NUMBERS, NativeKernels
 
 GATE_NUMBERS = {"silu": 1, "gelu_tanh": 2}
 """The compiled kernels' numbers of gates; 0 is none."""
@@ -44,9 +39,6 @@ class PackedLinear(LinearOp):
         self._type = type_number
         self._bias = bias
         self._dtype = dtype
-
-    @abstractmethod
-    def update(self, weight: torch.Tensor) -> bool: ...
 
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         rows = torch.empty(len(index), self._num_inputs, dtype=self._dtype)
@@ -94,7 +86,7 @@ class PackedLinear(LinearOp):
         )
 
 
-class PlainLinear(PackedLinear):
+class NativeLinear(PackedLinear):
     """A weight of floating-point values.
 
     Args:
@@ -112,41 +104,17 @@ class PlainLinear(PackedLinear):
         self.update(weight)
 
     def update(self, weight: torch.Tensor) -> bool:
-        self._native.pack(weight.data_ptr(), self.packed.data_ptr(), *weight.shape, self._type)
+        self._native.pack(weight.data_ptr(), self.packed.data_ptr(), self.num_outputs, self._num_inputs, self._type)
         return True
 
 
-class BlockLinear(PackedLinear):
-    """A weight of integers in groups that share a scale.
+def register(native: NativeKernels) -> None:
+    """Use the compiled kernels for GEMMs on CPUs."""
 
-    Args:
-        weight: ``[out, bytes]`` uint8, a GGUF tensor's rows; its memory is taken over if the packed weight fits there.
-            Or ``[out, in]`` floating-point values, which are rounded.
-        name: a format in :data:`octavo.platforms.native.BLOCK_NUMBERS`.
-    """
+    @linear.register("cpu")
+    def packed(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
+        return NativeLinear(native, weight, bias), True
 
-    def __init__(
-        self,
-        native: NativeKernels,
-        weight: torch.Tensor,
-        name: str,
-        num_inputs: int,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
-    ) -> None:
-        number, shape = BLOCK_NUMBERS[name], (len(weight), num_inputs)
-        num_bytes = native.packed_bytes(number, *shape)
-        self.memory = weight if num_bytes == weight.nbytes else None
-        packed = torch.empty(num_bytes, dtype=torch.uint8) if self.memory is None else self.memory
-        super().__init__(native, packed, number, shape, bias, dtype)
-        self.update(weight)
-
-    def update(self, weight: torch.Tensor) -> bool:
-        shape = self.num_outputs, self._num_inputs
-        if weight.dtype is torch.uint8:
-            self._native.pack(weight.data_ptr(), self.packed.data_ptr(), *shape, self._type)
-        else:
-            self._native.quantize(
-                weight.data_ptr(), self.packed.data_ptr(), *shape, self._type, TYPE_NUMBERS[weight.dtype]
-            )
-        return True
+    @padded_rows.register("cpu")
+    def exact_rows(device: torch.device, num_rows: int) -> int:
+        return num_rows

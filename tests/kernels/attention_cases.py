@@ -1,0 +1,80 @@
+"""Steps of paged attention: requests whose blocks are strewn over a cache full of garbage."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+from octavo.kernels import AttentionInputs, AttentionSpec, DeviceRows, StepShape
+
+
+@dataclass
+class Case:
+    """One step's attention: inputs, queries, cache."""
+
+    inputs: AttentionInputs
+    q: torch.Tensor
+    cache: torch.Tensor
+    spec: AttentionSpec
+
+
+def make_inputs(
+    tables: torch.Tensor,
+    slots: torch.Tensor,
+    lengths: list[tuple[int, int]],
+    block_size: int,
+    num_kv_heads: int,
+    window: int | None,
+    decode_len: int = 1,
+) -> AttentionInputs:
+    """Inputs of requests of (query length, length after the step); all tokens are mapped to the first place."""
+    query_lens = [query_len for query_len, _ in lengths]
+    num_tokens, num_decodes = sum(query_lens), sum(count <= decode_len for count in query_lens)
+    rows = DeviceRows(
+        torch.tensor([len(lengths), num_decodes, num_tokens, 0], dtype=torch.int32),
+        torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32),
+        torch.tensor([seq_len for _, seq_len in lengths], dtype=torch.int32),
+    )
+    has_chunks = num_decodes < len(lengths)
+    shape = StepShape(len(lengths), num_tokens, max(query_lens), num_decodes > 0, has_chunks, False, decode_len)
+    mapping = torch.zeros(num_tokens, dtype=torch.int64)
+    return AttentionInputs(tables, slots, mapping, block_size, num_kv_heads, num_kv_heads, window, rows, shape)
+
+
+def make_case(
+    seed: int,
+    lengths: list[tuple[int, int]],
+    *,
+    block_size: int = 4,
+    window: int | None = None,
+    num_kv_heads: int = 2,
+    ratio: int = 2,
+    head_dim: int = 8,
+    spare_blocks: int = 2,
+    softcap: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    decode_len: int = 1,
+) -> Case:
+    """Requests of (query length, length after the step), their blocks strewn over a cache full of garbage.
+
+    Entries of the block tables past a request's length, and leading ones that no query sees, name arbitrary blocks.
+    """
+    random = torch.Generator().manual_seed(seed)
+    counts = [-(-seq_len // block_size) for _, seq_len in lengths]
+    num_blocks = sum(counts) + 2
+    order = (torch.randperm(num_blocks - 1, generator=random) + 1).tolist()
+    tables = torch.randint(0, num_blocks, (len(lengths), max(counts) + spare_blocks), generator=random)
+    for row, count in enumerate(counts):
+        first_query = lengths[row][1] - lengths[row][0]
+        first = 0 if window is None else max(0, first_query - window + 1) // block_size
+        own, order = order[:count], order[count:]
+        tables[row, first:count] = torch.tensor(own[first:], dtype=torch.int64)
+    num_tokens = sum(query_len for query_len, _ in lengths)
+    slots = torch.arange(len(tables), dtype=torch.int32)
+    inputs = make_inputs(tables.int(), slots, lengths, block_size, num_kv_heads, window, decode_len)
+    # Queries are a slice of a wider projection, as in the model.
+    num_heads = num_kv_heads * ratio
+    merged = torch.randn(num_tokens, num_heads + num_kv_heads, head_dim, generator=random).to(dtype)
+    cache = 2 * torch.randn(2, num_blocks, num_kv_heads, block_size, head_dim, generator=random).to(dtype)
+    spec = AttentionSpec(num_heads, num_kv_heads, head_dim, head_dim**-0.5, softcap)
+    return Case(inputs, merged[:, :num_heads], cache, spec)

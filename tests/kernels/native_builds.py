@@ -1,0 +1,36 @@
+"""The builds of the compiled CPU kernels that this processor runs."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from octavo.platforms.native import NativeKernels, instruction_sets
+
+
+def built() -> list[str]:
+    """Instruction sets that this processor has and whose kernels were built."""
+    names = []
+    for name in instruction_sets():
+        try:
+            load(name)
+        except ImportError:
+            continue
+        names.append(name)
+    return names
+
+
+def load(name: str) -> NativeKernels:
+    """The build for an instruction set, whether or not Octavo would choose it."""
+    return cast(NativeKernels, importlib.import_module(f"octavo.platforms._native_{name}"))
+
+
+@contextmanager
+def threads(native: NativeKernels, count: int) -> Iterator[None]:
+    """A team of another size for a while."""
+    before = native.num_threads()
+    native.set_num_threads(count)
+    try:
+        yield
+    finally:
+        native.set_num_threads(before)

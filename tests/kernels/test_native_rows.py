@@ -1,0 +1,111 @@
+"""Compiled norms, gates and gathers, against the PyTorch references."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from native_builds import threads
+
+from octavo.kernels import basic
+from octavo.kernels.cpu import native_rows
+from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+
+TYPES = list(TYPE_NUMBERS)
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+SIZES = (1, 7, 15, 16, 17, 64, 100, 576)
+NAMES = ("rms_norm", "add_rms_norm", "silu_and_mul", "gelu_tanh_and_mul", "gather_rows")
+
+
+def random(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == expected.dtype
+    tolerance = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture
+def rows(native: NativeKernels) -> Iterator[SimpleNamespace]:
+    """This build's operations by name, with what is registered left as it was."""
+    operations = {name: getattr(basic, name) for name in NAMES}
+    before = {name: operation.implementations["cpu"] for name, operation in operations.items()}
+    native_rows.register(native)
+    yield SimpleNamespace(
+        **{name: operation.implementations["cpu"] for name, operation in operations.items()}, native=native
+    )
+    for name, operation in operations.items():
+        operation.register("cpu")(before[name])
+
+
+@pytest.mark.parametrize("weight_type", TYPES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_norms(rows: SimpleNamespace, dtype: torch.dtype, weight_type: torch.dtype) -> None:
+    for size in SIZES:
+        for num_rows in (0, 1, 8, 9, 40):
+            x, weight = 3 * random(num_rows, num_rows, size, dtype=dtype), random(1, size, dtype=weight_type)
+            close(rows.rms_norm(x, weight, 1e-5), basic.rms_norm.reference(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("weight_type", TYPES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_norms_of_sums(rows: SimpleNamespace, dtype: torch.dtype, weight_type: torch.dtype) -> None:
+    for size in SIZES:
+        x, residual = random(0, 11, size, dtype=dtype), random(1, 11, size, dtype=dtype)
+        weight = random(2, size, dtype=weight_type)
+        expected, total = basic.add_rms_norm.reference(x, residual, weight, 1e-5)
+        normed, new_residual = rows.add_rms_norm(x, residual, weight, 1e-5)
+        assert torch.equal(new_residual, total)
+        assert new_residual.data_ptr() == residual.data_ptr()
+        close(normed, expected)
+
+
+def test_norms_of_slices(rows: SimpleNamespace) -> None:
+    x, weight = random(0, 5, 3, 40), random(1, 20)
+    close(rows.rms_norm(x[..., 7:27], weight, 1e-6), basic.rms_norm.reference(x[..., 7:27], weight, 1e-6))
+
+
+@pytest.mark.parametrize("name", ["silu_and_mul", "gelu_tanh_and_mul"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_gates(rows: SimpleNamespace, dtype: torch.dtype, name: str) -> None:
+    apply: Callable[[torch.Tensor], torch.Tensor] = getattr(rows, name)
+    reference: Any = getattr(basic, name).reference
+    for size in SIZES:
+        x = 4 * random(size, 9, 2 * size, dtype=dtype)
+        close(apply(x), reference(x.float()).to(dtype))
+    close(apply(x.view(3, 3, -1)), reference(x.view(3, 3, -1).float()).to(dtype))
+    close(apply(x[:, 10:30]), reference(x[:, 10:30].float()).to(dtype))
+    assert apply(x[:0]).shape == (0, x.shape[1] // 2)
+
+
+@pytest.mark.parametrize("dtype", [*TYPES, torch.int64, torch.uint8])
+def test_gathers(rows: SimpleNamespace, dtype: torch.dtype) -> None:
+    for shape in ((50, 33), (50, 1, 8), (50,)):
+        table = (100 * random(0, *shape).abs()).to(dtype)
+        for count in (0, 1, 64, 65, 200):
+            index = torch.randint(50, (count,), generator=torch.Generator().manual_seed(count))
+            assert torch.equal(rows.gather_rows(table, index), table[index])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_rows_bits_depend_on_nothing_else(rows: SimpleNamespace, dtype: torch.dtype) -> None:
+    x, weight = random(0, 70, 130, dtype=dtype), random(1, 130, dtype=dtype)
+    normed, gated = rows.rms_norm(x, weight, 1e-6), rows.silu_and_mul(x)
+    for num_threads in (1, 2, 4):
+        with threads(rows.native, num_threads):
+            for first, last in ((0, 70), (0, 1), (5, 14), (69, 70)):
+                assert torch.equal(rows.rms_norm(x[first:last], weight, 1e-6), normed[first:last])
+                assert torch.equal(rows.silu_and_mul(x[first:last]), gated[first:last])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_nan_stays_in_its_row(rows: SimpleNamespace, dtype: torch.dtype) -> None:
+    x, weight = random(0, 12, 34, dtype=dtype), random(1, 34, dtype=dtype)
+    x[5, 33] = torch.nan
+    is_nan = torch.arange(12) == 5
+    assert torch.equal(rows.rms_norm(x, weight, 1e-6).isnan().all(-1), is_nan)
+    assert torch.equal(rows.rms_norm(x, weight, 1e-6).isnan().any(-1), is_nan)
+    assert torch.equal(rows.silu_and_mul(x).isnan().any(-1), is_nan)
