@@ -143,26 +143,32 @@ void put_row(const BlockSpec& spec, unsigned char* panel, int lane, const Row& r
     }
 }
 
-// The best scale of four-bit codes -8 .. 7 for some values: of a few around the one that the largest value asks for,
-// the one with the least squared error.
-float best_scale(const float* values, int count) {
-    float most = 0.f;
-    for (int i = 0; i < count; ++i)
-        if (std::fabs(values[i]) > std::fabs(most)) most = values[i];
-    if (most == 0.f) return 0.f;
-    float best = 0.f, least = INFINITY;
-    for (int step = -4; step <= 4; ++step) {
-        const float scale = to_float(Float16{to_half(most / (-8.f + 0.2f * (float)step))});
-        if (scale == 0.f) continue;
+// The scale and minimum of codes 0 .. 15 for 32 values, as float16 holds them: of some ranges between the values' own and
+// three quarters of it, the one with the least squared error.
+struct Range {
+    float scale, min;
+};
+
+float code_of(float value, Range range) {
+    return range.scale == 0.f ? 0.f : std::clamp(std::nearbyint((value - range.min) / range.scale), 0.f, 15.f);
+}
+
+Range best_range(const float* values) {
+    const auto [low, high] = std::minmax_element(values, values + 32);
+    const float centre = 0.5f * (*low + *high), half = 0.5f * (*high - *low);
+    Range best{0.f, centre};
+    float least = INFINITY;
+    for (int step = 0; step <= 10; ++step) {
+        const float kept = half * (1.f - 0.025f * (float)step);
+        const Range range{to_float(Float16{to_half(2.f * kept / 15.f)}), to_float(Float16{to_half(centre - kept)})};
         float error = 0.f;
-        for (int i = 0; i < count; ++i) {
-            const float code = std::clamp(std::nearbyint(values[i] / scale), -8.f, 7.f);
-            const float difference = values[i] - code * scale;
+        for (int i = 0; i < 32; ++i) {
+            const float difference = values[i] - (code_of(values[i], range) * range.scale + range.min);
             error += difference * difference;
         }
         if (error < least) {
             least = error;
-            best = scale;
+            best = range;
         }
     }
     return best;
@@ -178,12 +184,10 @@ void quantize_row(int32_t block, const float* values, int64_t num_inputs, Row& r
         return;
     }
     for (int64_t g = 0; g < num_inputs / 32; ++g) {
-        const float scale = best_scale(values + 32 * g, 32);
-        row.scales[g] = to_half(scale);
-        for (int i = 0; i < 32; ++i) {
-            const float code = scale == 0.f ? 0.f : std::clamp(std::nearbyint(values[32 * g + i] / scale), -8.f, 7.f);
-            row.codes[32 * g + i] = (uint8_t)(8 + (int)code);
-        }
+        const Range range = best_range(values + 32 * g);
+        row.scales[g] = to_half(range.scale);
+        row.mins[g] = to_half(range.min);
+        for (int i = 0; i < 32; ++i) row.codes[32 * g + i] = (uint8_t)code_of(values[32 * g + i], range);
     }
 }
 

@@ -4,8 +4,8 @@ namespace octavo {
 
 decltype(Gemm::run_block) find_run_block_of(int32_t block) {
     switch (block) {
-        case 0: case kBlockInt4: return run_block<BlockFormat<0>>;
-        case 1: return run_block<BlockFormat<1>>;
+        case 0: return run_block<BlockFormat<0>>;
+        case 1: case kBlockInt4: return run_block<BlockFormat<1>>;
         case 2: return run_block<BlockFormat<2>>;
         case 3: return run_block<BlockFormat<3>>;
         case 4: return run_block<BlockFormat<4>>;

@@ -64,7 +64,7 @@ constexpr BlockSpec kQ4_K{4, 32, 0, Scale::kByte, true};
 constexpr BlockSpec kQ5_K{5, 32, 0, Scale::kByte, true};
 constexpr BlockSpec kQ6_K{6, 16, 32, Scale::kByte, false};
 constexpr BlockSpec kInt8{8, 32, 128, Scale::kChannel, false};
-constexpr BlockSpec kInt4 = kQ4_0;
+constexpr BlockSpec kInt4 = kQ4_1;
 
 // A tile of x: codes of four inputs by rows, then per group of 32 the rows' scales and scaled sums of codes, then such
 // sums of groups of 16.

@@ -86,8 +86,8 @@ def make(config: EngineConfig, device_memory: int | None = None, server: ServerS
     try:
         _check_named(config, server or ServerSettings())
         # For a machine that is not here the model's files need not be here, either: its shape is enough.
-        must_be_here, has_float8 = device_memory is None, platform.has_float8()
-        _check_files(config, source, model_config, plan, must_be_here=must_be_here, has_float8=has_float8)
+        has = {"has_float8": platform.has_float8(), "has_blocks": platform.has_blocks()}
+        _check_files(config, source, model_config, plan, must_be_here=device_memory is None, **has)
     except OctavoError as error:
         refusal = error
     return Planned(platform.describe(), plan, refusal)
@@ -114,12 +114,13 @@ def _check_files(
     *,
     must_be_here: bool,
     has_float8: bool,
+    has_blocks: bool,
 ) -> None:
     """Look at all that a start would look at: kind, names and shapes of weights, tokenizer, chat template.
 
     Args:
         must_be_here: weights and tokenizer may not be missing.
-        has_float8: whether the device multiplies float8.
+        has_float8, has_blocks: see :func:`resolve_quantization`.
     """
     import torch
 
@@ -132,7 +133,7 @@ def _check_files(
 
     load_format = config.load.load_format
     check_format(source, model_config, load_format)
-    quantization = resolve_quantization(config, model_config, has_float8=has_float8)
+    quantization = resolve_quantization(config, model_config, has_float8=has_float8, has_blocks=has_blocks)
     if not must_be_here and source.kind == "folder" and not any(source.path.glob("*.safetensors")):
         return
     with torch.device("meta"):

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
-Quantization = Literal["fp8", "compressed-tensors", "gguf"]
+Quantization = Literal["fp8", "int8", "int4", "compressed-tensors", "gguf"]
 Policy = Literal["fcfs", "priority"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]
@@ -84,7 +84,8 @@ class ModelSettings(msgspec.Struct, kw_only=True):
         Quantization | None,
         Meta(
             description="How weights are quantised; default is as in the checkpoint, which compressed-tensors and gguf "
-            "only confirm. fp8 rounds unquantised weights to float8 while they are loaded."
+            "only confirm. fp8 rounds unquantised weights to float8 while they are loaded, int8 and int4 to integers "
+            "(CPUs only)."
         ),
     ] = None
     seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0

@@ -40,6 +40,8 @@ class RecordedSteps:
 
     def run(self, shape: StepShape, compute: Compute) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states and logits of a step whose inputs are filled; the next step of its shape overwrites them."""
+        if torch.autograd._profiler_enabled():
+            return compute(shape)  # a profile shows operations, not recordings
         recorded = self._steps.get(shape)
         if recorded is not None:
             recorded.graph.replay()

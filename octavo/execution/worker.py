@@ -77,7 +77,9 @@ class Worker:
         self._phases = phases
         self._runner: Runner | None = None
         self._host_weights: HostWeights | None = None
-        self._quantization = resolve_quantization(settings, config, has_float8=platform.has_float8())
+        self._quantization = resolve_quantization(
+            settings, config, has_float8=platform.has_float8(), has_blocks=platform.has_blocks()
+        )
         self._tensor_parallel = TensorParallel(rank, size)
         bind_kernels(platform)
         self._loaded: CausalLM | PooledModel | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.config_values import shown
+from octavo.hub.gguf_names import hf_name
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
 _ARCHITECTURES = {
@@ -75,6 +76,9 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
         "eos_token_id": [file.metadata[key] for key in _EOS_KEYS if key in file.metadata],
         "rope_scaling": _rope_scaling(file, architecture),
     }
+    types = _layer_types(file, architecture)
+    if types:
+        raw["quantization_config"] = {"quant_method": "gguf", "types": types}
     for key, hf_key in _KEYS.items():
         value = file.metadata.get(f"{architecture}.{key}")
         if value is not None:
@@ -84,6 +88,15 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
     elif architecture == "gemma3":
         _say_gemma3(raw)
     return raw
+
+
+def _layer_types(file: GGUFFile, architecture: str) -> dict[str, str]:
+    """The types of quantised matrices, by the names of their layers."""
+    return {
+        hf_name(name, architecture).removesuffix(".weight"): tensor.type_name
+        for name, tensor in file.tensors.items()
+        if len(tensor.shape) == 2 and tensor.type_name.startswith("Q")
+    }
 
 
 def gguf_generation_config(file: GGUFFile) -> dict[str, Any]:

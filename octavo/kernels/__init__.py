@@ -24,6 +24,7 @@ from octavo.kernels.basic import (
     rms_norm,
     silu_and_mul,
 )
+from octavo.kernels.blocks import FORMATS, LANES, block_kernels
 from octavo.kernels.dispatch import compile_together
 from octavo.kernels.float8 import FLOAT8, float8_linear, quantize_rows
 from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
@@ -34,6 +35,8 @@ from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTen
 
 __all__ = [
     "FLOAT8",
+    "FORMATS",
+    "LANES",
     "AttentionBackend",
     "AttentionInputs",
     "AttentionSpec",
@@ -54,6 +57,7 @@ __all__ = [
     "apply_rope",
     "attention_backend",
     "bind_kernels",
+    "block_kernels",
     "causal_conv",
     "compile_together",
     "float8_linear",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from octavo.layers.linear import Linear, RowParallelLinear
+from octavo.layers.linear import Linear, PartedLinear, RowParallelLinear
 from octavo.parallel import ONE_DEVICE, Section, TensorParallel
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.slot import WeightPart
@@ -44,7 +44,7 @@ class Build:
         bias: bool = False,
         split: Split | None = None,
         head_size: int = 1,
-    ) -> Linear:
+    ) -> Linear | PartedLinear:
         """A linear layer of these sizes in the whole model, stored as the checkpoint's layer of its name is quantised.
 
         Args:
@@ -63,7 +63,16 @@ class Build:
             parts = {part: [Section(size, head_size)] for part, size in out_parts.items()}
         else:
             parts = {name: [Section(out_parts, head_size)] if isinstance(out_parts, int) else [*out_parts]}
-        scheme = self.quantization.common_scheme([f"{self.prefix}{part}" for part in parts])
+        names = [f"{self.prefix}{part}" for part in parts]
+        if self.quantization.may_mix and len({self.quantization.scheme(part) for part in names}) > 1:
+            return PartedLinear(
+                in_features,
+                [
+                    self.linear(part, in_features, sections, bias=bias, split=split, head_size=head_size)
+                    for part, sections in parts.items()
+                ],
+            )
+        scheme = self.quantization.common_scheme(names)
         tp = self.tensor_parallel
         split = split if tp.size > 1 else None
         inputs = tp.share(in_features, "inputs of a layer") if split == "row" else range(in_features)
@@ -79,6 +88,8 @@ class Build:
                 to = slice(start + place.start, start + place.stop)
                 stored.append((part, WeightPart(to, (size, in_features), source, split != "row" or tp.rank == 0)))
             start = stored[-1][1].outputs.stop
+        if not scheme.fits(len(inputs), [part.outputs.stop - part.outputs.start for _, part in stored]):
+            scheme = self.quantization.plain
         if split == "row":
             return RowParallelLinear(len(inputs), start, stored, scheme, bias=bias, tensor_parallel=tp)
         return Linear(len(inputs), start, stored, scheme, bias=bias)

@@ -37,6 +37,7 @@ class Embedding(nn.Module):
         self._dtype = torch.get_default_dtype()
         self.weight = self._empty_weight()
         self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
+        self.is_lent = False
         self._packed: LinearOp | None = None  # the head's GEMM, if it holds this weight
         self._replaced: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -47,12 +48,25 @@ class Embedding(nn.Module):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
+        if self.is_lent:
+            return
         part = self.part
         if self._packed is not None:
             memory = self._packed.memory
             self.weight = self._empty_weight() if memory is None else nn.Parameter(memory, requires_grad=False)
             self._packed = None
         yield f"{path}.weight", part.weight_slot(self.weight.data[part.outputs])
+
+    def lend(self) -> None:
+        """Leave the weight to the head, which calls :meth:`read_from` once it has it."""
+        self.is_lent = True
+        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+
+    def take_back(self) -> None:
+        """Have a weight of its own again, before anything is loaded."""
+        if self.is_lent:
+            self.is_lent = False
+            self.weight = self._empty_weight()
 
     def read_from(self, packed: LinearOp) -> None:
         """Read the head's weight from now on, and free the own one, which is equal."""
@@ -95,6 +109,7 @@ class Head(Linear):
 
     Args:
         tied: the embedding whose weight is shared; the checkpoint then has no separate head.
+        tied_name: the embedding's name in the checkpoint.
         softcap: logits become ``c · tanh(logits / c)``.
     """
 
@@ -107,20 +122,26 @@ class Head(Linear):
         build: Build,
         *,
         tied: Embedding | None = None,
+        tied_name: str = "model.embed_tokens",
         softcap: float | None = None,
     ) -> None:
-        name, tp = "lm_head", build.tensor_parallel
+        name, tp = "lm_head" if tied is None else tied_name, build.tensor_parallel
         quantization = build.quantization
-        scheme = quantization.head_scheme(f"{build.prefix}{name}") if tied is None else quantization.plain
+        scheme = quantization.head_scheme(f"{build.prefix}{name}")
+        if not scheme.fits(hidden_size, [vocab_size]) or (tied is not None and not scheme.has_rows):
+            scheme = quantization.plain
+        if tied is not None and scheme.has_rows:
+            tied.lend()
         part = _part_of_vocabulary(tp, vocab_size, hidden_size)
         super().__init__(hidden_size, tp.share_of_vocabulary(vocab_size)[1], [(name, part)], scheme)
         self.softcap = softcap
-        self.keep_weight = tied is not None
+        self.keep_weight = tied is not None and not tied.is_lent
         object.__setattr__(self, "_tied", tied)  # not a submodule: its weight is the checkpoint's only entry
         self._tensor_parallel = tp
         self._vocab_size = vocab_size
-        self.weight.data[part.outputs.stop :].zero_()
-        if tied is not None:
+        if scheme is quantization.plain:
+            self.weight.data[part.outputs.stop :].zero_()
+        if self.keep_weight and tied is not None:
             # Register the parameter in the embedding only: a second name would look like a second checkpoint entry.
             del self.weight
             object.__setattr__(self, "weight", tied.weight)
@@ -131,6 +152,11 @@ class Head(Linear):
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
+        if self._tied is not None and self._tied.is_lent:
+            super().finish_weights()
+            assert self._gemm is not None, "its weight is there"
+            self._tied.read_from(self._gemm)
+            return
         if self._tied is not None:
             object.__setattr__(self, "weight", self._tied.weight)
         super().finish_weights()

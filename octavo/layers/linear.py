@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from octavo.kernels import LinearOp
+from octavo.kernels.linear import GATES
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
 from octavo.quantization.scheme import LinearScheme, LinearWeights
@@ -23,6 +24,8 @@ class Linear(LinearWeights):
 
     keep_weight = False
     """Whether another module reads the weight (a tied embedding)."""
+    is_member = False
+    """Whether it is a part of a :class:`PartedLinear`, which has its slots."""
 
     def __init__(
         self,
@@ -42,6 +45,10 @@ class Linear(LinearWeights):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
+        return iter(()) if self.is_member else self.slots(path)
+
+    def slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """The slots, for a layer at ``path``."""
         if self.packed is not None and self.packed.memory is not None and not self.has_weight:
             self.weight = nn.Parameter(self.packed.memory, requires_grad=False)  # finish_weights() packs it again
         for name, part in self._parts:
@@ -88,3 +95,40 @@ class RowParallelLinear(Linear):
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in of this device] → [..., out]``, into ``out`` if it is given."""
         return self._tensor_parallel.all_reduce(super().forward(x, out))
+
+
+class PartedLinear(nn.Module):
+    """Layers of a checkpoint whose outputs are used as one layer's, while each is stored in a way of its own.
+
+    Args:
+        members: the layers, in the order of the outputs.
+    """
+
+    def __init__(self, in_features: int, members: Sequence["Linear | PartedLinear"]) -> None:
+        super().__init__()
+        linears = [member for member in members if isinstance(member, Linear)]
+        assert len(linears) == len(members), "a member is one layer of the checkpoint"
+        for member in linears:
+            member.is_member = True
+        self.in_features = in_features
+        self.out_features = sum(member.out_features for member in linears)
+        self.members = nn.ModuleList(linears)
+        self._linears = linears
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        for member in self._linears:
+            yield from member.slots(path)
+
+    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``[T, in] → [T, out]``, into ``out`` if it is given."""
+        y = x.new_empty(len(x), self.out_features) if out is None else out
+        start = 0
+        for member in self._linears:
+            member(x, y[:, start : start + member.out_features])
+            start += member.out_features
+        return y
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
+        return GATES[activation](self(x))

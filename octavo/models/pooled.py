@@ -79,5 +79,6 @@ def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:
     # Not isinstance: from Python 3.12 on, protocol checks do not see submodules, which are not plain attributes.
     if not {"model", "lm_head"} <= dict(model.named_children()).keys():
         raise UnsupportedModelError(f"{config.architecture} cannot be used for vectors: it has no head to do without.")
+    model.input_embedding.take_back()
     del cast(WithHead, model).lm_head
     return PooledModel(model, Pooler(config.pooling), "model.").eval()

@@ -89,13 +89,19 @@ class _Planner:
     def quantization(self) -> QuantizationConfig:
         """How weights are stored."""
         try:
-            chosen = resolve_quantization(self.settings, self.config, has_float8=self.platform.has_float8())
+            chosen = resolve_quantization(
+                self.settings,
+                self.config,
+                has_float8=self.platform.has_float8(),
+                has_blocks=self.platform.has_blocks(),
+            )
         except UnsupportedModelError:
             return Unquantized()  # loading says why; the rest of the plan holds
         if chosen.description:
             source = "as set" if not self.config.quantization else "as the checkpoint is"
             is_native = self.platform.has_float8() and not self.settings.device.deterministic
-            held = "" if is_native else "; values are kept and multiplied in the compute type"
+            is_held = chosen.has_float8 and not is_native
+            held = "; values are kept and multiplied in the compute type" if is_held else ""
             self.decide("quantization", chosen.description, source + held)
         return chosen
 

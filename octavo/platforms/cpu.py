@@ -59,6 +59,9 @@ class CpuPlatform(Platform):
             return (torch.bfloat16, torch.float32)
         return (torch.float32,)
 
+    def has_blocks(self) -> bool:
+        return native_kernels() is not None
+
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         num_threads = num_threads or max(1, available_cores() // num_processes)
         torch.set_num_threads(num_threads)

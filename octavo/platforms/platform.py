@@ -74,6 +74,10 @@ class Platform(ABC):
         """Whether the device multiplies matrices of float8 values."""
         return False
 
+    def has_blocks(self) -> bool:
+        """Whether the device multiplies weights of integers in groups (GGUF's formats, int8, int4)."""
+        return False
+
     @abstractmethod
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         """Set up this process for computing.

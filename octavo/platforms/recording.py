@@ -34,6 +34,11 @@ class Recording(TorchDispatchMode):
         self._alive: list[object] = []
         self._tape: object = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Leave the compiler alone: telling it to skip this mode would import it, which takes seconds."""
+        return False
+
     def __enter__(self) -> "Recording":
         self._native.start_tape(self._alive)
         super().__enter__()
@@ -49,25 +54,8 @@ class Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with self._resumed():
-            parts = func.decompose(*args, **kwargs)
-        if parts is not NotImplemented:
-            return parts
         if not (func.is_view or func in _ALLOCATIONS):
             self.others.add(str(func))
         result = func(*args, **kwargs)
         self._alive.append(result)
         return result
-
-    def _resumed(self) -> TorchDispatchMode:
-        """This mode again, for the parts of a composed operation."""
-        return _Resumed(self)
-
-
-class _Resumed(TorchDispatchMode):
-    def __init__(self, recording: Recording) -> None:
-        super().__init__()
-        self._recording = recording
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._recording.__torch_dispatch__(func, types, args, kwargs)

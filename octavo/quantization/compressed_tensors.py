@@ -46,6 +46,10 @@ class CompressedTensorsConfig(QuantizationConfig):
     ignored: Targets
 
     @property
+    def has_float8(self) -> bool:
+        return True
+
+    @property
     def description(self) -> str:
         return "float8, activations by token, as compressed-tensors"
 

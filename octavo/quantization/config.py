@@ -15,11 +15,13 @@ class SchemeOptions:
 
     Attributes:
         has_float8: whether it multiplies float8 values.
+        has_blocks: whether it multiplies weights of integers in groups.
         deterministic: a row's bits must not depend on the other rows.
     """
 
     has_float8: bool = False
     deterministic: bool = False
+    has_blocks: bool = False
 
     @property
     def plain(self) -> PlainScheme:
@@ -50,6 +52,16 @@ class QuantizationConfig(ABC):
     @abstractmethod
     def scheme(self, name: str) -> LinearScheme:
         """The scheme of the checkpoint's layer of this full name."""
+
+    @property
+    def has_float8(self) -> bool:
+        """Whether there are weights of float8."""
+        return False
+
+    @property
+    def may_mix(self) -> bool:
+        """Whether layers that are computed as one may be stored in different ways, each as a GEMM of its own."""
+        return False
 
     def head_scheme(self, name: str) -> LinearScheme:
         """The scheme of the language-model head; plain unless a subclass knows better."""

@@ -25,6 +25,10 @@ class Float8Config(QuantizationConfig):
     ignored: tuple[str, ...] = ()
 
     @property
+    def has_float8(self) -> bool:
+        return True
+
+    @property
     def description(self) -> str:
         return "float8, activations by token"
 

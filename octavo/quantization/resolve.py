@@ -4,43 +4,62 @@ To add a method, write its parser in a file beside this one and add it to :data:
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.config_values import shown
 from octavo.hub.model_config import ModelConfig
+from octavo.quantization.block_config import parse_gguf, round_to_blocks
+from octavo.quantization.blocks import MADE_AT_LOAD
 from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float8_config import parse_float8, round_to_float8
 
+ROUNDED: dict[str, Callable[[SchemeOptions], QuantizationConfig]] = {
+    "fp8": round_to_float8,
+    **{name: partial(round_to_blocks, name) for name in MADE_AT_LOAD},
+}
+"""Values of the setting that round unquantised weights as they are loaded → how."""
+
 METHODS: dict[str, Callable[[Mapping[str, Any], SchemeOptions], QuantizationConfig]] = {
     "compressed-tensors": parse_compressed_tensors,
     "fp8": parse_float8,
+    "gguf": parse_gguf,
 }
 """``quant_method`` of checkpoints → parser of their ``quantization_config``."""
 
 
-def resolve_quantization(settings: EngineConfig, config: ModelConfig, *, has_float8: bool) -> QuantizationConfig:
+def resolve_quantization(
+    settings: EngineConfig, config: ModelConfig, *, has_float8: bool, has_blocks: bool = False
+) -> QuantizationConfig:
     """How the linear layers of a model are stored.
 
     Args:
         has_float8: whether the device multiplies float8; see :meth:`octavo.platforms.Platform.has_float8`.
+        has_blocks: whether it multiplies integers in groups; see :meth:`octavo.platforms.Platform.has_blocks`.
 
     Raises:
         ConfigError: the setting contradicts the checkpoint.
         UnsupportedModelError: the checkpoint is quantised in a way that is not supported.
     """
-    options = SchemeOptions(has_float8, settings.device.deterministic)
+    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks)
     wanted = settings.model.quantization
-    if wanted not in METHODS:
+    if wanted is None or (wanted == "gguf" and not config.quantization):
         return stored_quantization(config, options)
-    if not config.quantization:
-        if wanted != "fp8":
+    if wanted in MADE_AT_LOAD and not has_blocks:
+        raise ConfigError(
+            f"quantization is {wanted!r}, which needs a CPU with compiled kernels (see docs/cpu.md); leave it out."
+        )
+    is_plain = not config.quantization or (config.quantization.get("quant_method") == "gguf" and wanted != "gguf")
+    if is_plain:
+        if wanted not in ROUNDED:
             raise ConfigError(
-                f"quantization is {wanted!r}, but the checkpoint is not quantised; leave it out, or use 'fp8'."
+                f"quantization is {wanted!r}, but the checkpoint is not quantised; leave it out, or use one of "
+                f"{', '.join(ROUNDED)}."
             )
-        return round_to_float8(options)
+        return ROUNDED[wanted](options)
     stored, method = stored_quantization(config, options), config.quantization["quant_method"]
     if method != wanted:
         raise ConfigError(f"quantization is {wanted!r}, but the checkpoint is quantised by {method!r}; leave it out.")

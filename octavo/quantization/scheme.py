@@ -1,8 +1,9 @@
 """How a linear layer's weights are stored, loaded and applied."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ class LinearWeights(nn.Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
+        self.compute_dtype = torch.get_default_dtype()
 
     @property
     def has_weight(self) -> bool:
@@ -40,7 +42,17 @@ class LinearWeights(nn.Module):
 
 
 class LinearScheme(ABC):
-    """A storage format of a weight ``[out, in]``. Schemes are values: equal ones can share a layer."""
+    """A storage format of a weight ``[out, in]``. Schemes are values: equal ones can share a layer.
+
+    Attributes:
+        has_rows: whether its GEMMs can return the weight's rows, so that a token embedding needs no weight of its own.
+    """
+
+    has_rows: ClassVar[bool] = False
+
+    def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
+        """Whether a layer of these numbers of inputs and, per part, outputs can be stored so; it is plain otherwise."""
+        return True
 
     @abstractmethod
     def create(self, module: LinearWeights, *, bias: bool) -> None:

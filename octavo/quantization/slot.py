@@ -19,6 +19,8 @@ class WeightSlot:
         source_slice: the part of the tensor that goes here, per dimension; empty for all of it.
         transform: converts that part, on the view's device, into the view's shape; None converts only the type.
         has_scale: whether the tensor's values mean nothing without a scale, which has a slot of its own.
+        raw_type: the type of a GGUF tensor whose rows of bytes go here as they are, ``[out, bytes]`` uint8; empty for
+            its values.
     """
 
     view: torch.Tensor
@@ -26,6 +28,7 @@ class WeightSlot:
     source_slice: tuple[slice, ...] = ()
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None
     has_scale: bool = False
+    raw_type: str = ""
 
     @property
     def source_shapes(self) -> tuple[tuple[int, ...], ...]:

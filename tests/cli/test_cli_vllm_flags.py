@@ -92,8 +92,8 @@ def test_flags_with_a_twin_reach_it(arguments: list[str], expected: dict[str, An
     ("arguments", "sentence"),
     [
         (["--kv-cache-dtype", "fp8"], "kv_cache_dtype='fp8' needs a quantised key/value cache"),
-        (["--quantization", "awq"], "is one of compressed-tensors, fp8, gguf, not 'awq'"),
-        (["-q", "awq"], "is one of compressed-tensors, fp8, gguf, not 'awq'"),
+        (["--quantization", "awq"], "is one of compressed-tensors, fp8, gguf, int4, int8, not 'awq'"),
+        (["-q", "awq"], "is one of compressed-tensors, fp8, gguf, int4, int8, not 'awq'"),
         (["--data-parallel-size", "2"], "Start several servers"),
         (["--pipeline-parallel-size", "two"], "takes a whole number"),
         (["--lora-modules", "a=b"], "needs LoRA adapters"),

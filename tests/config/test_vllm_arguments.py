@@ -83,7 +83,7 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
     ("name", "value", "sentence"),
     [
         ("kv_cache_dtype", "fp8", "needs a quantised key/value cache"),
-        ("quantization", "awq", "it is one of fp8, compressed-tensors, gguf"),
+        ("quantization", "awq", "it is one of fp8, int8, int4, compressed-tensors, gguf"),
         ("quantization_config", {"weight": "int4"}, "Set quantization instead"),
         ("data_parallel_size", 2, "Start several servers behind a balancer instead."),
         ("pipeline_parallel_size", 2, "needs pipeline parallelism"),

@@ -13,8 +13,9 @@ from octavo.kernels.attention import (
     attention_backend,
 )
 from octavo.kernels.cpu.attention import CpuAttention, CpuAttentionPlan
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
+_PROFILED = profiled("attention")
 _GROUP = 16
 """Keys that one register holds; a block has a multiple of it."""
 
@@ -79,28 +80,29 @@ class NativeAttention(AttentionBackend):
         output = qkv.new_empty(len(qkv), spec.num_heads * spec.head_dim)
         cos, sin = rope
         type_number = TYPE_NUMBERS[qkv.dtype]
-        self._native.attention(
-            plan.handle,
-            *plan.rows,
-            qkv.data_ptr(),
-            kv_cache.data_ptr(),
-            kv_cache.stride(0),
-            kv_cache.stride(1),
-            spec.num_heads,
-            spec.num_kv_heads,
-            spec.head_dim,
-            type_number,
-            0 if norms is None else norms.query.data_ptr(),
-            0 if norms is None else norms.key.data_ptr(),
-            0.0 if norms is None else norms.eps,
-            type_number if norms is None else TYPE_NUMBERS[norms.query.dtype],
-            cos.data_ptr(),
-            sin.data_ptr(),
-            cos.shape[-1],
-            output.data_ptr(),
-            spec.scale,
-            spec.softcap or 0.0,
-        )
+        with _PROFILED:
+            self._native.attention(
+                plan.handle,
+                *plan.rows,
+                qkv.data_ptr(),
+                kv_cache.data_ptr(),
+                kv_cache.stride(0),
+                kv_cache.stride(1),
+                spec.num_heads,
+                spec.num_kv_heads,
+                spec.head_dim,
+                type_number,
+                0 if norms is None else norms.query.data_ptr(),
+                0 if norms is None else norms.key.data_ptr(),
+                0.0 if norms is None else norms.eps,
+                type_number if norms is None else TYPE_NUMBERS[norms.query.dtype],
+                cos.data_ptr(),
+                sin.data_ptr(),
+                cos.shape[-1],
+                output.data_ptr(),
+                spec.scale,
+                spec.softcap or 0.0,
+            )
         return output
 
 

@@ -2,11 +2,14 @@
 
 import torch
 
+from octavo.kernels.blocks import LANES
 from octavo.kernels.linear import GATES, LinearOp, linear, padded_rows
-from octavo.platforms.native import LANES, TYPE_NUMBERS, NativeKernels
+from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
 GATE_NUMBERS = {"silu": 1, "gelu_tanh": 2}
 """The compiled kernels' numbers of gates; 0 is none."""
+
+_PROFILED = profiled("linear")
 
 
 class PackedLinear(LinearOp):
@@ -55,7 +58,7 @@ class PackedLinear(LinearOp):
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         y = x.new_empty(*x.shape[:-1], self.num_outputs) if out is None else out
-        self.run(x, y.view(-1, self.num_outputs), 0)
+        self.run(x, y if y.dim() == 2 else y.view(-1, self.num_outputs), 0)
         return y
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
@@ -63,27 +66,28 @@ class PackedLinear(LinearOp):
         if half % LANES:  # the halves share a panel
             return GATES[activation](self(x))
         y = x.new_empty(*x.shape[:-1], half)
-        self.run(x, y.view(-1, half), GATE_NUMBERS[activation])
+        self.run(x, y if y.dim() == 2 else y.view(-1, half), GATE_NUMBERS[activation])
         return y
 
     def run(self, x: torch.Tensor, y: torch.Tensor, gate: int) -> None:
         """Write the result into ``y``, ``[T, out]``, or ``[T, out / 2]`` behind a gate; its rows may lie apart."""
         if x.dim() != 2 or x.stride(1) != 1:
             x = x.reshape(-1, self._num_inputs).contiguous()
-        self._native.linear(
-            self.packed.data_ptr(),
-            x.data_ptr(),
-            y.data_ptr(),
-            0 if self._bias is None else self._bias.data_ptr(),
-            len(x),
-            self.num_outputs,
-            self._num_inputs,
-            x.stride(0) * x.element_size(),
-            y.stride(0),
-            self._type,
-            TYPE_NUMBERS[x.dtype],
-            gate,
-        )
+        with _PROFILED:
+            self._native.linear(
+                self.packed.data_ptr(),
+                x.data_ptr(),
+                y.data_ptr(),
+                0 if self._bias is None else self._bias.data_ptr(),
+                len(x),
+                self.num_outputs,
+                self._num_inputs,
+                x.stride(0) * x.element_size(),
+                y.stride(0),
+                self._type,
+                TYPE_NUMBERS[x.dtype],
+                gate,
+            )
 
 
 class NativeLinear(PackedLinear):

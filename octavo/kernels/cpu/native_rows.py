@@ -4,27 +4,30 @@ import torch
 
 from octavo.kernels import basic
 from octavo.kernels.cpu.native_linear import GATE_NUMBERS
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
 
 def register(native: NativeKernels) -> None:
     """Use the compiled kernels for these operations on CPUs."""
 
+    profiled_norm, profiled_gate = profiled("rms_norm"), profiled("gate")
+
     def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         size = x.shape[-1]
         x = x.contiguous()
         normed = torch.empty_like(x)
-        native.rms_norm(
-            x.data_ptr(),
-            0 if residual is None else residual.data_ptr(),
-            normed.data_ptr(),
-            weight.data_ptr(),
-            x.numel() // size,
-            size,
-            eps,
-            TYPE_NUMBERS[x.dtype],
-            TYPE_NUMBERS[weight.dtype],
-        )
+        with profiled_norm:
+            native.rms_norm(
+                x.data_ptr(),
+                0 if residual is None else residual.data_ptr(),
+                normed.data_ptr(),
+                weight.data_ptr(),
+                x.numel() // size,
+                size,
+                eps,
+                TYPE_NUMBERS[x.dtype],
+                TYPE_NUMBERS[weight.dtype],
+            )
         return normed
 
     @basic.rms_norm.register("cpu")
@@ -51,7 +54,8 @@ def register(native: NativeKernels) -> None:
         x = x.contiguous()
         gated = x.new_empty(*x.shape[:-1], half)
         number = GATE_NUMBERS[activation]
-        native.gate(x.data_ptr(), gated.data_ptr(), x.numel() // (2 * half), half, number, TYPE_NUMBERS[x.dtype])
+        with profiled_gate:
+            native.gate(x.data_ptr(), gated.data_ptr(), x.numel() // (2 * half), half, number, TYPE_NUMBERS[x.dtype])
         return gated
 
     @basic.gather_rows.register("cpu")

@@ -1,23 +1,24 @@
 """Weights in a GGUF file, dequantised to the compute type as they are loaded."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from octavo.errors import UnsupportedModelError
+from octavo.hub.gguf_names import Conversion, conversion, hf_name
 from octavo.hub.model_config import ModelConfig
 from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
 from octavo.models.loading.files import read
-from octavo.models.loading.gguf_names import Conversion, conversion, hf_name
 from octavo.models.loading.staging import Staging
 from octavo.platforms import available_cores
-from octavo.quantization.slot import Slots
+from octavo.quantization.slot import Slots, WeightSlot
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
 # Values that the converters compute from the configuration and that Octavo computes itself.
@@ -30,6 +31,33 @@ _BUFFER_BYTES = 2 << 20
 # Pieces per thread between two progress reports.
 _BATCH = 16
 _MAX_THREADS = 16
+
+
+class _Loadable(Protocol):
+    def load(self, staging: Staging) -> int:
+        """Read and store; returns the number of elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RawTensor:
+    """A tensor whose bytes go to their slots as they are."""
+
+    path: Path
+    tensor: GGUFTensor
+    slots: Sequence[WeightSlot]
+    change: Conversion
+
+    @torch.inference_mode()
+    def load(self, staging: Staging) -> int:
+        """Read and store; returns the number of elements."""
+        raw = torch.from_numpy(read(self.path, self.tensor.offset, self.tensor.num_bytes))
+        raw = raw.view(self.tensor.num_rows, -1)
+        if self.change.permuted_heads:
+            shape = (self.tensor.num_rows, raw.shape[1])
+            raw = _unpermuted(raw, shape, self.change.permuted_heads).reshape(shape)
+        for slot in self.slots:
+            slot.fill(raw)
+        return math.prod(self.tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +151,13 @@ class GGUFCheckpoint:
                 yield from pool.map(lambda piece: piece.load(staging), batch)
         staging.finish()
 
-    def _pieces(self, slots: Slots) -> Iterator[_Piece]:
+    def _pieces(self, slots: Slots) -> Iterator[_Loadable]:
         for name, tensor in self._tensors.items():
             if name in slots:
                 change = conversion(name, self._architecture, self._config)
+                if all(slot.raw_type == tensor.type_name for slot in slots[name]):
+                    yield _RawTensor(self.path, tensor, slots[name], change)
+                    continue
                 yield from _split(self.path, tensor, TensorArrival(slots[name], tensor.shape, torch.float32), change)
 
 

@@ -1,0 +1,97 @@
+"""Weights of integers in groups that share a scale: their formats, and the interface of GEMMs with them.
+
+A weight is ``scale · code + offset``. GGUF's formats keep the values of the file; ``int8`` has a scale per output, and
+``int4`` one per 32 inputs (``docs/quantization.md``). The inputs of such a GEMM are rounded to 8 bits, in groups of 32
+with a scale each.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from octavo.kernels.dispatch import device_function
+from octavo.kernels.linear import LinearOp
+
+LANES = 16
+"""Outputs of a panel, the unit in which weights are packed."""
+INPUT_GROUP = 32
+_SUPER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """A format of packed weights.
+
+    Attributes:
+        group: inputs that share a scale.
+        code_bits: of a weight's code.
+        scale_bits: per output and group: the scale, and the minimum where there is one.
+        super_bits: per output and 256 inputs: scales of those.
+        output_bits: per output.
+        raw_bytes: of a GGUF block, and the inputs in it; (0, 1) if no file has the format.
+    """
+
+    group: int
+    code_bits: int
+    scale_bits: int
+    super_bits: int = 0
+    output_bits: int = 0
+    raw_bytes: tuple[int, int] = (0, 1)
+
+    @property
+    def unit(self) -> int:
+        """Numbers of inputs are multiples of this."""
+        return max(_SUPER if self.super_bits else INPUT_GROUP, self.raw_bytes[1])
+
+    def panel_bytes(self, num_inputs: int) -> int:
+        """Bytes of a panel."""
+        bits = num_inputs * self.code_bits + num_inputs // self.group * self.scale_bits
+        return LANES * (bits + num_inputs // _SUPER * self.super_bits + self.output_bits) // 8
+
+    def raw_row_bytes(self, num_inputs: int) -> int:
+        """Bytes of an output's weights in a GGUF file."""
+        size, inputs = self.raw_bytes
+        return num_inputs // inputs * size
+
+
+FORMATS = {
+    "Q4_0": BlockFormat(32, 4, 16, raw_bytes=(18, 32)),
+    "Q4_1": BlockFormat(32, 4, 32, raw_bytes=(20, 32)),
+    "Q5_0": BlockFormat(32, 5, 16, raw_bytes=(22, 32)),
+    "Q5_1": BlockFormat(32, 5, 32, raw_bytes=(24, 32)),
+    "Q8_0": BlockFormat(32, 8, 16, raw_bytes=(34, 32)),
+    "Q4_K": BlockFormat(32, 4, 16, super_bits=32, raw_bytes=(144, 256)),
+    "Q5_K": BlockFormat(32, 5, 16, super_bits=32, raw_bytes=(176, 256)),
+    "Q6_K": BlockFormat(16, 6, 8, super_bits=16, raw_bytes=(210, 256)),
+    "int8": BlockFormat(32, 8, 0, output_bits=32),
+    "int4": BlockFormat(32, 4, 32),
+}
+
+
+class BlockKernels(Protocol):
+    """A device's kernels for these formats. Packed weights are ``[panels, bytes]`` uint8."""
+
+    def pack(self, raw: torch.Tensor, name: str, num_inputs: int) -> torch.Tensor:
+        """Pack a GGUF tensor's rows, ``[out, bytes]`` uint8."""
+
+    def quantize(self, weight: torch.Tensor, name: str) -> torch.Tensor:
+        """Round a weight ``[out, in]`` to ``int8`` or ``int4``, and pack it."""
+
+    def linear(
+        self, packed: torch.Tensor, name: str, shape: tuple[int, int], bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> LinearOp:
+        """The GEMM with a packed weight of the shape ``[out, in]``; its rows are of the type ``dtype``."""
+
+
+@device_function
+def block_kernels(device: torch.device) -> BlockKernels | None:
+    """The device's kernels for weights of integers in groups; None if it has none."""
+    return None
+
+
+def round_inputs(x: torch.Tensor) -> torch.Tensor:
+    """What a GEMM with such weights multiplies: ``[..., in]`` rounded to 8 bits in groups of 32; float32."""
+    groups = x.float().unflatten(-1, (-1, INPUT_GROUP))
+    scales = groups.abs().amax(-1, keepdim=True) / 127
+    return ((groups / scales).nan_to_num(0.0).round() * scales).flatten(-2)

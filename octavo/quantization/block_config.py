@@ -1,0 +1,77 @@
+"""Which layers have weights of integers in groups: those of a GGUF file, or all (``--quantization int8|int4``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.kernels import FORMATS
+from octavo.quantization.blocks import BlockScheme
+from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
+from octavo.quantization.scheme import LinearScheme
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFConfig(QuantizationConfig):
+    """Layers as they are in a file; others are dequantised as they are loaded.
+
+    Attributes:
+        types: the type of each layer's weight, by the layer's name.
+    """
+
+    types: Mapping[str, BlockScheme]
+
+    @property
+    def description(self) -> str:
+        names = [scheme.format for scheme in self.types.values()]
+        return " and ".join(sorted(set(names), key=lambda name: -names.count(name)))
+
+    @property
+    def may_mix(self) -> bool:
+        return True
+
+    def scheme(self, name: str) -> LinearScheme:
+        return self.types.get(name, self.plain)
+
+    def head_scheme(self, name: str) -> LinearScheme:
+        return self.scheme(name)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedConfig(QuantizationConfig):
+    """All layers.
+
+    Attributes:
+        layers: the scheme of all but the head.
+        head: that of the head, and of an embedding that shares its weight.
+    """
+
+    layers: BlockScheme
+    head: BlockScheme
+
+    @property
+    def description(self) -> str:
+        return f"{self.layers.format}, activations in 8 bits"
+
+    def scheme(self, name: str) -> LinearScheme:
+        return self.layers
+
+    def head_scheme(self, name: str) -> LinearScheme:
+        return self.head
+
+
+def parse_gguf(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationConfig:
+    """How the layers of a GGUF file are stored; unquantised where the device has no kernels for them.
+
+    Args:
+        raw: ``types``: names of layers → GGUF's types.
+    """
+    if not options.has_blocks:
+        return Unquantized(options.plain)
+    types = {name: BlockScheme(kind) for name, kind in raw["types"].items() if kind in FORMATS}
+    return GGUFConfig(options.plain, types) if types else Unquantized(options.plain)
+
+
+def round_to_blocks(name: str, options: SchemeOptions) -> RoundedConfig:
+    """Round unquantised weights as they are loaded."""
+    # Four bits are too few for an embedding, and the head's errors go straight into the logits.
+    return RoundedConfig(options.plain, BlockScheme(name), BlockScheme("int8"))

@@ -1,0 +1,81 @@
+"""Weights of integers in groups that share a scale: a GGUF file's as they are, or int8 and int4 made at load."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from octavo.kernels import FORMATS, LANES, LinearOp, block_kernels
+from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
+from octavo.quantization.slot import WeightPart, WeightSlot
+
+MADE_AT_LOAD = ("int8", "int4")
+"""Formats that weights are rounded to while they are loaded; the others are GGUF's."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScheme(LinearScheme):
+    """Weights in one of the formats of :data:`octavo.kernels.FORMATS`, packed as they arrive.
+
+    Attributes:
+        format: its name.
+    """
+
+    format: str
+    has_rows: ClassVar[bool] = True
+
+    def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
+        is_aligned = all(size % LANES == 0 for size in part_sizes[:-1])
+        return is_aligned and in_features % FORMATS[self.format].unit == 0
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        panels = -(-module.out_features // LANES)
+        num_bytes = FORMATS[self.format].panel_bytes(module.in_features)
+        module.register_parameter("weight", empty_parameter(panels, num_bytes, dtype=torch.uint8))
+        module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
+
+    def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
+        view = module.weight.data[part.outputs.start // LANES : -(-part.outputs.stop // LANES)]
+        yield "weight", self._slot(module, part, view)
+        if module.bias is not None:
+            yield "bias", part.bias_slot(module.bias.data[part.outputs])
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        kernels = block_kernels(module.weight.device)
+        assert kernels is not None, "the scheme is chosen where there are such kernels"
+        shape = module.out_features, module.in_features
+        bias = None if module.bias is None else module.bias.data
+        return kernels.linear(module.weight.data, self.format, shape, bias, module.compute_dtype), False
+
+    def _slot(self, module: LinearWeights, part: WeightPart, view: torch.Tensor) -> WeightSlot:
+        if self.format in MADE_AT_LOAD:
+            return part.weight_slot(view, _quantize(self.format))
+        pack = _pack(self.format, module.in_features)
+        return WeightSlot(view, (part.shape,), self._raw_slice(part), pack, raw_type=self.format)
+
+    def _raw_slice(self, part: WeightPart) -> tuple[slice, ...]:
+        """The part of a file's rows of bytes that holds a part of the weight."""
+        if len(part.source) < 2:
+            return part.source
+        outputs, inputs = part.source
+        size, unit = FORMATS[self.format].raw_bytes
+        return outputs, slice(inputs.start // unit * size, inputs.stop // unit * size)
+
+
+def _quantize(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    def convert(weight: torch.Tensor) -> torch.Tensor:
+        kernels = block_kernels(weight.device)
+        assert kernels is not None, "the scheme is chosen where there are such kernels"
+        return kernels.quantize(weight, name)
+
+    return convert
+
+
+def _pack(name: str, in_features: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def convert(raw: torch.Tensor) -> torch.Tensor:
+        kernels = block_kernels(raw.device)
+        assert kernels is not None, "the scheme is chosen where there are such kernels"
+        return kernels.pack(raw, name, in_features)
+
+    return convert

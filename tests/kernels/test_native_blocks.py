@@ -1,0 +1,109 @@
+"""GEMMs with weights of integers in groups, against the values that GGUF's own library says they have."""
+
+import numpy as np
+import pytest
+import torch
+from gguf import quants
+from gguf.constants import GGMLQuantizationType
+
+from octavo.kernels.blocks import FORMATS, LANES, round_inputs
+from octavo.kernels.cpu.native_blocks import NativeBlocks
+from octavo.platforms.native import BLOCK_NUMBERS, NativeKernels
+from octavo.quantization.blocks import MADE_AT_LOAD
+
+FILE_TYPES = [name for name in FORMATS if name not in MADE_AT_LOAD]
+SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+"""Where float16 scales are in a block, for types that the library does not write."""
+
+
+def random_rows(name: str, num_outputs: int, num_inputs: int) -> torch.Tensor:
+    """A tensor of the type, as a file has it."""
+    random = np.random.default_rng(0)
+    size, inputs = FORMATS[name].raw_bytes
+    if name not in SCALES:
+        weights = random.standard_normal((num_outputs, num_inputs), dtype=np.float32) / num_inputs**0.5
+        return torch.from_numpy(quants.quantize(weights, GGMLQuantizationType[name]))
+    rows = random.integers(0, 256, (num_outputs, num_inputs // inputs, size), dtype=np.uint8)
+    for place in SCALES[name]:
+        scales = (random.random(rows.shape[:2]) * 1e-3).astype(np.float16)
+        rows[:, :, place : place + 2] = scales.view(np.uint8).reshape(*rows.shape[:2], 2)
+    return torch.from_numpy(rows.reshape(num_outputs, -1))
+
+
+def dequantised(name: str, rows: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(quants.dequantize(rows.numpy(), GGMLQuantizationType[name])).contiguous()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_sizes(native: NativeKernels, name: str) -> None:
+    for num_inputs in (256, 1024):
+        assert native.packed_bytes(BLOCK_NUMBERS[name], 33, num_inputs) == 3 * FORMATS[name].panel_bytes(num_inputs)
+
+
+@pytest.mark.parametrize("name", FILE_TYPES)
+def test_a_files_values_stay(native: NativeKernels, name: str) -> None:
+    rows = random_rows(name, 37, 512)
+    packed = NativeBlocks(native).pack(rows, name, 512)
+    gemm = NativeBlocks(native).linear(packed, name, (37, 512), None, torch.float32)
+    torch.testing.assert_close(gemm.rows(torch.arange(37)), dequantised(name, rows), rtol=1e-6, atol=1e-9)
+    assert packed.nbytes * 37 <= 1.03 * rows.nbytes * -(-37 // LANES) * LANES, "no larger than in the file"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", FORMATS)
+def test_products(native: NativeKernels, name: str, dtype: torch.dtype) -> None:
+    blocks = NativeBlocks(native)
+    if name in MADE_AT_LOAD:
+        weight = torch.randn(50, 256, generator=torch.Generator().manual_seed(0))
+        packed = blocks.quantize(weight, name)
+    else:
+        packed = blocks.pack(random_rows(name, 50, 256), name, 256)
+    bias = torch.randn(50, generator=torch.Generator().manual_seed(1)).to(dtype)
+    gemm = blocks.linear(packed, name, (50, 256), bias, torch.float32)
+    weight = gemm.rows(torch.arange(50)).double()
+    x = torch.randn(21, 256, generator=torch.Generator().manual_seed(2)).to(dtype)
+    y = gemm(x)
+    tolerance = 1e-3 if dtype is torch.float32 else 2e-2
+    expected = round_inputs(x).double() @ weight.T + bias.double()
+    # A value halfway between two codes may be rounded either way, hence the tolerance even in float32.
+    torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+    assert torch.equal(y, torch.cat([gemm(x[row : row + 1]) for row in range(21)])), "bits depend on no other row"
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "int8"])
+def test_infinities_and_nans_stay_in_their_row(native: NativeKernels, name: str) -> None:
+    blocks = NativeBlocks(native)
+    packed = (
+        blocks.quantize(torch.ones(16, 256), name)
+        if name == "int8"
+        else blocks.pack(random_rows(name, 16, 256), name, 256)
+    )
+    gemm = blocks.linear(packed, name, (16, 256), None, torch.float32)
+    x = torch.randn(4, 256, generator=torch.Generator().manual_seed(0))
+    alone = gemm(x)
+    x[1, 7], x[2, 100] = float("nan"), float("inf")
+    y = gemm(x)
+    assert y[1].isnan().all() and not y[2].isfinite().any()
+    assert torch.equal(y[[0, 3]], alone[[0, 3]])
+
+
+@pytest.mark.parametrize(("name", "group", "steps"), [("int8", 512, 254), ("int4", 32, 15)])
+def test_errors_of_gaussian_weights_with_outliers(native: NativeKernels, name: str, group: int, steps: int) -> None:
+    """Errors are those of evenly spaced values over each group's range, or less; some weights are large."""
+    random = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 512, generator=random)
+    weight[torch.rand(64, 512, generator=random) < 1 / 256] *= 8
+    packed = NativeBlocks(native).quantize(weight, name)
+    found = NativeBlocks(native).linear(packed, name, (64, 512), None, torch.float32).rows(torch.arange(64))
+    groups = weight.view(64, -1, group)
+    largest = 2 * groups.abs().amax(-1) if name == "int8" else groups.amax(-1) - groups.amin(-1)
+    expected = (largest / steps).square().mean() / 12
+    assert (found - weight).square().mean() < 1.05 * expected
+
+
+def test_rows_of_zeros(native: NativeKernels) -> None:
+    for name in MADE_AT_LOAD:
+        packed = NativeBlocks(native).quantize(torch.zeros(16, 64), name)
+        gemm = NativeBlocks(native).linear(packed, name, (16, 64), None, torch.float32)
+        assert torch.equal(gemm(torch.ones(2, 64)), torch.zeros(2, 16))
+        assert torch.equal(gemm(torch.zeros(2, 64)), torch.zeros(2, 16))
