@@ -18,6 +18,7 @@ EVIDENCE = {
     "safetensors": "tests/models/loading/test_safetensors_files.py",
     "GGUF files": "tests/models/loading/test_gguf_weights.py",
     "compressed-tensors": "tests/quantization/test_float8_models.py",
+    "INT8, INT4": "tests/quantization/test_block_models.py",
     "bfloat16": "tests/test_batch_independence.py",
     "continuous batching": "tests/parity/test_tiny_models.py",
     "prefix caching": "tests/cache/test_cache_manager.py",
