@@ -83,9 +83,9 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     quantization: Annotated[
         Quantization | None,
         Meta(
-            description="How weights are quantised; default is as in the checkpoint, which compressed-tensors and gguf "
-            "only confirm. fp8 rounds unquantised weights to float8 while they are loaded, int8 and int4 to integers "
-            "(CPUs only)."
+            description="How weights are quantised; default is as in the checkpoint, which compressed-tensors only "
+            "confirms, but GGUF files are dequantised unless it is gguf (CPUs only). fp8 rounds unquantised weights to "
+            "float8 while they are loaded, int8 and int4 to integers (CPUs only)."
         ),
     ] = None
     seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0

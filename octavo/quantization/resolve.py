@@ -44,8 +44,9 @@ def resolve_quantization(
         ConfigError: the setting contradicts the checkpoint.
         UnsupportedModelError: the checkpoint is quantised in a way that is not supported.
     """
-    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks)
     wanted = settings.model.quantization
+    # Without the setting a GGUF file is dequantised: rounding activations costs quality that small models show.
+    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks and wanted is not None)
     if wanted is None or (wanted == "gguf" and not config.quantization):
         return stored_quantization(config, options)
     if wanted in MADE_AT_LOAD and not has_blocks:

@@ -140,6 +140,15 @@ def test_values_are_multiplied_as_the_device_can(has_float8: bool, deterministic
     assert found.plain == PlainScheme(deterministic)
 
 
+def test_gguf_files_stay_as_they_are_if_that_is_wanted() -> None:
+    model = parse_config({**SIZES, "quantization_config": {"quant_method": "gguf", "types": {LAYER: "Q4_0"}}})
+    default = EngineConfig.from_kwargs(model="m")
+    assert resolve_quantization(default, model, has_float8=False, has_blocks=True).description == ""
+    config = EngineConfig.from_kwargs(model="m", quantization="gguf")
+    assert resolve_quantization(config, model, has_float8=False, has_blocks=True).description == "Q4_0"
+    assert resolve_quantization(config, model, has_float8=False).description == "", "the device has no such kernels"
+
+
 def test_gguf_confirms_what_is_there() -> None:
     config = EngineConfig.from_kwargs(model="m", quantization="gguf")
     assert config.model.quantization == "gguf"
