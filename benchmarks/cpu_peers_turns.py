@@ -60,7 +60,11 @@ class Contestant:
     @property
     def settings(self) -> tuple[str, ...]:
         """Settings that are tried: each line of a table has the best."""
-        return (self.weights,) if self.weights in QUANTIZED_AT_LOAD else _SETTINGS[self.engine]
+        if self.weights in QUANTIZED_AT_LOAD:
+            return (self.weights,)
+        if self.engine == "octavo" and self.weights != "bf16":
+            return ("gguf",)  # the file's weights as they are
+        return _SETTINGS[self.engine]
 
     def path(self, model: ModelFiles) -> Path:
         """What the engine loads: its usual format, so GGUF only where weights are quantised or nothing else is read."""
