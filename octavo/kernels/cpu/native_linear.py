@@ -117,6 +117,8 @@ def register(native: NativeKernels) -> None:
 
     @linear.register("cpu")
     def packed(weight: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool) -> tuple[LinearOp, bool]:
+        if weight.dtype not in TYPE_NUMBERS:
+            return linear.reference(weight, bias, deterministic=deterministic)
         return NativeLinear(native, weight, bias), True
 
     @padded_rows.register("cpu")

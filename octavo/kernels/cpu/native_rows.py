@@ -8,7 +8,7 @@ from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
 
 def register(native: NativeKernels) -> None:
-    """Use the compiled kernels for these operations on CPUs."""
+    """Use the compiled kernels for these operations on CPUs; other types than theirs run as the reference."""
 
     profiled_norm, profiled_gate = profiled("rms_norm"), profiled("gate")
 
@@ -32,6 +32,8 @@ def register(native: NativeKernels) -> None:
 
     @basic.rms_norm.register("cpu")
     def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        if x.dtype not in TYPE_NUMBERS:
+            return basic.rms_norm.reference(x, weight, eps)
         return norm(x, None, weight, eps)
 
     @basic.add_rms_norm.register("cpu")
@@ -39,15 +41,17 @@ def register(native: NativeKernels) -> None:
         x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum takes the residual's memory."""
+        if x.dtype not in TYPE_NUMBERS:
+            return basic.add_rms_norm.reference(x, residual, weight, eps)
         return norm(x, residual, weight, eps), residual
 
     @basic.silu_and_mul.register("cpu")
     def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
-        return gate(x, "silu")
+        return gate(x, "silu") if x.dtype in TYPE_NUMBERS else basic.silu_and_mul.reference(x)
 
     @basic.gelu_tanh_and_mul.register("cpu")
     def gelu_tanh_and_mul(x: torch.Tensor) -> torch.Tensor:
-        return gate(x, "gelu_tanh")
+        return gate(x, "gelu_tanh") if x.dtype in TYPE_NUMBERS else basic.gelu_tanh_and_mul.reference(x)
 
     def gate(x: torch.Tensor, activation: str) -> torch.Tensor:
         half = x.shape[-1] // 2
