@@ -21,7 +21,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 
 LONG = $(shell grep -rl --include='test_*.py' 'mark\.long' tests)
 ONLY_LONG = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest\.mark\.long$$' tests)
 
-.PHONY: demo test test-long test-changed test-full test-clients docs wheel lint clean
+.PHONY: demo test test-long test-changed test-parity test-full test-clients docs wheel lint clean
 
 demo: $(VENV)/.octavo
 	$(BIN)/octavo chat bundled:smollm2 --quick "$(QUESTION)"
@@ -38,6 +38,10 @@ test-long: $(VENV)/.dev
 test-changed: $(VENV)/.dev
 	paths="$$($(BIN)/python .ci/changed.py $(BASE))"; test -z "$$paths" || \
 	    $(PYTEST) -m "not slow" $$paths $(PYTEST_ARGS)
+
+# The table of all models against Hugging Face, whole; writes what `octavo models` shows of it.
+test-parity: $(VENV)/.dev
+	OCTAVO_PARITY_RECORD=octavo/models/parity.json $(PYTEST) -m "not slow and not long" tests/parity $(PYTEST_ARGS)
 
 # Every test there is, whole; fetches some gigabytes of weights.
 test-full: $(VENV)/.dev

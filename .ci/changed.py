@@ -4,8 +4,9 @@
 
 BASE defaults to the branch point from origin/main or main, or on that branch to the commit before. The tree under
 tests/ mirrors octavo/, so a changed module maps to its package's tests; native/ maps to those of the kernels. Changes
-below everything (records, config, errors) or to what all tests share would select all tests: nothing is printed then,
-since the sample of all of them has run anyway and .ci/full runs the whole.
+below everything (records, config, errors), to what all tests share or to many packages would select nearly all tests:
+nothing is printed then, since the sample of all of them runs anyway and .ci/full runs the whole. So it is with the
+tables of all models, which take longer than everything else: `make test-parity` runs them.
 """
 
 import subprocess
@@ -13,14 +14,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ALSO = {  # tests of whole models belong to every package that computes
-    "execution": ["tests/parity", "tests/test_batch_independence.py"],
-    "kernels": ["tests/execution", "tests/parity"],
-    "layers": ["tests/parity"],
-    "models": ["tests/parity"],
-    "native": ["tests/execution", "tests/parity", "tests/platforms"],
-    "quantization": ["tests/models", "tests/parity"],
+ALSO = {
+    "execution": ["tests/test_batch_independence.py"],
+    "kernels": ["tests/execution"],
+    "native": ["tests/execution", "tests/platforms"],
+    "quantization": ["tests/models"],
 }
+TABLES = ("tests", "parity")
+MOST = 12
+"""Paths; more of them are not selected at all."""
 
 
 def git(*arguments: str) -> str | None:
@@ -73,11 +75,12 @@ def package_of(path: str) -> str:
 
 
 def select(paths: list[str]) -> list[str]:
-    """Existing tests for changed files, without those inside others."""
+    """Existing tests for changed files, without those inside others; none if they are too many."""
     wanted = [test for path in paths if (test := tests_of(path))]
     wanted += [test for package in {package_of(path) for path in paths} for test in ALSO.get(package, [])]
-    found = {test for test in wanted if (ROOT / test).exists()}
-    return sorted(test for test in found if not any(str(parent) in found for parent in Path(test).parents))
+    found = {test for test in wanted if (ROOT / test).exists() and Path(test).parts[:2] != TABLES}
+    outer = sorted(test for test in found if not any(str(parent) in found for parent in Path(test).parents))
+    return outer if len(outer) <= MOST else []
 
 
 def main() -> None:

@@ -96,7 +96,9 @@ class Loop:
             self._under_way.append(self._execute(step))
         result = self._under_way.popleft()
         outputs = self._timed("update", lambda: self.scheduler.update(result))
-        self._timed("message", lambda: messages.encode(messages.Batch(1, outputs, self.scheduler.current_stats())))
+        self._timed(
+            "message", lambda: messages.encode(messages.OutputBatch(1, outputs, self.scheduler.current_stats()))
+        )
         self._timed("offline", lambda: self.offline.process(outputs))
         processed = self._timed("stream", lambda: self.stream.process(outputs))
         if self._is_chat:

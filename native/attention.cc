@@ -1,14 +1,12 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "rows.h"
+#include "softmax.h"
 
 namespace octavo {
 namespace {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 template <class T>
 struct Keys {
@@ -19,52 +17,9 @@ struct Keys {
     }
 };
 
-// Softmax over some keys so far, of kMaxQueries queries at most.
-struct State {
-    float* most;   // [queries] the largest score
-    float* total;  // [queries] the sum of e^(score - most)
-    float* values; // [queries][head_dim] the values' sum, weighted alike
-};
-
-inline int64_t state_size(int64_t queries, int64_t head_dim) { return queries * (head_dim + 2); }
-
 // Size of the state of a unit of a split row; a single token may have more queries than kMaxQueries.
 inline int64_t part_size(const AttentionLayer& layer) {
     return state_size(std::max<int64_t>(kMaxQueries, layer.num_heads / layer.num_kv_heads), layer.head_dim);
-}
-
-inline State state_at(float* memory, int64_t queries) { return {memory, memory + queries, memory + 2 * queries}; }
-
-void clear(State state, int64_t queries, int64_t head_dim) {
-    std::fill_n(state.most, queries, kMinusInfinity);
-    std::fill_n(state.total, queries, 0.f);
-    std::fill_n(state.values, queries * head_dim, 0.f);
-}
-
-void scale_row(float* row, float factor, int64_t size) {
-    if (factor == 1.f) return;
-    for (int64_t i = 0; i < size; ++i) row[i] *= factor;
-}
-
-float exp_of(float x) {
-    float lanes[kLanes];
-    store(lanes, exp(splat(x)));
-    return lanes[0];
-}
-
-// Adds the softmax over later keys.
-void merge(State into, State later, int64_t queries, int64_t head_dim) {
-    for (int64_t q = 0; q < queries; ++q) {
-        if (later.total[q] == 0.f) continue;  // saw no key
-        const float most = std::max(into.most[q], later.most[q]);
-        const float own = into.total[q] == 0.f ? 0.f : exp_of(into.most[q] - most);
-        const float other = exp_of(later.most[q] - most);
-        into.total[q] = into.total[q] * own + later.total[q] * other;
-        float* values = into.values + q * head_dim;
-        const float* added = later.values + q * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) values[d] = values[d] * own + added[d] * other;
-        into.most[q] = most;
-    }
 }
 
 // Scores of kQueries queries and sixteen keys in each of kGroups places.
@@ -107,34 +62,7 @@ inline void score(const float* queries, int64_t query_stride, const T* const* ke
         for (int g = 0; g < kGroups; ++g) store(scores + q * kTileKeys + g * kLanes, sums[q][g]);
 }
 
-// values[q] += weights[q] times the tile's values, for kLanesAtOnce times sixteen dimensions.
-template <class T, int kQueries, int kLanesAtOnce>
-inline void weigh(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums,
-                  int64_t sum_stride) {
-    Lanes sum[kQueries][kLanesAtOnce];
-    for (int q = 0; q < kQueries; ++q)
-        for (int l = 0; l < kLanesAtOnce; ++l) sum[q][l] = load(sums + q * sum_stride + l * kLanes);
-    for (int64_t key = first; key < last; ++key) {
-        Lanes value[kLanesAtOnce];
-        for (int l = 0; l < kLanesAtOnce; ++l) value[l] = load(values[key] + l * kLanes);
-        for (int q = 0; q < kQueries; ++q) {
-            const Lanes weight = splat(weights[q * kTileKeys + key]);
-            for (int l = 0; l < kLanesAtOnce; ++l) sum[q][l] = fma(value[l], weight, sum[q][l]);
-        }
-    }
-    for (int q = 0; q < kQueries; ++q)
-        for (int l = 0; l < kLanesAtOnce; ++l) store(sums + q * sum_stride + l * kLanes, sum[q][l]);
-}
-
-// The dimensions behind the last whole sixteen.
-template <class T>
-void weigh_rest(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums, int64_t size) {
-    for (int64_t key = first; key < last; ++key)
-        for (int64_t d = 0; d < size; ++d) sums[d] = __builtin_fmaf(weights[key], to_float(values[key][d]), sums[d]);
-}
-
 constexpr int kScoreQueries = kWidth == 16 ? 6 : 2, kScoreGroups = kWidth == 16 ? 4 : 2;
-constexpr int kWeighQueries = kWidth == 16 ? 6 : 2, kWeighLanes = kWidth == 16 ? 4 : 2;
 
 template <class T, int kQueries>
 void score_all(const float* queries, int64_t stride, const T* const* keys, int64_t groups, int64_t block_size,
@@ -144,38 +72,6 @@ void score_all(const float* queries, int64_t stride, const T* const* keys, int64
         score<T, kQueries, kScoreGroups>(queries, stride, keys + g, block_size, head_dim, scores + g * kLanes);
     for (; g < groups; ++g)
         score<T, kQueries, 1>(queries, stride, keys + g, block_size, head_dim, scores + g * kLanes);
-}
-
-template <class T, int kQueries>
-void weigh_all(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums,
-               int64_t head_dim) {
-    constexpr int64_t kStep = kWeighLanes * kLanes;
-    const T* part[kTileKeys];
-    int64_t d = 0;
-    for (; d < head_dim / kLanes * kLanes;) {
-        for (int64_t key = first; key < last; ++key) part[key] = values[key] + d;
-        if (d + kStep <= head_dim) {
-            weigh<T, kQueries, kWeighLanes>(weights, part, first, last, sums + d, head_dim);
-            d += kStep;
-        } else {
-            weigh<T, kQueries, 1>(weights, part, first, last, sums + d, head_dim);
-            d += kLanes;
-        }
-    }
-    if (d == head_dim) return;
-    for (int64_t key = first; key < last; ++key) part[key] = values[key] + d;
-    for (int q = 0; q < kQueries; ++q)
-        weigh_rest(weights + q * kTileKeys, part, first, last, sums + q * head_dim + d, head_dim - d);
-}
-
-// Calls `work` with the number of queries at a time as a type, for all queries.
-template <int kMost, class Work>
-inline void in_groups(int64_t queries, const Work& work) {
-    int64_t q = 0;
-    for (; q + kMost <= queries; q += kMost) work(q, std::integral_constant<int, kMost>{});
-    if constexpr (kMost > 3)
-        for (; q + 3 <= queries; q += 3) work(q, std::integral_constant<int, 3>{});
-    for (; q < queries; ++q) work(q, std::integral_constant<int, 1>{});
 }
 
 // A unit's keys, and the queries' view of them.
@@ -196,7 +92,7 @@ struct Walk {
     int64_t last_key(int64_t query) const { return position(query) + 1; }
     int64_t position(int64_t query) const { return unit.first_position + query / group_size; }
 
-    void tile(int64_t start, int64_t stop, State state) const {
+    void tile(int64_t start, int64_t stop, SoftmaxState state) const {
         const AttentionLayer& layer = attend.layer;
         const int64_t size = attend.rows.block_size, head_dim = layer.head_dim;
         const int32_t* table =
@@ -219,14 +115,22 @@ struct Walk {
                                       size, head_dim, scores + q * kTileKeys + first_group * kLanes);
         });
         for (int64_t q = 0; q < queries; ++q) weights_of(q, start, first_group, last_group, state);
-        in_groups<kWeighQueries>(queries, [&](int64_t q, auto count) {
-            weigh_all<T, count.value>(scores + q * kTileKeys, values, lowest - start, highest - start,
-                                      state.values + q * head_dim, head_dim);
-        });
+        weigh_tile(scores, values, lowest - start, highest - start, state.values, queries, head_dim);
+    }
+
+    // Lowers a query's scores of a tile by the distance of their keys.
+    void slope_scores(int64_t q, int64_t start, int64_t first_group, int64_t last_group) const {
+        const Lanes slope = splat(attend.layer.slopes[kv_head * group_size + q % group_size]);
+        float distances[kLanes];  // from the query on: of earlier keys negative
+        for (int64_t g = first_group; g < last_group; ++g) {
+            for (int64_t i = 0; i < kLanes; ++i) distances[i] = (float)(start + g * kLanes + i - position(q));
+            float* row = scores + q * kTileKeys + g * kLanes;
+            store(row, fma(load(distances), slope, load(row)));
+        }
     }
 
     // Turns a query's scores of a tile into weights, relative to the largest score so far.
-    void weights_of(int64_t q, int64_t start, int64_t first_group, int64_t last_group, State state) const {
+    void weights_of(int64_t q, int64_t start, int64_t first_group, int64_t last_group, SoftmaxState state) const {
         float* row = scores + q * kTileKeys;
         const int64_t first = std::max(first_key(q) - start, first_group * kLanes);
         const int64_t last = std::min(last_key(q) - start, last_group * kLanes);
@@ -235,6 +139,7 @@ struct Walk {
             for (int64_t g = first_group; g < last_group; ++g)
                 store(row + g * kLanes, cap * tanh(load(row + g * kLanes) * inverse));
         }
+        if (attend.layer.slopes != nullptr) slope_scores(q, start, first_group, last_group);
         for (int64_t i = first_group * kLanes; i < std::min(first, last_group * kLanes); ++i) row[i] = kMinusInfinity;
         for (int64_t i = std::max<int64_t>(last, first_group * kLanes); i < last_group * kLanes; ++i)
             row[i] = kMinusInfinity;
@@ -242,39 +147,31 @@ struct Walk {
             std::fill_n(row + first_group * kLanes, (last_group - first_group) * kLanes, 0.f);
             return;
         }
-        Lanes most_lanes = splat(kMinusInfinity);
-        for (int64_t g = first_group; g < last_group; ++g) most_lanes = max(most_lanes, load(row + g * kLanes));
-        const float most = std::max(state.most[q], largest(most_lanes));
-        Lanes total = splat(0.f);
-        for (int64_t g = first_group; g < last_group; ++g) {
-            const Lanes weight = exp(load(row + g * kLanes) - splat(most));
-            store(row + g * kLanes, weight);
-            total = total + weight;
-        }
-        const float factor = state.total[q] == 0.f ? 0.f : exp_of(state.most[q] - most);
-        state.total[q] = state.total[q] * factor + sum(total);
-        scale_row(state.values + q * attend.layer.head_dim, factor, attend.layer.head_dim);
-        state.most[q] = most;
+        add_scores(row, first_group, last_group, state, q, attend.layer.head_dim);
     }
 
-    void partition(int64_t index, State state) const {
+    void partition(int64_t index, SoftmaxState state) const {
         clear(state, queries, attend.layer.head_dim);
         for (int64_t start = index * kPartitionKeys; start < (index + 1) * kPartitionKeys; start += kTileKeys)
             tile(start, start + kTileKeys, state);
     }
 };
 
+// One over the sum of e^(score - most), after the head's sink is added to it.
+float inverse_total(const AttentionLayer& layer, SoftmaxState state, int64_t q, int64_t head) {
+    if (layer.sinks == nullptr) return 1.f / state.total[q];
+    const float sink = layer.sinks[head], most = std::max(state.most[q], sink);
+    const float own = exp_of(state.most[q] - most);
+    return own / (state.total[q] * own + exp_of(sink - most));
+}
+
 template <class T>
-void write(const AttentionLayer& layer, const AttentionUnit& unit, int64_t kv_head, State state, void* to) {
+void write(const AttentionLayer& layer, const AttentionUnit& unit, int64_t kv_head, SoftmaxState state, void* to) {
     const int64_t group = layer.num_heads / layer.num_kv_heads, head_dim = layer.head_dim;
     for (int64_t q = 0; q < unit.num_tokens * group; ++q) {
-        T* row = static_cast<T*>(to) +
-                 ((unit.first_token + q / group) * layer.num_heads + kv_head * group + q % group) * head_dim;
-        const float* values = state.values + q * head_dim;
-        const Lanes inverse = splat(1.f / state.total[q]);
-        int64_t d = 0;
-        for (; d + kLanes <= head_dim; d += kLanes) store(row + d, load(values + d) * inverse);
-        if (d < head_dim) store_some(row + d, load_some(values + d, head_dim - d) * inverse, head_dim - d);
+        const int64_t head = kv_head * group + q % group;
+        T* row = static_cast<T*>(to) + ((unit.first_token + q / group) * layer.num_heads + head) * head_dim;
+        write_values(row, state.values + q * head_dim, inverse_total(layer, state, q, head), head_dim);
     }
 }
 
@@ -288,8 +185,8 @@ void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
     memory.resize(queries * (head_dim + kTileKeys) + 2 * size);
     float* scaled = memory.data();
     float* scores = scaled + queries * head_dim;
-    const State first = state_at(scores + queries * kTileKeys, queries);
-    const State later = state_at(scores + queries * kTileKeys + size, queries);
+    const SoftmaxState first = state_at(scores + queries * kTileKeys, queries);
+    const SoftmaxState later = state_at(scores + queries * kTileKeys + size, queries);
     const int64_t token_size = (layer.num_heads + 2 * layer.num_kv_heads) * head_dim;
     for (int64_t q = 0; q < queries; ++q) {
         const T* query = static_cast<const T*>(layer.qkv) + (unit.first_token + q / group) * token_size +

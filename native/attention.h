@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "lanes.h"
+#include "softmax.h"
 #include "team.h"
 #include "weights.h"
 
 namespace octavo {
 
-constexpr int64_t kTileKeys = 64;        // scores that are computed at a time
 constexpr int64_t kPartitionKeys = 256;  // keys of a softmax of its own; partitions are merged in order
 constexpr int64_t kMaxQueries = 64;      // of a unit with several tokens: tokens times query heads of a key head
 
@@ -66,6 +66,8 @@ struct AttentionLayer {
     int64_t value_offset, block_stride;  // elements: from keys to values, from a block to the next
     int32_t num_heads, num_kv_heads, head_dim;
     Type type;
+    const float* sinks;   // [heads] logits that count in the softmax's denominator and have no value; null: none
+    const float* slopes;  // [heads] what a score falls by for each token from key to query (ALiBi); null: none
 };
 
 // Norms and rotates queries and keys where they are, and stores keys and values.

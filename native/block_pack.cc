@@ -6,12 +6,13 @@
 namespace octavo {
 namespace {
 
+constexpr float kFineFrom = 8;  // times the mean size of a row's values: docs/quantization.md shows what it gives
+
 // One row taken apart: codes of all inputs, and per group the bits of its scale and minimum as the format stores them.
 struct Row {
     std::vector<uint8_t> codes;
     std::vector<uint16_t> scales, mins;              // per group: float16 bits, or a byte
     std::vector<uint16_t> super_scales, super_mins;  // per kSuper inputs: float16 bits
-    float channel_scale = 0.f;
 
     void resize(const BlockSpec& spec, int64_t num_inputs) {
         codes.resize(num_inputs);
@@ -122,13 +123,12 @@ uint8_t get_code(const BlockSpec& spec, const unsigned char* codes, int lane, in
 void put_half(unsigned char* to, int lane, uint16_t bits) { std::memcpy(to + 2 * lane, &bits, 2); }
 
 void put_row(const BlockSpec& spec, unsigned char* panel, int lane, const Row& row, int64_t num_inputs) {
-    if (spec.scale == Scale::kChannel) std::memcpy(panel + 4 * lane, &row.channel_scale, 4);
     for (int64_t g = 0; g < num_inputs / spec.group; ++g) {
         unsigned char* group = panel + spec.group_place(g);
         if (spec.scale == Scale::kHalf) {
             put_half(group, lane, row.scales[g]);
             if (spec.has_min) put_half(group + 2 * kLanes, lane, row.mins[g]);
-        } else if (spec.scale == Scale::kByte) {
+        } else {
             group[lane] = (uint8_t)row.scales[g];
             if (spec.has_min) group[kLanes + lane] = (uint8_t)row.mins[g];
             if (g % (kSuper / spec.group) == 0) {
@@ -174,20 +174,29 @@ Range best_range(const float* values) {
     return best;
 }
 
+float largest_size(const float* values) {
+    float most = 0.f;
+    for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(values[i]));
+    return most;
+}
+
+int signed_code(float value, float scale) {
+    return scale == 0.f ? 0 : (int)std::clamp(std::nearbyint(value / scale), -127.f, 127.f);
+}
+
 void quantize_row(int32_t block, const float* values, int64_t num_inputs, Row& row) {
-    if (block == kBlockInt8) {
-        float most = 0.f;
-        for (int64_t i = 0; i < num_inputs; ++i) most = std::max(most, std::fabs(values[i]));
-        row.channel_scale = most / 127.f;
-        const float inverse = most > 0.f ? 127.f / most : 0.f;
-        for (int64_t i = 0; i < num_inputs; ++i) row.codes[i] = (uint8_t)(128 + (int)std::nearbyint(values[i] * inverse));
-        return;
-    }
-    for (int64_t g = 0; g < num_inputs / 32; ++g) {
-        const Range range = best_range(values + 32 * g);
-        row.scales[g] = to_half(range.scale);
-        row.mins[g] = to_half(range.min);
-        for (int i = 0; i < 32; ++i) row.codes[32 * g + i] = (uint8_t)code_of(values[32 * g + i], range);
+    for (int64_t g = 0; g < num_inputs / 32; ++g, values += 32) {
+        uint8_t* codes = row.codes.data() + 32 * g;
+        if (block == kBlockInt8) {
+            row.scales[g] = to_half(largest_size(values) / 127.f);
+            const float scale = to_float(Float16{row.scales[g]});
+            for (int i = 0; i < 32; ++i) codes[i] = (uint8_t)(128 + signed_code(values[i], scale));
+        } else {
+            const Range range = best_range(values);
+            row.scales[g] = to_half(range.scale);
+            row.mins[g] = to_half(range.min);
+            for (int i = 0; i < 32; ++i) codes[i] = (uint8_t)code_of(values[i], range);
+        }
     }
 }
 
@@ -199,7 +208,6 @@ void read_floats(const unsigned char* from, int64_t count, std::vector<float>& t
 
 float scale_at(const BlockSpec& spec, const unsigned char* panel, int64_t g, int lane, bool is_min) {
     const unsigned char* group = panel + spec.group_place(g);
-    if (spec.scale == Scale::kChannel) return bit_cast<float>(load_vector<uint32_t>(panel + 4 * lane));
     if (spec.scale == Scale::kHalf)
         return to_float(Float16{half_at(group + (is_min ? 2 * kLanes : 0) + 2 * lane)});
     const unsigned char* super = panel + spec.super_place(g / (kSuper / spec.group)) + (is_min ? 2 * kLanes : 0);
@@ -226,39 +234,83 @@ void gather_row(const GatherBlocks& gather, int64_t row) {
     }
 }
 
-// Rounds 32 values; returns their scale.
-template <class T>
-float round_group(const T* x, int8_t* codes, float* half_sums) {
-    const Lanes low = load(x), high = load(x + kLanes), zero = splat(0.f);
-    const Lanes size = max(max(low, zero - low), max(high, zero - high));
-    const float most = largest(size) + sum(low * zero + high * zero);  // a NaN or an infinity makes it a NaN
-    const float scale = most / 127.f;
-    const Lanes inverse = splat(most > 0.f ? 127.f / most : 0.f), magic = splat(12582912.f);
-    const Lanes rounded[2] = {fma(low, inverse, magic) - magic, fma(high, inverse, magic) - magic};
-    for (int h = 0; h < 2; ++h) {
-        float values[kLanes];
-        store(values, rounded[h]);
-        for (int i = 0; i < kLanes; ++i) codes[h * kLanes + i] = (int8_t)(int)values[i];
-        half_sums[h] = scale * sum(rounded[h]);
+// What decides how a row is rounded: the greatest value of each group, and what a group must exceed to be fine.
+struct RowRange {
+    std::vector<float> most;
+    float limit;
+
+    template <class T>
+    void measure(const T* x, int64_t num_inputs) {
+        const Lanes zero = splat(0.f);
+        Lanes total = zero;
+        most.resize(num_inputs / kXGroup);
+        for (int64_t g = 0; g < num_inputs / kXGroup; ++g, x += kXGroup) {
+            const Lanes low = load(x), high = load(x + kLanes);
+            const Lanes low_size = max(low, zero - low), high_size = max(high, zero - high);
+            total = total + (low_size + high_size);
+            // A NaN or an infinity makes it a NaN.
+            most[g] = largest(max(low_size, high_size)) + sum(low * zero + high * zero);
+        }
+        limit = kFineFrom * sum(total) / (float)num_inputs;
     }
-    return scale;
+    bool is_fine(int64_t g) const { return most[g] > limit; }
+};
+
+struct RoundedGroup {
+    int32_t codes[kXGroup / 4], fine_codes[kXGroup / 4];
+    float scale, half_sums[2];
+};
+
+// Whole numbers as bytes.
+void put_codes(const Lanes& numbers, int32_t* to) {
+    float values[kLanes];
+    store(values, numbers);
+    for (int i = 0; i < kLanes; ++i) reinterpret_cast<int8_t*>(to)[i] = (int8_t)(int)values[i];
+}
+
+template <class T>
+void round_group(const T* x, float most, bool is_fine, RoundedGroup& group) {
+    const Lanes inverse = splat(most > 0.f ? 127.f / most : 0.f), magic = splat(12582912.f), step = splat(kFineStep);
+    group.scale = most / 127.f;
+    for (int h = 0; h < 2; ++h) {
+        const Lanes scaled = load(x + h * kLanes) * inverse;
+        const Lanes rounded = (scaled + magic) - magic;
+        Lanes fine = splat(0.f);
+        if (is_fine) fine = ((scaled - rounded) / step + magic) - magic;
+        put_codes(rounded, group.codes + h * kLanes / 4);
+        put_codes(fine, group.fine_codes + h * kLanes / 4);
+        group.half_sums[h] = group.scale * sum(fma(fine, step, rounded));
+    }
 }
 
 template <class T>
 void stage_tile(const StageBlocks& stage, int64_t first_row) {
+    thread_local std::vector<RowRange> ranges;
     const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
-    const XTile<int32_t, float> tile(scratch() + first_row * x_row_bytes(stage.num_inputs), rows, stage.num_inputs);
-    for (int64_t r = 0; r < rows; ++r) {
-        const T* x = reinterpret_cast<const T*>(stage.x + (first_row + r) * stage.x_stride);
-        for (int64_t g = 0; g < stage.num_inputs / kXGroup; ++g) {
-            int32_t codes[kXGroup / 4];
-            float halves[2];
-            tile.scales[g * rows + r] = round_group(x + g * kXGroup, reinterpret_cast<int8_t*>(codes), halves);
-            for (int64_t v = 0; v < kXGroup / 4; ++v) tile.codes[(g * (kXGroup / 4) + v) * rows + r] = codes[v];
-            tile.sums[g * rows + r] = halves[0] + halves[1];
-            tile.half_sums[2 * g * rows + r] = halves[0];
-            tile.half_sums[(2 * g + 1) * rows + r] = halves[1];
+    const int64_t num_groups = stage.num_inputs / kXGroup;
+    const XTile<int32_t, float, uint8_t> tile(scratch() + first_row * x_row_bytes(stage.num_inputs), rows,
+                                              stage.num_inputs);
+    const auto row_of = [&](int64_t r) { return reinterpret_cast<const T*>(stage.x + (first_row + r) * stage.x_stride); };
+    ranges.resize(rows);
+    for (int64_t r = 0; r < rows; ++r) ranges[r].measure(row_of(r), stage.num_inputs);
+    int32_t* fine_codes = tile.fine_codes;
+    for (int64_t g = 0; g < num_groups; ++g) {
+        bool is_fine = false;
+        for (const RowRange& range : ranges) is_fine |= range.is_fine(g);
+        tile.is_fine[g] = is_fine;
+        for (int64_t r = 0; r < rows; ++r) {
+            RoundedGroup group;
+            round_group(row_of(r) + g * kXGroup, ranges[r].most[g], ranges[r].is_fine(g), group);
+            tile.scales[g * rows + r] = group.scale;
+            for (int64_t v = 0; v < kXGroup / 4; ++v) {
+                tile.codes[(g * (kXGroup / 4) + v) * rows + r] = group.codes[v];
+                if (is_fine) fine_codes[v * rows + r] = group.fine_codes[v];
+            }
+            tile.sums[g * rows + r] = group.half_sums[0] + group.half_sums[1];
+            tile.half_sums[2 * g * rows + r] = group.half_sums[0];
+            tile.half_sums[(2 * g + 1) * rows + r] = group.half_sums[1];
         }
+        if (is_fine) fine_codes += kXGroup / 4 * rows;
     }
 }
 

@@ -8,11 +8,10 @@ decltype(Gemm::run_block) find_run_block_of(int32_t block) {
         case 1: case kBlockInt4: return run_block<BlockFormat<1>>;
         case 2: return run_block<BlockFormat<2>>;
         case 3: return run_block<BlockFormat<3>>;
-        case 4: return run_block<BlockFormat<4>>;
+        case 4: case kBlockInt8: return run_block<BlockFormat<4>>;
         case 5: return run_block<BlockFormat<5>>;
         case 6: return run_block<BlockFormat<6>>;
-        case 7: return run_block<BlockFormat<7>>;
-        default: return run_block<BlockFormat<kBlockInt8>>;
+        default: return run_block<BlockFormat<7>>;
     }
 }
 

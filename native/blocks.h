@@ -3,7 +3,8 @@
 //
 // A weight is scale · code + offset for an unsigned code of 4 to 8 bits. Where a file's codes are signed, the offset is
 // minus the zero point times the scale; else it is the file's minimum. x is rounded to 8 bits in groups of 32 with a
-// scale each, so a group's sum is exact in integers, and only sums of groups are rounded.
+// scale each, so a group's sum is exact in integers, and only sums of groups are rounded. Groups with a value far above
+// the row's mean, whose rounding is most of the error, get 8 bits more: a second code of what the first left.
 //
 // A panel (sixteen outputs) is a list of groups: its scales, its minimums, its codes. Codes lie so that four bytes of a
 // register hold one output's codes for four inputs. The low four bits of two registers share one; a fifth and sixth bit
@@ -22,7 +23,6 @@ constexpr int kCodeBytes = 4 * kLanes;  // of the registers that hold four codes
 enum class Scale {
     kHalf,     // float16 per group
     kByte,     // an integer per group, times float16 per kSuper inputs
-    kChannel,  // float32 per output
 };
 
 struct BlockSpec {
@@ -39,16 +39,14 @@ struct BlockSpec {
     }
     constexpr int group_bytes() const { return scale_bytes() + code_bytes(); }
     constexpr int super_bytes() const { return scale == Scale::kByte ? 2 * kLanes * (has_min ? 2 : 1) : 0; }
-    constexpr int channel_bytes() const { return scale == Scale::kChannel ? 4 * kLanes : 0; }
 
     constexpr int64_t panel_bytes(int64_t num_inputs) const {
-        return channel_bytes() + num_inputs / group * group_bytes() +
-               (super_bytes() > 0 ? num_inputs / kSuper * super_bytes() : 0);
+        return num_inputs / group * group_bytes() + (super_bytes() > 0 ? num_inputs / kSuper * super_bytes() : 0);
     }
     // Where a group starts in its panel, and the scale of scales before it.
     constexpr int64_t group_place(int64_t index) const {
         const int64_t supers = super_bytes() > 0 ? index / (kSuper / group) + 1 : 0;
-        return channel_bytes() + index * group_bytes() + supers * super_bytes();
+        return index * group_bytes() + supers * super_bytes();
     }
     constexpr int64_t super_place(int64_t index) const {
         return index * (super_bytes() + (int64_t)(kSuper / group) * group_bytes());
@@ -63,15 +61,18 @@ constexpr BlockSpec kQ8_0{8, 32, 128, Scale::kHalf, false};
 constexpr BlockSpec kQ4_K{4, 32, 0, Scale::kByte, true};
 constexpr BlockSpec kQ5_K{5, 32, 0, Scale::kByte, true};
 constexpr BlockSpec kQ6_K{6, 16, 32, Scale::kByte, false};
-constexpr BlockSpec kInt8{8, 32, 128, Scale::kChannel, false};
+constexpr BlockSpec kInt8 = kQ8_0;
 constexpr BlockSpec kInt4 = kQ4_1;
 
 // A tile of x: codes of four inputs by rows, then per group of 32 the rows' scales and scaled sums of codes, then such
-// sums of groups of 16.
-template <class Code, class Number>
+// sums of groups of 16; then whether a group is fine, which is to say that a row has second codes there, and the second
+// codes of fine groups in a row. Second codes count kFineStep of the first ones' steps, and are 0 where a row has none.
+template <class Code, class Number, class Flag>
 struct XTile {
     Code* codes;
     Number *scales, *sums, *half_sums;
+    Flag* is_fine;
+    Code* fine_codes;
 
     template <class Byte>
     XTile(Byte* tile, int64_t num_rows, int64_t num_inputs) {
@@ -80,10 +81,17 @@ struct XTile {
         scales = reinterpret_cast<Number*>(tile + num_inputs * num_rows);
         sums = scales + groups;
         half_sums = sums + groups;
+        is_fine = reinterpret_cast<Flag*>(half_sums + 2 * groups);
+        fine_codes = reinterpret_cast<Code*>(is_fine + (num_inputs / kXGroup * num_rows + 3) / 4 * 4);
     }
 };
 
-inline int64_t x_row_bytes(int64_t num_inputs) { return (num_inputs + num_inputs / kXGroup * 16 + 63) / 64 * 64; }
+constexpr float kFineStep = 1.f / 254;
+
+// Enough for each row of a tile, if all groups are fine.
+inline int64_t x_row_bytes(int64_t num_inputs) {
+    return (2 * num_inputs + num_inputs / kXGroup * 17 + 3 + 63) / 64 * 64;
+}
 
 using CodeVector = uint8_t __attribute__((vector_size(4 * kWidth)));
 
@@ -95,7 +103,7 @@ struct Integers {
     Ints part[kParts];
 };
 
-inline Codes load_codes(const unsigned char* from) {
+[[gnu::always_inline]] inline Codes load_codes(const unsigned char* from) {
     Codes r;
     OCTAVO_EACH_PART r.part[i] = load_vector<CodeVector>(from + i * 4 * kWidth);
     return r;
@@ -103,7 +111,7 @@ inline Codes load_codes(const unsigned char* from) {
 
 // The codes of a group, a register per four inputs.
 template <int kBits, int kVectors>
-inline void unpack(const unsigned char* from, Codes (&codes)[kVectors]) {
+[[gnu::always_inline]] inline void unpack(const unsigned char* from, Codes (&codes)[kVectors]) {
     if constexpr (kBits == 8) {
         for (int v = 0; v < kVectors; ++v) codes[v] = load_codes(from + v * kCodeBytes);
     } else {
@@ -137,7 +145,7 @@ constexpr bool kSignedCodes = true;
 
 // sums += the products of four codes of each output with four codes of x.
 template <int kBits>
-inline Integers dot(const Integers& sums, const Codes& codes, const int32_t* x) {
+[[gnu::always_inline]] inline Integers dot(const Integers& sums, const Codes& codes, const int32_t* x) {
     Integers r;
     OCTAVO_EACH_PART {
 #if defined(__AVX512VNNI__)
@@ -167,15 +175,27 @@ inline Integers dot(const Integers& sums, const Codes& codes, const int32_t* x) 
 }
 
 // The sum of two, as floating-point numbers.
-inline Lanes to_lanes(const Integers& a, const Integers& b) {
+[[gnu::always_inline]] inline Lanes to_lanes(const Integers& a, const Integers& b) {
     Lanes r;
     OCTAVO_EACH_PART r.part[i] = __builtin_convertvector(a.part[i] + b.part[i], Floats);
     return r;
 }
 
+// The products of a group's codes with a row's, from four inputs of x on; a tile has so many rows. Two sums, since an
+// addition waits for the one before it.
+template <int kBits, int kRows, int kVectors>
+[[gnu::always_inline]] inline Lanes dot_group(const Codes (&codes)[kVectors], const int32_t* four) {
+    Integers even{}, odd{};
+    OCTAVO_UNROLL for (int v = 0; v < kVectors; v += 2) {
+        even = dot<kBits>(even, codes[v], four + v * kRows);
+        odd = dot<kBits>(odd, codes[v + 1], four + (v + 1) * kRows);
+    }
+    return to_lanes(even, odd);
+}
+
 // Sixteen bytes, signed where the format's scales are.
 template <bool kSigned>
-inline Lanes load_bytes(const unsigned char* from) {
+[[gnu::always_inline]] inline Lanes load_bytes(const unsigned char* from) {
     Lanes r;
     OCTAVO_EACH_PART {
 #if defined(__AVX512F__)
@@ -207,52 +227,57 @@ struct BlockFormat {
     static constexpr int kWideRows = 1, kTallRows = 3;
 #endif
     static constexpr int kZero = kSpec.bits == 8 && kSignedCodes ? 0 : kSpec.zero;
+    static constexpr int kSteps = kXGroup / kSpec.group;  // groups to one of x
+    using Tile = XTile<const int32_t, const float, const uint8_t>;
 
     template <int kRows, int kPanels>
-    static inline void multiply(const unsigned char* const* panels, const unsigned char* x, int64_t num_inputs,
-                                Lanes (&result)[kRows][kPanels]) {
+    [[gnu::always_inline]] static inline void multiply(const unsigned char* const* panels, const unsigned char* x,
+                                                       int64_t num_inputs, Lanes (&result)[kRows][kPanels]) {
         Lanes sums[kRows][kPanels];  // a copy, which stays in registers
-        constexpr int kVectors = kSpec.vectors();
-        const XTile<const int32_t, const float> tile(x, kRows, num_inputs);
-        for (int r = 0; r < kRows; ++r)
-            for (int p = 0; p < kPanels; ++p) sums[r][p] = splat(0.f);
+        const Tile tile(x, kRows, num_inputs);
+        const int32_t* fine_codes = tile.fine_codes;
+        clear(sums);
         for (int64_t g = 0; g < num_inputs / kSpec.group; ++g) {
-            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
-                const unsigned char* group = panels[p] + kSpec.group_place(g);
-                Lanes scale = splat(1.f), offset = splat(0.f);
-                scales_of(panels[p], group, g, scale, offset);
-                Codes codes[kVectors];
-                unpack<kSpec.bits>(group + kSpec.scale_bytes(), codes);
-                OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
-                    const int32_t* four = tile.codes + g * kVectors * kRows + r;
-                    Integers even{}, odd{};
-                    OCTAVO_UNROLL for (int v = 0; v < kVectors; v += 2) {
-                        even = dot<kSpec.bits>(even, codes[v], four + v * kRows);
-                        odd = dot<kSpec.bits>(odd, codes[v + 1], four + (v + 1) * kRows);
-                    }
-                    const Lanes x_scale = splat(tile.scales[g * kSpec.group / kXGroup * kRows + r]);
-                    const Lanes factor = kSpec.scale == Scale::kChannel ? x_scale : scale * x_scale;
-                    sums[r][p] = fma(to_lanes(even, odd), factor, sums[r][p]);
-                    const float x_sum = (kSpec.group == kXGroup ? tile.sums : tile.half_sums)[g * kRows + r];
-                    if constexpr (kSpec.has_min || kZero != 0) sums[r][p] = fma(offset, splat(x_sum), sums[r][p]);
-                }
+            if (tile.is_fine[g / kSteps]) {
+                add_group<true>(panels, tile, g, fine_codes, sums);
+                fine_codes += kSpec.vectors() * kRows;
+            } else {
+                add_group<false>(panels, tile, g, fine_codes, sums);
             }
         }
-        if constexpr (kSpec.scale == Scale::kChannel)
-            for (int p = 0; p < kPanels; ++p) {
-                const Lanes scale = load(reinterpret_cast<const float*>(panels[p]));
-                for (int r = 0; r < kRows; ++r) sums[r][p] = sums[r][p] * scale;
-            }
         keep(sums, result);
     }
 
+    // Adds the products of one group's inputs.
+    template <bool kFine, int kRows, int kPanels>
+    [[gnu::always_inline]] static inline void add_group(const unsigned char* const* panels, const Tile& tile, int64_t g,
+                                                        const int32_t* fine_codes, Lanes (&sums)[kRows][kPanels]) {
+        constexpr int kVectors = kSpec.vectors();
+        OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+            const unsigned char* group = panels[p] + kSpec.group_place(g);
+            Lanes scale, offset = splat(0.f);
+            scales_of(panels[p], group, g, scale, offset);
+            Codes codes[kVectors];
+            unpack<kSpec.bits>(group + kSpec.scale_bytes(), codes);
+            OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
+                Lanes product = dot_group<kSpec.bits, kRows>(codes, tile.codes + g * kVectors * kRows + r);
+                if constexpr (kFine)
+                    product = fma(dot_group<kSpec.bits, kRows>(codes, fine_codes + r), splat(kFineStep), product);
+                const Lanes x_scale = splat(tile.scales[g / kSteps * kRows + r]);
+                sums[r][p] = fma(product, scale * x_scale, sums[r][p]);
+                const float x_sum = (kSteps == 1 ? tile.sums : tile.half_sums)[g * kRows + r];
+                if constexpr (kSpec.has_min || kZero != 0) sums[r][p] = fma(offset, splat(x_sum), sums[r][p]);
+            }
+        }
+    }
+
     // The group's scales, and what is added to each of its weights.
-    static inline void scales_of(const unsigned char* panel, const unsigned char* group, int64_t index, Lanes& scale,
-                                 Lanes& offset) {
+    [[gnu::always_inline]] static inline void scales_of(const unsigned char* panel, const unsigned char* group,
+                                                        int64_t index, Lanes& scale, Lanes& offset) {
         if constexpr (kSpec.scale == Scale::kHalf) {
             scale = load(reinterpret_cast<const Float16*>(group));
             if constexpr (kSpec.has_min) offset = load(reinterpret_cast<const Float16*>(group) + kLanes);
-        } else if constexpr (kSpec.scale == Scale::kByte) {
+        } else {
             const auto* super = reinterpret_cast<const Float16*>(
                 panel + kSpec.super_place(index / (kSuper / kSpec.group)));
             scale = load(super) * load_bytes<!kSpec.has_min>(group);

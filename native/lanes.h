@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -68,7 +69,16 @@ inline void store_vector(void* to, const V& v) {
     std::memcpy(to, &v, sizeof(v));
 }
 
-inline Floats widen(Halves bits, BFloat16) { return bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16); }
+// In one instruction and a shift, where the compiler would widen halves of a register by themselves.
+inline Floats widen(Halves bits, BFloat16) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bit_cast<__m256i>(bits)), 16);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bit_cast<__m128i>(bits)), 16);
+#else
+    return bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
+#endif
+}
 
 inline Floats widen(Halves bits, Float16) {
 #if defined(__AVX512F__)
@@ -207,6 +217,43 @@ inline float sum(const Lanes& x) {
         for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
     return lanes[0];
 }
+// Sums of neighbouring groups of kGroup numbers of a, then of b, reduced by half: each number and the one half a group
+// further on.
+template <int kGroup, int... kIndex>
+inline Floats add_halves(Floats a, Floats b, std::integer_sequence<int, kIndex...>) {
+    constexpr int kHalf = kGroup / 2;
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, (kIndex / kHalf * kGroup + kIndex % kHalf)...) +
+           __builtin_shufflevector(a, b, (kIndex / kHalf * kGroup + kIndex % kHalf + kHalf)...);
+#else  // GCC has the other name since version 12 only
+    return __builtin_shuffle(a, b, Ints{(kIndex / kHalf * kGroup + kIndex % kHalf)...}) +
+           __builtin_shuffle(a, b, Ints{(kIndex / kHalf * kGroup + kIndex % kHalf + kHalf)...});
+#endif
+}
+
+// Reduces kCount registers, of groups of kGroup numbers, to registers of sums.
+template <int kGroup, int kCount>
+inline void add_groups(Floats (&x)[kLanes]) {
+    if constexpr (kGroup > 1) {
+        OCTAVO_UNROLL for (int i = 0; i < kCount / 2; ++i)
+            x[i] = add_halves<kGroup>(x[2 * i], x[2 * i + 1], std::make_integer_sequence<int, kWidth>{});
+        add_groups<kGroup / 2, kCount / 2>(x);
+    }
+}
+
+// The sums of sixteen at once, each with the bits of sum().
+inline Lanes sums(const Lanes (&x)[kLanes]) {
+    Floats parts[kLanes];
+    OCTAVO_UNROLL for (int i = 0; i < kLanes; ++i) {
+        if constexpr (kParts == 1) parts[i] = x[i].part[0];
+        if constexpr (kParts == 2) parts[i] = x[i].part[0] + x[i].part[1];
+        if constexpr (kParts == 4) parts[i] = (x[i].part[0] + x[i].part[2]) + (x[i].part[1] + x[i].part[3]);
+    }
+    add_groups<kWidth, kLanes>(parts);
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = parts[i];
+    return r;
+}
 inline float largest(const Lanes& x) {
     float lanes[kLanes];
     store(lanes, x);
@@ -246,6 +293,12 @@ inline Lanes tanh(const Lanes& x) {
     // 1 - 2 / (e^2x + 1): exact at both ends, since e^2x becomes 0 or infinity.
     const Lanes one = splat(1.f), two = splat(2.f);
     return one - two / (exp(two * x) + one);
+}
+
+template <int kRows, int kColumns>
+inline void clear(Lanes (&sums)[kRows][kColumns]) {
+    for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < kColumns; ++c) sums[r][c] = splat(0.f);
 }
 
 template <int kRows, int kColumns>

@@ -37,19 +37,20 @@ void gather_row(const GatherPacked& gather, int64_t row) {
     for (int64_t k = 0; k < gather.num_inputs; ++k) to[k] = panel[place(gather.type, output % kLanes, k)];
 }
 
-template <class From, class To>
+// Sixteen inputs of all rows are read before they are written, so that both go through memory in its order.
+template <class From, class To, int kInputs>
 void stage_tile(const Stage& stage, int64_t first_row) {
-    const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row), unit = stage.unit;
+    const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
     To* to = reinterpret_cast<To*>(scratch() + first_row * stage.row_bytes());
-    for (int64_t r = 0; r < rows; ++r) {
-        const From* from = reinterpret_cast<const From*>(stage.x + (first_row + r) * stage.x_stride);
-        for (int64_t start = 0; start < stage.num_inputs; start += kLanes) {
-            const int64_t count = std::min<int64_t>(kLanes, stage.num_inputs - start);
-            To values[kLanes];
-            store(values, count == kLanes ? load(from + start) : load_some(from + start, count));
-            for (int64_t i = 0; i < (count + unit - 1) / unit * unit; ++i)
-                to[((start + i) / unit * rows + r) * unit + i % unit] = values[i];
+    To values[kMaxTallRows][kLanes];
+    for (int64_t start = 0; start < stage.num_inputs; start += kLanes) {
+        const int64_t count = std::min<int64_t>(kLanes, stage.num_inputs - start);
+        for (int64_t r = 0; r < rows; ++r) {
+            const From* from = reinterpret_cast<const From*>(stage.x + (first_row + r) * stage.x_stride) + start;
+            store(values[r], count == kLanes ? load(from) : load_some(from, count));
         }
+        for (int64_t i = 0; i < count; i += kInputs)
+            for (int64_t r = 0; r < rows; ++r, to += kInputs) std::memcpy(to, &values[r][i], kInputs * sizeof(To));
     }
 }
 
@@ -84,9 +85,11 @@ void Stage::run(int64_t tile) const {
     const int64_t row = tile * tile_rows;
     by_type(from, [&](auto value) {
         if (into == kBFloat16)
-            stage_tile<decltype(value), BFloat16>(*this, row);
+            stage_tile<decltype(value), BFloat16, 2>(*this, row);
+        else if (unit == 2)
+            stage_tile<decltype(value), float, 2>(*this, row);
         else
-            stage_tile<decltype(value), float>(*this, row);
+            stage_tile<decltype(value), float, 1>(*this, row);
     });
 }
 

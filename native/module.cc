@@ -6,8 +6,11 @@
 
 #include "attention.h"
 #include "block_pack.h"
+#include "latent_attention.h"
 #include "linear.h"
 #include "rows.h"
+#include "state_space.h"
+#include "step.h"
 
 #define OCTAVO_CONCAT_(a, b) a##b
 #define OCTAVO_CONCAT(a, b) OCTAVO_CONCAT_(a, b)
@@ -31,6 +34,12 @@ void execute(const Operation* operations, size_t count, bool is_long) {
     } else {
         run(operations, count);
     }
+}
+
+// A short operation; what its Python function returns.
+PyObject* execute_one(const Operation& operation) {
+    execute(&operation, 1, false);
+    Py_RETURN_NONE;
 }
 
 // Preparation of weights, which no tape repeats.
@@ -182,8 +191,7 @@ PyObject* py_gather_packed(PyObject*, PyObject* const* values, Py_ssize_t count)
         weight < kFirstBlock ? make_operation(gather)
                              : make_operation(GatherBlocks{gather.weights, gather.index, gather.to, gather.num_rows,
                                                            gather.num_inputs, weight - kFirstBlock, gather.type});
-    execute(&operation, 1, false);
-    Py_RETURN_NONE;
+    return execute_one(operation);
 }
 
 PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -198,10 +206,10 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     gemm.num_inputs = (int32_t)arguments.integer();
     gemm.x_stride = arguments.integer();
     gemm.y_stride = arguments.integer();
-    const Type weight = arguments.type(), type = arguments.type();
+    const Type weight = arguments.type(), type = arguments.type(), y_type = arguments.type();
     gemm.gate = (Activation)arguments.integer();
     if (!arguments.are_right()) return nullptr;
-    gemm.store_tile = find_store_tile(type);
+    gemm.store_tile = find_store_tile(y_type);
     const bool is_long = 2. * gemm.num_rows * gemm.num_outputs * gemm.num_inputs > kLongFlops;
     if (weight >= kFirstBlock) {
         const int32_t block = weight - kFirstBlock;
@@ -247,9 +255,7 @@ PyObject* py_rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
     norm.type = arguments.type();
     norm.weight_type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    const Operation operation = make_operation(norm);
-    execute(&operation, 1, false);
-    Py_RETURN_NONE;
+    return execute_one(make_operation(norm));
 }
 
 PyObject* py_gate(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -262,9 +268,7 @@ PyObject* py_gate(PyObject*, PyObject* const* values, Py_ssize_t count) {
     gate.activation = (int32_t)arguments.integer();
     gate.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    const Operation operation = make_operation(gate);
-    execute(&operation, 1, false);
-    Py_RETURN_NONE;
+    return execute_one(make_operation(gate));
 }
 
 PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -276,9 +280,66 @@ PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
     gather.num_rows = arguments.integer();
     gather.row_bytes = arguments.integer();
     if (!arguments.are_right()) return nullptr;
-    const Operation operation = make_operation(gather);
-    execute(&operation, 1, false);
-    Py_RETURN_NONE;
+    return execute_one(make_operation(gather));
+}
+
+BatchState read_state(Arguments& arguments) {
+    BatchState state{};
+    state.header = arguments.address<int32_t>();
+    state.row_slots = arguments.address<int32_t>();
+    state.row_num_new = arguments.address<int32_t>();
+    state.row_num_drawn = arguments.address<int32_t>();
+    state.num_computed = arguments.address<int32_t>();
+    state.recent_tokens = arguments.address<int32_t>();
+    state.step_tokens = arguments.address<int32_t>();
+    state.block_tables = arguments.address<int32_t>();
+    state.block_sizes = arguments.address<int32_t>();
+    state.num_slots = arguments.integer();
+    state.num_recent = arguments.integer();
+    state.num_groups = arguments.integer();
+    state.max_blocks = arguments.integer();
+    return state;
+}
+
+PyObject* py_prepare_inputs(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    PrepareInputs prepare{};
+    prepare.state = read_state(arguments);
+    prepare.token_ids = arguments.address<int64_t>();
+    prepare.positions = arguments.address<int64_t>();
+    prepare.slot_mapping = arguments.address<int64_t>();
+    prepare.last_tokens = arguments.address<int64_t>();
+    prepare.query_starts = arguments.address<int32_t>();
+    prepare.seq_lens = arguments.address<int32_t>();
+    prepare.mapping_stride = arguments.integer();
+    prepare.num_rows = arguments.integer();
+    prepare.num_tokens = arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(prepare));
+}
+
+PyObject* py_append_tokens(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    AppendTokens append{};
+    append.state = read_state(arguments);
+    append.drawn = arguments.address<int64_t>();
+    append.new_tokens = arguments.address<int32_t>();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(append));
+}
+
+PyObject* py_argmax(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Argmax argmax{};
+    argmax.x = arguments.address<unsigned char>();
+    argmax.values = arguments.address<float>();
+    argmax.places = arguments.address<int64_t>();
+    argmax.num_rows = arguments.integer();
+    argmax.size = arguments.integer();
+    argmax.stride = arguments.integer();
+    argmax.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(argmax));
 }
 
 PyObject* py_new_plan(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -307,9 +368,7 @@ PyObject* py_plan_attention(PyObject*, PyObject* const* values, Py_ssize_t count
     plan.group_size = (int32_t)arguments.integer();
     if (!arguments.are_right()) return nullptr;
     if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
-    const Operation operation = make_operation(plan);
-    execute(&operation, 1, false);
-    Py_RETURN_NONE;
+    return execute_one(make_operation(plan));
 }
 
 PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -325,6 +384,8 @@ PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     layer.num_kv_heads = (int32_t)arguments.integer();
     layer.head_dim = (int32_t)arguments.integer();
     layer.type = arguments.type();
+    layer.sinks = arguments.address<float>();
+    layer.slopes = arguments.address<float>();
     RotateAndStore rotate{};
     rotate.layer = layer;
     rotate.rows = rows;
@@ -347,6 +408,143 @@ PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
+PyObject* py_store_latent(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    StoreLatent store{};
+    store.latent = arguments.address<unsigned char>();
+    store.cache = arguments.address<unsigned char>();
+    store.slot_mapping = arguments.address<int64_t>();
+    store.num_tokens = arguments.integer();
+    store.row_bytes = arguments.integer();
+    store.row_stride = arguments.integer();
+    store.block_stride = arguments.integer();
+    store.block_size = arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(store));
+}
+
+PyObject* py_latent_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    AttentionPlan* plan = arguments.object<AttentionPlan>(kPlan);
+    const AttentionRows rows = rows_of(arguments);
+    LatentLayer layer{};
+    layer.q = arguments.address<void>();
+    layer.cache = arguments.address<void>();
+    layer.to = arguments.address<void>();
+    layer.block_stride = arguments.integer();
+    layer.num_tokens = (int32_t)arguments.integer();
+    layer.num_heads = (int32_t)arguments.integer();
+    layer.group_size = (int32_t)arguments.integer();
+    layer.rank = (int32_t)arguments.integer();
+    layer.size = (int32_t)arguments.integer();
+    layer.scale = (float)arguments.number();
+    layer.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
+    const Operation operations[] = {
+        make_operation(PlanAttention{plan, rows, layer.group_size}),
+        make_operation(AttendLatent{plan, layer, rows}),
+        make_operation(MergeLatent{plan, layer, rows}),
+    };
+    execute(operations, 3, true);
+    Py_RETURN_NONE;
+}
+
+StateRows state_rows_of(Arguments& arguments) {
+    StateRows rows{};
+    rows.counts = arguments.address<int32_t>();
+    rows.query_starts = arguments.address<int32_t>();
+    rows.seq_lens = arguments.address<int32_t>();
+    rows.block_tables = arguments.address<int32_t>();
+    rows.slots = arguments.address<int32_t>();
+    rows.table_stride = arguments.integer();
+    rows.num_columns = (int32_t)arguments.integer();
+    rows.page_size = (int32_t)arguments.integer();
+    rows.num_places = (int32_t)arguments.integer();
+    return rows;
+}
+
+StatePages state_pages_of(Arguments& arguments) {
+    StatePages states{};
+    states.memory = arguments.address<void>();
+    states.block_stride = arguments.integer();
+    states.place_stride = arguments.integer();
+    return states;
+}
+
+// Steps of more tokens let other Python threads run meanwhile.
+constexpr int64_t kShortStep = 16;
+
+PyObject* py_causal_conv(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    CausalConv conv{};
+    conv.rows = state_rows_of(arguments);
+    conv.states = state_pages_of(arguments);
+    conv.x = arguments.address<void>();
+    conv.weight = arguments.address<void>();
+    conv.bias = arguments.address<void>();
+    conv.to = arguments.address<void>();
+    conv.x_stride = arguments.integer();
+    conv.num_tokens = arguments.integer();
+    conv.channels = (int32_t)arguments.integer();
+    conv.width = (int32_t)arguments.integer();
+    conv.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(conv);
+    execute(&operation, 1, conv.num_tokens > kShortStep);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_state_space_scan(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    StateSpaceScan scan{};
+    scan.rows = state_rows_of(arguments);
+    scan.states = state_pages_of(arguments);
+    scan.x = arguments.address<void>();
+    scan.dt = arguments.address<void>();
+    scan.b = arguments.address<void>();
+    scan.c = arguments.address<void>();
+    scan.a_log = arguments.address<float>();
+    scan.d = arguments.address<float>();
+    scan.dt_bias = arguments.address<float>();
+    scan.to = arguments.address<void>();
+    scan.x_stride = (int32_t)arguments.integer();
+    scan.dt_stride = (int32_t)arguments.integer();
+    scan.b_stride = (int32_t)arguments.integer();
+    scan.c_stride = (int32_t)arguments.integer();
+    scan.num_tokens = (int32_t)arguments.integer();
+    scan.num_heads = (int32_t)arguments.integer();
+    scan.head_dim = (int32_t)arguments.integer();
+    scan.num_groups = (int32_t)arguments.integer();
+    scan.state_size = (int32_t)arguments.integer();
+    scan.least_step = (float)arguments.number();
+    scan.most_step = (float)arguments.number();
+    scan.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(scan);
+    execute(&operation, 1, scan.num_tokens > kShortStep);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_gated_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    GatedNorm norm{};
+    norm.x = arguments.address<void>();
+    norm.gate = arguments.address<void>();
+    norm.weight = arguments.address<void>();
+    norm.to = arguments.address<void>();
+    norm.num_rows = arguments.integer();
+    norm.size = arguments.integer();
+    norm.group_size = arguments.integer();
+    norm.x_stride = arguments.integer();
+    norm.gate_stride = arguments.integer();
+    norm.eps = (float)arguments.number();
+    norm.type = arguments.type();
+    norm.weight_type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(norm));
+}
+
 #define OCTAVO_METHOD(name) {#name, reinterpret_cast<PyCFunction>(py_##name), METH_FASTCALL, nullptr}
 
 PyMethodDef g_methods[] = {
@@ -354,7 +552,10 @@ PyMethodDef g_methods[] = {
     OCTAVO_METHOD(end_tape),        OCTAVO_METHOD(replay),         OCTAVO_METHOD(packed_bytes),
     OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
     OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(gate),           OCTAVO_METHOD(gather),
+    OCTAVO_METHOD(prepare_inputs),  OCTAVO_METHOD(append_tokens),   OCTAVO_METHOD(argmax),
     OCTAVO_METHOD(new_plan),        OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention),
+    OCTAVO_METHOD(store_latent),    OCTAVO_METHOD(latent_attention),
+    OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),
     {nullptr, nullptr, 0, nullptr},
 };
 

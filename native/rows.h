@@ -45,6 +45,23 @@ struct Gather {
     void run(int64_t chunk) const;
 };
 
+// What values are multiplied by, given the sums of their squares.
+inline Lanes norm_scale(const Lanes& squares, int64_t size, float eps) {
+    return splat(1.f / std::sqrt(sum(squares) / (float)size + eps));
+}
+
+// Values of mean square one times the norm's weight; a weight of x's type multiplies the rounded value.
+template <class T, class W>
+inline Lanes weigh_normed(const Lanes& normed, const Lanes& weight) {
+    if constexpr (std::is_same_v<T, W> && sizeof(T) == 2) {
+        T rounded[kLanes];
+        store(rounded, normed);
+        return load(rounded) * weight;
+    } else {
+        return normed * weight;
+    }
+}
+
 // The norm of `size` values, as the whole model's rows and the heads of queries and keys use it.
 template <class T, class W>
 inline void rms_norm_row(const T* x, T* to, const W* weight, int64_t size, float eps) {
@@ -58,16 +75,8 @@ inline void rms_norm_row(const T* x, T* to, const W* weight, int64_t size, float
         const Lanes v = load_some(x + i, size - i);
         squares = fma(v, v, squares);
     }
-    const Lanes scale = splat(1.f / std::sqrt(sum(squares) / (float)size + eps));
-    const auto normed = [&](const Lanes& v, const Lanes& w) {
-        if constexpr (std::is_same_v<T, W> && sizeof(T) == 2) {  // a weight of x's type multiplies the rounded value
-            T rounded[kLanes];
-            store(rounded, v * scale);
-            return load(rounded) * w;
-        } else {
-            return v * scale * w;
-        }
-    };
+    const Lanes scale = norm_scale(squares, size, eps);
+    const auto normed = [&](const Lanes& v, const Lanes& w) { return weigh_normed<T, W>(v * scale, w); };
     for (i = 0; i + kLanes <= size; i += kLanes) store(to + i, normed(load(x + i), load(weight + i)));
     if (i < size) store_some(to + i, normed(load_some(x + i, size - i), load_some(weight + i, size - i)), size - i);
 }

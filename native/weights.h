@@ -31,15 +31,13 @@ constexpr int kMaxWideRows = 1, kMaxTallRows = 3;
 template <class T>
 struct ValueFormat {
     static constexpr int kWideRows = kMaxWideRows, kTallRows = kMaxTallRows;
-    using X = float;
     static int64_t panel_bytes(int64_t num_inputs) { return num_inputs * kLanes * sizeof(T); }
 
     template <int kRows, int kPanels>
     static inline void multiply(const unsigned char* const* panels, const unsigned char* x, int64_t num_inputs,
                                 Lanes (&result)[kRows][kPanels]) {
         Lanes sums[kRows][kPanels];  // a copy, which stays in registers
-        for (int r = 0; r < kRows; ++r)
-            for (int p = 0; p < kPanels; ++p) sums[r][p] = splat(0.f);
+        clear(sums);
         for (int64_t k = 0; k < num_inputs; ++k) {
             Lanes w[kPanels];
             OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) w[p] = load(reinterpret_cast<const T*>(panels[p]) + k * kLanes);
@@ -66,8 +64,7 @@ struct PairFormat {
     static inline void multiply(const unsigned char* const* panels, const unsigned char* x, int64_t num_inputs,
                                 Lanes (&result)[kRows][kPanels]) {
         Lanes sums[kRows][kPanels];  // a copy, which stays in registers
-        for (int r = 0; r < kRows; ++r)
-            for (int p = 0; p < kPanels; ++p) sums[r][p] = splat(0.f);
+        clear(sums);
         const int64_t num_pairs = (num_inputs + 1) / 2;
         for (int64_t k = 0; k < num_pairs; ++k) {
 #if defined(__AVX512BF16__)

@@ -184,8 +184,9 @@ class AsyncLLM(RemoteControl):
 
     @property
     def pooling_processor(self) -> PoolingProcessor:
-        """The same for requests that are answered with vectors."""
-        return PoolingProcessor(self.info, self.tokenizer)
+        """The same for pooling requests."""
+        template = None if self._frontend is None else self._frontend.own_template
+        return PoolingProcessor(self.info, self.tokenizer, template)
 
     @property
     def info(self) -> EngineInfo:
@@ -217,7 +218,7 @@ class AsyncLLM(RemoteControl):
     @property
     def is_stuck(self) -> bool:
         """Whether the engine has work, but no step ended for longer than ``step_timeout``."""
-        return self._engine.is_stuck(is_owed=self._requests.are_owed)
+        return self._engine.is_stuck(has_unfinished_requests=self._requests.has_unfinished)
 
     @property
     def num_unfinished(self) -> int:
@@ -310,7 +311,7 @@ class AsyncLLM(RemoteControl):
         # The log sees outputs on the way to the caller.
         stream = OutputStream(
             is_delta=prepared.params.output_kind is RequestOutputKind.DELTA,
-            take=None if log.is_on else take_text,
+            take_text=None if log.is_on else take_text,
         )
         self._number(prepared)
         admitted = self._begin([prepared], stream.fail)
@@ -325,7 +326,7 @@ class AsyncLLM(RemoteControl):
                 if finished:
                     reasons = [completion.finish_reason for completion in output.outputs]
                 if log.is_on:
-                    log.take(output, prepared.params.output_kind)
+                    log.add_output(output, prepared.params.output_kind)
                 error = error_of(output)
                 if error is not None:
                     raise error
@@ -419,7 +420,7 @@ class AsyncLLM(RemoteControl):
             self._admission.observe(outputs)
         if not outputs:
             return
-        self._send_soon(self._requests.replays.take(outputs))
+        self._send_soon(self._requests.replays.note_outputs(outputs))
         ended, overrun = self._requests.process(outputs)
         for request_id in overrun:
             self._engine.run_soon(self._abort_in_engine(request_id))
@@ -446,7 +447,7 @@ class AsyncLLM(RemoteControl):
 
     def _begin(self, prepared: Sequence[PreparedRequest], fail: Callable[[Exception], None]) -> Admitted:
         admitted = self._started_admission.begin(prepared, fail)
-        if not self._requests.are_owed:
+        if not self._requests.has_unfinished:
             self._engine.note_progress()
         return admitted
 

@@ -132,7 +132,7 @@ class LLMEngine(LocalControl):
         reject_foreign(lora_request=lora_request, trace_headers=trace_headers)
         truncate = prompt_truncation(tokenization_kwargs)
         if isinstance(params, PoolingParams):
-            processor = PoolingProcessor(self.core.info, self.frontend.tokenizer)
+            processor = PoolingProcessor(self.core.info, self.frontend.tokenizer, self.frontend.own_template)
             pooling_options = PoolingOptions(priority, truncate_prompt_tokens=truncate)
             prepared = processor.process(request_id, prompt, params, None, pooling_options)
             self.core.add(prepared.children[0])

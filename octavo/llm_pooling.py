@@ -60,7 +60,7 @@ class PoolingMixin:
             One output per prompt, in order; its tensor is at ``outputs.data``.
 
         Raises:
-            InvalidRequestError: a prompt or parameter is wrong, or the model writes text; nothing has run then.
+            InvalidRequestError: a prompt or parameter is wrong, or the model generates text; nothing has run then.
             RequestFailedError: a request failed in the engine.
         """
         reject_foreign(lora_request=lora_request)
@@ -138,7 +138,7 @@ class PoolingMixin:
         ]
 
     def _pooling_processor(self) -> PoolingProcessor:
-        return PoolingProcessor(self._engine.info, self._frontend.tokenizer)
+        return PoolingProcessor(self._engine.info, self._frontend.tokenizer, self._frontend.own_template)
 
     def _finish(self, job: ScoringJob, use_tqdm: Bar) -> list[Score]:
         outputs: Outputs | None = None

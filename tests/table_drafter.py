@@ -47,18 +47,19 @@ class TableDrafter:
 
     def propose(self, state: DeviceState, drafts: DraftTensors, num_rows: int) -> None:
         """Draft behind each row's tokens; see :meth:`Drafter.propose`."""
-        most, width = drafts.drafts.shape[1], state.token_ids.shape[1]
+        most = drafts.drafts.shape[1]
         draws = (torch.arange(num_rows, device=state.header.device) < state.header[0]) & (
             state.row_num_drawn[:num_rows] > 0
         )
         slots = torch.where(draws, state.row_slots[:num_rows], 0).long()
         places = state.num_computed[slots, None] + 1 + torch.arange(most, device=slots.device)
-        counts = torch.where(draws, (width - 1 - places[:, 0]).clamp(0, most), 0).int()
-        known = self._table[state.token_ids[slots, :1].long(), places.clamp(max=self._table.shape[1] - 1)]
+        counts = torch.where(draws, (state.max_len - 1 - places[:, 0]).clamp(0, most), 0).int()
+        known = self._table[state.recent_tokens[slots, :1].long(), places.clamp(max=self._table.shape[1] - 1)]
         # Rows that draft nothing write to the last place of all, which belongs to no text.
         is_draft = torch.arange(most, device=slots.device) < counts[:, None]
-        places = torch.where(is_draft, slots[:, None] * width + places, state.token_ids.numel() - 1)
-        state.token_ids.view(-1)[places] = known
+        assert state.max_len < state.num_recent, "each text stands there from its first token on"
+        places = torch.where(is_draft, slots[:, None] * state.num_recent + places, state.recent_tokens.numel() - 1)
+        state.recent_tokens.view(-1)[places] = known
         of_slot = torch.zeros_like(state.num_drafts).index_add_(0, slots, counts)
         is_there = torch.zeros_like(state.num_drafts).index_add_(0, slots, draws.int())
         state.num_drafts.copy_(torch.where(is_there > 0, of_slot, state.num_drafts))

@@ -106,7 +106,7 @@ def test_a_cross_encoder_reads_a_pair_as_its_tokenizer_frames_it(load: Load) -> 
 
 def test_mistakes_leave_nothing_behind(load: Load) -> None:
     llm = load("embed")
-    with pytest.raises(InvalidRequestError, match="does not write text"):
+    with pytest.raises(InvalidRequestError, match="does not generate text"):
         llm.generate("a", SamplingParams(), use_tqdm=False)
     with pytest.raises(InvalidRequestError, match=f"at most {MAX_LENGTH}"):
         llm.embed(["a", "cat " * 90], use_tqdm=False)
@@ -133,7 +133,7 @@ def test_the_largest_step_leaves_nothing_behind(load: Load) -> None:
 
 def test_the_engine_itself_refuses_requests_of_the_other_kind(load: Load) -> None:
     engine = load("embed")._engine
-    with pytest.raises(InvalidRequestError, match="for text or for vectors"):
+    with pytest.raises(InvalidRequestError, match="generation or pooling"):
         engine.add(engine_request("x", [5], SamplingParams(max_tokens=1)))
     assert not engine.has_work
 
@@ -141,9 +141,9 @@ def test_the_engine_itself_refuses_requests_of_the_other_kind(load: Load) -> Non
 @pytest.mark.parametrize(
     ("kind", "settings", "sentence"),
     [
-        ("embed", {"runner": "generate"}, "does not write text"),
+        ("embed", {"runner": "generate"}, "does not generate text"),
         ("embed", {"convert": "classify"}, "cannot be used with 'classify'"),
-        ("embed", {"pooler_config": {"mode": "x"}}, "pooler_config knows"),
+        ("embed", {"pooler_config": {"mode": "x"}}, "pooler_config accepts"),
         ("embed", {"pooler_config": {"seq_pooling_type": "MAX"}}, "seq_pooling_type is one of"),
         ("embed", {"pooler_config": {"task": "classify"}}, "this model's task is one of embed, token_embed"),
         ("embed", {"max_model_len": 500}, "at most 40 positions"),
@@ -159,7 +159,7 @@ def test_a_model_that_writes_text_may_be_used_for_vectors(tmp_path: Path) -> Non
     llm = LLM(folder, **tiny_llama.SETTINGS)
     with pytest.raises(InvalidRequestError, match="start it with --runner pooling"):
         llm.embed("tea", use_tqdm=False)
-    with pytest.raises(ConfigError, match="pooler_config is for models that answer with vectors"):
+    with pytest.raises(ConfigError, match="pooler_config is for pooling models"):
         LLM(folder, pooler_config={"task": "embed"}, **tiny_llama.SETTINGS)
     llm = LLM(folder, runner="pooling", **tiny_llama.SETTINGS)
     longest = [5] * llm._engine.info.max_model_len
@@ -207,7 +207,7 @@ def test_the_engines_process_gives_the_same_and_outlives_its_death(engine: Async
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
             assert engine.num_unfinished == 0
-            with pytest.raises(InvalidRequestError, match="does not write text"):
+            with pytest.raises(InvalidRequestError, match="does not generate text"):
                 await anext(engine.generate("a", None, "d"))
         finally:
             await engine.shutdown()

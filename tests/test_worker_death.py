@@ -30,7 +30,14 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _workers(process: psutil.Process) -> list[psutil.Process]:
-    return [child for child in process.children() if "octavo.execution.worker_process" in child.cmdline()]
+    return [child for child in process.children() if _is_worker(child)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "octavo.execution.worker_process" in process.cmdline()
+    except psutil.Error:  # it has ended, perhaps long ago and in another test
+        return False
 
 
 @pytest.mark.long

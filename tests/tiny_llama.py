@@ -25,11 +25,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def write_model(folder: Path, *, window: int | None = None) -> Path:
+def write_model(folder: Path, *, window: int | None = None, **changes: int) -> Path:
     """Write a model whose tokens are bytes and some pairs of letters.
 
     Args:
         window: tokens that its layers see; None for all.
+        changes: sizes that are not the usual ones.
     """
     _write_tokenizer(folder)
     sizes = {
@@ -43,6 +44,7 @@ def write_model(folder: Path, *, window: int | None = None) -> Path:
         "bos_token_id": 256,
         "eos_token_id": EOS,
     }
+    sizes |= changes
     torch.manual_seed(1)
     model: LlamaForCausalLM | MistralForCausalLM
     if window is None:

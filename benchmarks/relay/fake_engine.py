@@ -66,7 +66,7 @@ def main() -> None:
             if not remaining[request_id]:
                 del remaining[request_id]
         outputs = StepOutputs(plain, [token] * len(plain), others)
-        socket.send(messages.encode(messages.Batch(1, outputs, stats)))
+        socket.send(messages.encode(messages.OutputBatch(1, outputs, stats)))
 
 
 if __name__ == "__main__":

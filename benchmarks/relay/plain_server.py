@@ -72,7 +72,7 @@ def build(address: str, tokenizer: tokenizers.Tokenizer) -> FastAPI:
             _, data = await socket.recv_multipart()
             message = messages.decode_from_engine(data)
             is_ready.set()
-            if isinstance(message, messages.Batch):
+            if isinstance(message, messages.OutputBatch):
                 for output in message.outputs:
                     if output.request_id in queues:
                         queues[output.request_id].put_nowait(output)

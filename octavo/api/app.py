@@ -157,7 +157,7 @@ def _add_admin_routes(app: FastAPI, frontend: Frontend) -> None:
         sleep_router(control),
     ]
     if frontend.engine.info.pooling is None:
-        # Reinforcement learning concerns models that write text.
+        # Reinforcement learning concerns generative models.
         routers += [pause_router(frontend, control), weights_router(frontend, control)]
     for router in routers:
         app.include_router(router)

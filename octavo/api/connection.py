@@ -189,14 +189,14 @@ def text_writer(send: Send, encode: EncodeText) -> TextTaker | None:
     cycle: RequestResponseCycle = send.__self__
     flow, write = cycle.flow, cycle.transport.write
 
-    def take(index: int, token_id: int, text: str) -> bool:
+    def take_text(index: int, token_id: int, text: str) -> bool:
         if flow.write_paused or not cycle.chunked_encoding or cycle.disconnected or cycle.response_complete:
             return False
         if data := encode(index, token_id, text):
             write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
-    return take
+    return take_text
 
 
 def guarded_protocol(request_timeout: float, write_timeout: float) -> type[GuardedProtocol]:

@@ -43,7 +43,7 @@ class ServingEngine(Protocol):
 
     @property
     def pooling_processor(self) -> PoolingProcessor:
-        """Checks and tokenises what is to be answered with vectors."""
+        """Checks and tokenises the inputs of pooling requests."""
 
     @property
     def chat_renderer(self) -> ChatRenderer | None:

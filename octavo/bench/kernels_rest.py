@@ -118,10 +118,12 @@ def _inputs(setting: Setting) -> Work:
         row_num_new=setting.indices([num_new] * num_rows),
         row_num_drawn=setting.indices([1] * num_rows),
         num_computed=setting.indices([context - num_new] * num_rows),
-        token_ids=zeros(num_rows, context + 1),
+        recent_tokens=zeros(num_rows, 256),
+        step_tokens=zeros(num_tokens) - (1 if is_decode else 0),
         block_tables=zeros(1, num_rows, blocks_each),
         block_sizes=setting.indices([_BLOCK_SIZE]),
         num_drafts=zeros(num_rows),
+        max_len=context + 1,
     )
     inputs = InputTensors(
         token_ids=zeros(num_tokens, dtype=torch.int64),

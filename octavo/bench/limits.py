@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.hub.model_config import ModelConfig
-from octavo.planning.memory import parameters_read_per_token
+from octavo.planning.memory import read_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Ceilings:
 
 
 class ModelLimits:
-    """Minimum seconds for parts of a dense decoder's work.
+    """Minimum seconds for parts of a decoder's work; tokens are taken to spread evenly over experts.
 
     Args:
         itemsize: bytes per weight and per cached value.
@@ -40,7 +40,8 @@ class ModelLimits:
         self._ceilings = ceilings
         self._itemsize = itemsize
         self._head_parameters = config.vocab_size * config.hidden_size
-        self._layer_parameters = parameters_read_per_token(config) - self._head_parameters
+        num_common, self._routed = read_parameters(config)
+        self._layer_parameters = num_common - self._head_parameters
         window = config.sliding_window
         self._windows = [window if kind == "sliding_attention" else None for kind in config.layer_types]
         # Per query and key: a dot product with the key, and a multiply-add with the value.
@@ -56,7 +57,7 @@ class ModelLimits:
         num_rows = len(contexts)
         num_keys = sum(self._num_visible(context) for context in contexts)
         return (
-            self._products(self._layer_parameters, num_rows, 1)
+            self._layers(num_rows, 1)
             + self._products(self._head_parameters, num_rows, 1)
             + self._ceilings.seconds(num_keys * self._key_bytes, num_keys * self._pair_operations)
         )
@@ -76,11 +77,19 @@ class ModelLimits:
             for context in range(input_len + 1, input_len + output_len)
         )
         return (
-            self._products(self._layer_parameters, num_tokens, num_steps)
+            self._layers(num_tokens, num_steps)
             + self._products(self._head_parameters, sum(output_lens), num_steps)
             + self._ceilings.seconds(0, pairs * self._pair_operations)
             + self._ceilings.seconds(keys * self._key_bytes, keys * self._pair_operations)
         )
+
+    def _layers(self, num_rows: int, num_steps: int) -> float:
+        """GEMMs of all layers."""
+        num_read, num_used = float(self._layer_parameters), float(self._layer_parameters)
+        if self._routed is not None:
+            num_read += self._routed.num_read(num_rows / num_steps)
+            num_used += self._routed.num_per_token
+        return self._ceilings.seconds(num_steps * num_read * self._itemsize, 2 * num_used * num_rows)
 
     def _products(self, num_parameters: int, num_rows: int, num_steps: int) -> float:
         """GEMMs of rows with weights, which every step reads once."""

@@ -164,7 +164,7 @@ class _Clock:
         for choice in event.get("choices") or ():
             if choice.get("finish_reason") is not None:
                 record.latency = now - self._sent
-            if not (choice.get("text") or (choice.get("delta") or {}).get("content")):
+            if not (choice.get("text") or (choice.get("delta") or {}).get("content") or choice.get("token_ids")):
                 continue
             if self.num_events:
                 record.itl.append(now - self._last)

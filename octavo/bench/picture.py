@@ -52,7 +52,7 @@ def draw_bars(bars: Sequence[Bar]) -> str:
         lines.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="2" fill="{colours[name]}"/>')
         lines.append(f'<text x="{x + 18}" y="{y + 11}">{escape(name)}</text>')
     height = legend_top + -(-len(shown) // columns) * _LEGEND_ROW + _MARGIN
-    label = escape("; ".join(_in_words(bar) for bar in bars), quote=True)
+    label = escape("; ".join(_bar_label(bar) for bar in bars), quote=True)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
         f'role="img" aria-label="{label}">'
@@ -83,5 +83,5 @@ def _draw_bar(bar: Bar, colours: dict[str, str], top: float) -> list[str]:
     return lines
 
 
-def _in_words(bar: Bar) -> str:
+def _bar_label(bar: Bar) -> str:
     return f"{bar.title}: " + ", ".join(f"{name} {value:.3g} ms" for name, value in bar.parts.items())

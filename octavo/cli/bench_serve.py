@@ -180,6 +180,8 @@ class _ServeBenchmark:
             return chat_body(served_name, text, prompt.output_len, extra | (given.extra_body or {}))
         if given.logprobs is not None:
             extra["logprobs"] = given.logprobs
+        if tokenizer is None:
+            extra["return_token_ids"] = True  # a server without a tokenizer sends no text to clock
         return completion_body(served_name, prompt.token_ids, prompt.output_len, extra | (given.extra_body or {}))
 
     def _description(self, model: str) -> dict[str, Any]:

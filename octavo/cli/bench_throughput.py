@@ -10,7 +10,7 @@ from octavo.cli.bench_report import check_counts, describe_run, write_json
 from octavo.cli.flags import add_setting_flags, engine_config, given_settings
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count
-from octavo.config.settings import ENGINE_SECTIONS
+from octavo.config.engine_config import ENGINE_SECTIONS
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from octavo.cli.backend import ChatBackend
 from octavo.cli.flags import add_setting_flags, engine_config, given_settings
 from octavo.cli.parser import Parser
 from octavo.cli.sampling_flags import add_sampling_flags
-from octavo.config.settings import ENGINE_SECTIONS
+from octavo.config.engine_config import ENGINE_SECTIONS
 from octavo.errors import ConfigError
 
 DEFAULT_URL = "http://localhost:8000/v1"

@@ -18,8 +18,8 @@ from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count, parse_float, parse_json_object
 from octavo.cli.vllm_flags import SETTING_PREFIX, VllmFlag, vllm_flags
 from octavo.config import EngineConfig, ServerSettings
+from octavo.config.engine_config import ENGINE_SECTIONS, convert_section
 from octavo.config.environment import environment_warning, settings_from_environment
-from octavo.config.settings import ENGINE_SECTIONS, convert_section
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "bench": Command("octavo.cli.bench", "measure latency, throughput, a running server, engines or kernels"),
     "profile": Command("octavo.cli.profile", "show which kernels a step spends its time in"),
     "plan": Command("octavo.cli.plan", "show what would be decided for a model, and why, without loading it"),
+    "models": Command("octavo.cli.models", "show which architectures run, and which of them parity tests cover"),
     "collect-env": Command("octavo.cli.collect_env", "describe this machine and installation, for a bug report"),
 }
 INTERRUPTED = 130

@@ -86,7 +86,11 @@ def make(config: EngineConfig, device_memory: int | None = None, server: ServerS
     try:
         _check_named(config, server or ServerSettings())
         # For a machine that is not here the model's files need not be here, either: its shape is enough.
-        has = {"has_float8": platform.has_float8(), "has_blocks": platform.has_blocks()}
+        has = {
+            "has_float8": platform.has_float8(),
+            "has_blocks": platform.has_blocks(),
+            "has_groups": platform.has_groups(),
+        }
         _check_files(config, source, model_config, plan, must_be_here=device_memory is None, **has)
     except OctavoError as error:
         refusal = error
@@ -115,12 +119,13 @@ def _check_files(
     must_be_here: bool,
     has_float8: bool,
     has_blocks: bool,
+    has_groups: bool,
 ) -> None:
     """Look at all that a start would look at: kind, names and shapes of weights, tokenizer, chat template.
 
     Args:
         must_be_here: weights and tokenizer may not be missing.
-        has_float8, has_blocks: see :func:`resolve_quantization`.
+        has_float8, has_blocks, has_groups: see :func:`resolve_quantization`.
     """
     import torch
 
@@ -133,7 +138,9 @@ def _check_files(
 
     load_format = config.load.load_format
     check_format(source, model_config, load_format)
-    quantization = resolve_quantization(config, model_config, has_float8=has_float8, has_blocks=has_blocks)
+    quantization = resolve_quantization(
+        config, model_config, has_float8=has_float8, has_blocks=has_blocks, has_groups=has_groups
+    )
     if not must_be_here and source.kind == "folder" and not any(source.path.glob("*.safetensors")):
         return
     with torch.device("meta"):

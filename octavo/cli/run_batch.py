@@ -9,7 +9,7 @@ from octavo.cli.flags import server_settings as read_server_settings
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count
 from octavo.config import ServerSettings
-from octavo.config.settings import ENGINE_SECTIONS
+from octavo.config.engine_config import ENGINE_SECTIONS
 
 # The server's settings that shape answers. The others concern connections, which a batch does not have; a settings file
 # may hold them all the same.

@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.cli.flags import flags_of
 from octavo.config import EngineConfig
-from octavo.config.settings import ENGINE_SECTIONS
+from octavo.config.engine_config import ENGINE_SECTIONS
 
 _DEFAULT_MODEL = "bundled:smollm2"
 

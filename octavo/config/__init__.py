@@ -1,9 +1,9 @@
 """Typed, documented settings; flags, docs and planning derive from them."""
 
+from octavo.config.engine_config import EngineConfig
 from octavo.config.settings import (
     CacheSettings,
     DeviceSettings,
-    EngineConfig,
     LoadSettings,
     LoggingSettings,
     ModelSettings,

@@ -2,30 +2,26 @@
 
 Flags of the command line (``--max-num-seqs``), keyword arguments of ``LLM`` and ``AsyncLLM``
 (``max_num_seqs``) and the table in ``docs/configuration.md`` are all derived from these classes.
+They are grouped and checked by :mod:`octavo.config.engine_config`.
 ``None`` means "chosen at startup for the model and the device"; :mod:`octavo.planning` chooses and records its reason.
 """
 
-import difflib
-import logging
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from octavo.config.environment import environment_warning, settings_from_environment
 from octavo.config.kv_events import KVEventsConfig
-from octavo.config.vllm_arguments import translate
-from octavo.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
-Quantization = Literal["fp8", "int8", "int4", "compressed-tensors", "gguf"]
+Quantization = Literal[
+    "fp8", "int8", "int4", "compressed-tensors", "gguf", "gptq", "awq", "bitsandbytes", "modelopt", "quark", "mxfp4"
+]
 Policy = Literal["fcfs", "priority"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]
+ModelImpl = Literal["auto", "octavo", "vllm", "transformers"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 PositiveInt = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
@@ -49,6 +45,14 @@ class ModelSettings(msgspec.Struct, kw_only=True):
         Meta(
             description="Turn a generating model into a pooling model: embed or classify; auto decides by the model's "
             "files."
+        ),
+    ] = "auto"
+    model_impl: Annotated[
+        ModelImpl,
+        Meta(
+            description="Who implements the model: octavo (or vllm) its own families, transformers the modules of the "
+            "transformers library with Octavo's attention, cache and linear layers; auto takes transformers for "
+            "architectures that have no family."
         ),
     ] = "auto"
     pooler_config: Annotated[
@@ -83,12 +87,19 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     quantization: Annotated[
         Quantization | None,
         Meta(
-            description="How weights are quantised; default is as in the checkpoint, which compressed-tensors only "
-            "confirms, but GGUF files are dequantised unless it is gguf (CPUs only). fp8 rounds unquantised weights to "
-            "float8 while they are loaded, int8 and int4 to integers (CPUs only)."
+            description="How weights are quantised; default is as in the checkpoint, which compressed-tensors, gptq, "
+            "awq and bitsandbytes only confirm; with dtype float32, integers in checkpoints and GGUF files are "
+            "dequantised unless it names their kind. fp8 rounds unquantised weights to float8 while they are loaded, "
+            "int8 and int4 to integers (GPUs, and CPUs with compiled kernels)."
         ),
     ] = None
     seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0
+    uniform_routing: Annotated[
+        bool,
+        Meta(
+            description="For measurements: tokens draw their experts evenly, whatever their scores; texts mean nothing."
+        ),
+    ] = False
     max_model_len: Annotated[
         PositiveInt | None,
         Meta(description="Context length: maximum number of tokens of a prompt and its answer together."),
@@ -530,111 +541,3 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     ] = None
     ssl_cert_reqs: Annotated[int, Meta(ge=0, description="Client certificates: 0 none, 1 optional, 2 required.")] = 0
     ssl_ciphers: Annotated[str | None, Meta(description="Ciphers for TLS up to 1.2, in OpenSSL's notation.")] = None
-
-
-class EngineConfig(msgspec.Struct, kw_only=True):
-    """All settings of one engine."""
-
-    model: ModelSettings
-    load: LoadSettings = msgspec.field(default_factory=LoadSettings)
-    cache: CacheSettings = msgspec.field(default_factory=CacheSettings)
-    scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
-    device: DeviceSettings = msgspec.field(default_factory=DeviceSettings)
-    logging: LoggingSettings = msgspec.field(default_factory=LoggingSettings)
-
-    @classmethod
-    def from_kwargs(cls, **kwargs: Any) -> "EngineConfig":
-        """Build from flat keyword arguments, named like the settings, or like vLLM's.
-
-        What is not given may come from environment variables (:mod:`octavo.config.environment`). Arguments of vLLM
-        that change nothing are named in one warning, as are its variables.
-
-        Raises:
-            ConfigError: unknown name (with the nearest known one), wrong type, value out of bounds, or an argument of
-                vLLM that needs a feature which is missing.
-        """
-        translation = translate(kwargs, has_server=False)
-        settings = dict(translation.settings)
-        for name in _SERVER_NAMES_OF_ENGINES & set(settings):
-            translation.without_effect[name] = settings.pop(name)
-        must_stop = bool(settings.get("fail_on_environ_validation"))
-        for warning in (translation.warning(), environment_warning(is_error=must_stop)):
-            if warning:
-                logger.warning("%s", warning)
-        return cls.from_settings({**settings, **settings_from_environment(_SECTION_OF, settings)})
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> "EngineConfig":
-        """Build from settings by name alone.
-
-        Raises:
-            ConfigError: as :meth:`from_kwargs`.
-        """
-        by_section: dict[str, dict[str, Any]] = {section: {} for section in ENGINE_SECTIONS}
-        for name, value in settings.items():
-            section = _SECTION_OF.get(name)
-            if section is None:
-                raise ConfigError(_explain_unknown(name))
-            if value is not None:  # as if it were not given
-                by_section[section][name] = str(value).removeprefix("torch.") if name == "dtype" else value
-        config = cls(**{s: convert_section(ENGINE_SECTIONS[s], values) for s, values in by_section.items()})
-        if config.model.trust_remote_code:
-            logger.warning("trust_remote_code lets nothing run: Octavo runs no code from a model's folder.")
-        return config
-
-
-ENGINE_SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "model": ModelSettings,
-    "load": LoadSettings,
-    "cache": CacheSettings,
-    "scheduler": SchedulerSettings,
-    "device": DeviceSettings,
-    "logging": LoggingSettings,
-}
-_SECTION_OF: dict[str, str] = {
-    name: section for section, struct in ENGINE_SECTIONS.items() for name in struct.__struct_fields__
-}
-# vLLM's engine arguments that are only the server's here: a name to show, a time to wait at the end.
-_SERVER_NAMES_OF_ENGINES = {"served_model_name", "shutdown_timeout"}
-
-
-def _explain_unknown(name: str) -> str:
-    if name in ServerSettings.__struct_fields__:
-        return f"{name!r} is a setting of the server: octavo serve has it, LLM does not."
-    near = difflib.get_close_matches(name, _SECTION_OF, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"There is no setting {name!r}.{hint}"
-
-
-def _choices(struct: type[msgspec.Struct], name: str) -> str:
-    """The values that a setting takes, as the rest of a sentence; empty if they are not a list of names."""
-    hints = get_type_hints(struct)
-    values = [
-        value
-        for part in (hints.get(name), *get_args(hints.get(name)))
-        if get_origin(part) is Literal
-        for value in get_args(part)
-    ]
-    return f"; it is one of {', '.join(map(str, values))}" if values else ""
-
-
-def convert_section(struct: type[msgspec.Struct], values: dict[str, Any]) -> Any:
-    """Check ``values`` against a section and build it.
-
-    Raises:
-        ConfigError: a value has the wrong type or is out of bounds; the sentence names the setting.
-    """
-    for name, value in values.items():
-        try:
-            msgspec.convert({**_required(struct), name: value}, struct)
-        except msgspec.ValidationError as error:
-            reason = str(error).split(" - at ")[0] + _choices(struct, name)
-            raise ConfigError(f"Setting {name!r} is wrong, got {value!r}: {reason}.") from None
-    try:
-        return msgspec.convert(values, struct)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{error}.") from None
-
-
-def _required(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    return {field.name: "" for field in msgspec.structs.fields(struct) if field.required}

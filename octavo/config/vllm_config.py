@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from octavo.config.settings import EngineConfig
+from octavo.config.engine_config import EngineConfig
 from octavo.records import EngineInfo, PoolingSpec
 
 
@@ -21,9 +21,9 @@ class ModelConfig:
 
     Attributes:
         max_model_len: longest sequence, in tokens.
-        vocab_size: tokens that the model knows.
+        vocab_size: number of tokens in the vocabulary.
         runner_type: ``generate`` or ``pooling``.
-        embedding_size: numbers in an embedding, or classes; 0 of a model that writes text.
+        embedding_size: numbers in an embedding, or classes; 0 of a generative model.
     """
 
     model: str
@@ -37,7 +37,7 @@ class ModelConfig:
     embedding_size: int
 
     def get_vocab_size(self) -> int:
-        """Tokens that the model knows."""
+        """Number of tokens in the vocabulary."""
         return self.vocab_size
 
 

@@ -89,7 +89,6 @@ WITHOUT_EFFECT: dict[str, str] = {
 ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "tokenizer_mode:str": (("auto", "hf", "slow", "fast"), "another kind of tokenizer"),
     "config_format:str": (("auto", "hf"), "another format of configuration"),
-    "model_impl:str": (("auto", "vllm"), "another implementation of the model"),
     "hf_config_path:str": (("",), "a configuration from another place; set hf_overrides"),
     "model_class_overrides:object": (({},), "model classes of your own"),
     "model_loader_extra_config:object": (({},), "another way to load weights"),

@@ -89,7 +89,7 @@ class EngineClient:
             raise EngineDeadError("The engine is not running at the moment.")
         call_id = next(self._call_ids)
         self._calls[call_id] = asyncio.get_running_loop().create_future()
-        await self._send(messages.Call(call_id, name, arguments))
+        await self._send(messages.ControlCall(call_id, name, arguments))
         return await self._calls[call_id]
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class EngineClient:
 
     async def _handle(self, identity: bytes, message: messages.FromEngine) -> None:
         match message:
-            case messages.Batch(generation=generation, outputs=outputs, stats=stats):
+            case messages.OutputBatch(generation=generation, outputs=outputs, stats=stats):
                 # Messages of a dead engine may be read after its successor's first one.
                 if generation == self._generation and self.is_connected:
                     self._on_batch(outputs, stats)
@@ -143,7 +143,7 @@ class EngineClient:
                 await self.add(self._on_ready(info, stats))
             case messages.Failed():
                 self._on_failed(message)
-            case messages.Reply(call_id=call_id, value=value, error=error):
+            case messages.ControlReply(call_id=call_id, value=value, error=error):
                 future = self._calls.pop(call_id, None)
                 if future is None or future.done():
                     return

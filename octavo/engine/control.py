@@ -20,7 +20,7 @@ from octavo.records import StepOutputs
 
 logger = logging.getLogger(__name__)
 
-Reply = Callable[[Any, str | None], None]
+SendReply = Callable[[Any, str | None], None]
 Job = Generator[None, None, Any]
 
 PAUSE_MODES = ("abort", "wait", "keep")
@@ -60,7 +60,7 @@ class Control:
         self._weight_version = state.weight_version
         self._is_updating, self._is_paused = state.is_updating, state.is_paused
         self._is_resumed = False
-        self._jobs: deque[tuple[Job, Reply]] = deque()
+        self._jobs: deque[tuple[Job, SendReply]] = deque()
 
     @property
     def state(self) -> EngineState:
@@ -74,7 +74,7 @@ class Control:
             self._core.plan.num_blocks,
         )
 
-    def call(self, name: str, arguments: dict[str, Any], reply: Reply) -> None:
+    def call(self, name: str, arguments: dict[str, Any], reply: SendReply) -> None:
         """Run a function, or start it if it has to wait."""
         function = _FUNCTIONS.get(name)
         if function is None:

@@ -44,7 +44,7 @@ class EngineCore:
 
     Args:
         phases: times the startup; may contain earlier phases.
-        tells_limit: determine ``EngineInfo.decode_limit``, which on a CPU needs a measurement.
+        measures_limit: determine ``EngineInfo.decode_limit``, which on a CPU needs a measurement.
         state: state to start in: a sleeping engine loads nothing; if updated weights are lost, it has no weights.
 
     Raises:
@@ -56,7 +56,7 @@ class EngineCore:
         settings: EngineConfig,
         phases: PhaseTimer | None = None,
         *,
-        tells_limit: bool = False,
+        measures_limit: bool = False,
         state: EngineState = AS_CONFIGURED,
     ) -> None:
         phases = phases or PhaseTimer(logger)
@@ -64,7 +64,7 @@ class EngineCore:
             source, config = find_model(settings)
             platform = select_platform(settings.device.device, 0 if settings.device.tensor_parallel_size > 1 else None)
             settings = adapt_settings(settings, platform)
-            bandwidth = platform.read_bandwidth() if tells_limit else 0.0
+            bandwidth = platform.read_bandwidth() if measures_limit else 0.0
             plan = make_plan(settings, config, platform, bandwidth, is_for_later=state.sleep_level > 0)
         for decision in plan.decisions:
             logger.debug("%s = %s: %s", decision.name, decision.value, decision.reason)
@@ -122,7 +122,7 @@ class EngineCore:
             InvalidRequestError: it can never run.
         """
         if (request.pooling is None) != (self.info.pooling is None):
-            raise InvalidRequestError("The model does not answer requests of this kind, for text or for vectors.")
+            raise InvalidRequestError("The model does not support requests of this kind, generation or pooling.")
         if request.request_id in self._constraints or request.request_id in self.scheduler.requests:
             raise InvalidRequestError(f"The request id {request.request_id!r} is already in use.", "request_id")
         if request.params.structured_outputs is not None:

@@ -115,14 +115,14 @@ class EngineLifecycle:
         else:
             await asyncio.wait([self._supervision])
 
-    def is_stuck(self, *, is_owed: bool) -> bool:
+    def is_stuck(self, *, has_unfinished_requests: bool) -> bool:
         """Whether the engine has work, but finished no step for longer than ``step_timeout``.
 
         Args:
-            is_owed: whether this frontend has requests in flight.
+            has_unfinished_requests: whether this frontend has requests in flight.
         """
         stats = self.stats
-        is_busy = is_owed or bool(stats.num_running or stats.num_waiting)
+        is_busy = has_unfinished_requests or bool(stats.num_running or stats.num_waiting)
         timeout = self._settings.scheduler.step_timeout
         return is_busy and not stats.is_paused and time.monotonic() - self._last_progress > timeout
 

@@ -79,8 +79,8 @@ class LocalControl:
         """Release memory: 1 moves weights to host memory and drops the cache, 2 drops both, 0 only pauses.
 
         Args:
-            mode: what becomes of requests that are here: ``abort`` ends them, ``wait`` finishes them first, ``keep``
-                lets them go on afterwards.
+            mode: what happens to unfinished requests: ``abort`` ends them, ``wait`` finishes them first, ``keep``
+                continues them afterwards.
         """
         self._call("sleep", level=level, mode=mode)
 

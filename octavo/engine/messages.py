@@ -79,7 +79,7 @@ class Abort(msgspec.Struct, tag="abort"):
     request_ids: list[str]
 
 
-class Call(msgspec.Struct, tag="call"):
+class ControlCall(msgspec.Struct, tag="call"):
     """Run one of the engine's control functions (see :class:`~octavo.engine.control.Control`) and reply."""
 
     call_id: int
@@ -113,7 +113,7 @@ class Failed(msgspec.Struct, tag="failed"):
     is_final: bool
 
 
-class Batch(msgspec.Struct, tag="batch"):
+class OutputBatch(msgspec.Struct, tag="batch"):
     """Outputs of a step for one frontend's requests."""
 
     generation: int
@@ -121,7 +121,7 @@ class Batch(msgspec.Struct, tag="batch"):
     stats: EngineStats
 
 
-class Reply(msgspec.Struct, tag="reply"):
+class ControlReply(msgspec.Struct, tag="reply"):
     """A control function's result or error."""
 
     call_id: int
@@ -140,8 +140,8 @@ class _Ids(msgspec.Struct, tag="add"):
     followers: list[Follower] = []
 
 
-ToEngine = Add | Abort | Call
-FromEngine = Ready | Failed | Batch | Reply
+ToEngine = Add | Abort | ControlCall
+FromEngine = Ready | Failed | OutputBatch | ControlReply
 
 MAX_ENTRIES = 1 << 15
 """Maximum number of prompt log-probabilities per message: decoding millions at once would block for a second."""

@@ -56,7 +56,7 @@ class Replays:
         self._inside = {request.request_id for request in now}
         return now + self._next_trial(), guilty
 
-    def take(self, outputs: StepOutputs) -> list[EngineRequest]:
+    def note_outputs(self, outputs: StepOutputs) -> list[EngineRequest]:
         """Note outputs; returns the requests to send next, if a trial has ended."""
         if self._on_trial is None:
             return []

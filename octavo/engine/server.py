@@ -66,10 +66,10 @@ class EngineServer:
         try:
             phases = PhaseTimer(logger, self._phase_level)
             phases.add("imports", process_age())
-            self._core = EngineCore(self._settings, phases, tells_limit=True, state=self._state)
+            self._core = EngineCore(self._settings, phases, measures_limit=True, state=self._state)
             self._control = Control(self._core, self._settings, self._deliver, self._send_stats, self._state)
             if self._state != AS_CONFIGURED:
-                logger.warning("The engine goes on as it was: %s", self._state.in_words)
+                logger.warning("The engine keeps its earlier state: %s", self._state.summary)
             if self._generation > 1:
                 total = sum(phase.seconds for phase in phases.phases)
                 logger.info("The engine is back after %.1f s: %s", total, ", ".join(map(str, phases.phases)))
@@ -131,12 +131,12 @@ class EngineServer:
                         self._send_stats()  # no step will report the new requests
                 case messages.Abort(request_ids=request_ids):
                     self._abort(request_ids)
-                case messages.Call(call_id=call_id, name=name, arguments=arguments):
+                case messages.ControlCall(call_id=call_id, name=name, arguments=arguments):
                     self._control.call(name, arguments, partial(self._reply, frontend, call_id))
 
     def _reply(self, frontend: _Frontend, call_id: int, value: Any, error: str | None) -> None:
         self._report_state()  # before the caller relies on it
-        self._send(frontend, messages.Reply(call_id, value, error))
+        self._send(frontend, messages.ControlReply(call_id, value, error))
 
     def _report_state(self) -> None:
         assert self._control is not None
@@ -163,7 +163,7 @@ class EngineServer:
     def _refuse(self, request_id: str, error: OctavoError, frontend: _Frontend) -> None:
         assert self._core is not None
         outputs = StepOutputs(others=[refusal(request_id, error)])
-        self._send(frontend, messages.Batch(self._generation, outputs, self._core.stats))
+        self._send(frontend, messages.OutputBatch(self._generation, outputs, self._core.stats))
 
     def _refuse_unreadable(self, data: bytes, error: Exception, frontend: _Frontend) -> None:
         logger.error("a message of a frontend could not be read: %s", error)
@@ -190,7 +190,7 @@ class EngineServer:
         for frontend, part in zip(self._frontends, parts, strict=True):
             if part:
                 for message in messages.in_parts(part):
-                    self._send(frontend, messages.Batch(self._generation, message, stats))
+                    self._send(frontend, messages.OutputBatch(self._generation, message, stats))
         for output in outputs.others:
             if output.finish_reason is not None:
                 self._forget(output.request_id)
@@ -217,7 +217,7 @@ class EngineServer:
         assert self._core is not None
         self._last_stats = time.monotonic()
         for frontend in self._frontends:
-            self._send(frontend, messages.Batch(self._generation, StepOutputs(), self._core.stats))
+            self._send(frontend, messages.OutputBatch(self._generation, StepOutputs(), self._core.stats))
 
     def _report_failure(self, error: str, *, is_setting: bool) -> int:
         # If the first engine cannot start, another attempt will not help. A restarted one may find its predecessor's

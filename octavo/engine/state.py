@@ -49,14 +49,14 @@ class EngineState(msgspec.Struct, frozen=True):
     num_blocks: int = 0
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """A description of the state for the log."""
-        words = ["paused"] if self.is_paused else []
+        notes = ["paused"] if self.is_paused else []
         if self.sleep_level:
-            words.append(f"asleep at level {self.sleep_level}")
+            notes.append(f"asleep at level {self.sleep_level}")
         if self.weights is not None:
-            words.append(f"with the weights of {self.weights.folder}")
-        return ", ".join([*words, f"weight version {self.weight_version!r}"])
+            notes.append(f"with the weights of {self.weights.folder}")
+        return ", ".join([*notes, f"weight version {self.weight_version!r}"])
 
 
 AS_CONFIGURED = EngineState()

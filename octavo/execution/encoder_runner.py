@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from octavo.execution.pooling import PooledStep, PoolingState
 from octavo.kernels import padded_rows
 from octavo.kernels.packed_attention import plan_packed
-from octavo.models.pooled import EncoderBackbone, PooledModel
+from octavo.models.pooled import PooledModel
 from octavo.platforms.transfer import to_device
 from octavo.records import NewRow, Plan, Step
 
@@ -17,8 +17,7 @@ class EncoderRunner:
     """Runs an encoder. Requests start and end within one step, so no state is kept between steps."""
 
     def __init__(self, model: PooledModel, plan: Plan, device: torch.device) -> None:
-        assert isinstance(model.backbone, EncoderBackbone)
-        self._backbone = model.backbone
+        self._encode = model.encoder()
         self._pooling = PoolingState(model.pooler, device)
         self._plan = plan
         self._device = device
@@ -54,7 +53,7 @@ class EncoderRunner:
         num_tokens = inputs.shape[1]
         padding = (0, padded_rows(self._device, num_tokens) - num_tokens)
         token_ids, positions, segments = F.pad(to_device(inputs, self._device), padding)
-        hidden: torch.Tensor = self._backbone(token_ids, positions, segments, plan_packed(lengths, self._device))
+        hidden = self._encode(token_ids, positions, segments, plan_packed(lengths, self._device))
         return hidden[:num_tokens]
 
 

@@ -39,7 +39,7 @@ class ForwardPass:
         self.model = model
         self.device = device
         self.dtype: torch.dtype = getattr(torch, plan.dtype)
-        self.state = BatchState(plan, device)
+        self.state = BatchState(plan, max_tokens, device)
         self.inputs = StepInputs(plan, max_tokens, self.state, kernels)
         self.cache = allocate_cache(plan, device)
         self.contexts = ContextBuilder(plan, self.state, self.inputs, self.cache, backend, self.dtype)

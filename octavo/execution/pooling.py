@@ -24,10 +24,12 @@ class _Row:
     Attributes:
         carried: results of earlier chunks of its prompt: the sum of states, the first token's state, or a list of
             per-token vectors.
+        is_returned: ``[prompt_len]`` bool, the tokens whose vectors are given; None for all.
     """
 
     request: PoolingRequest
     prompt_len: int
+    is_returned: torch.Tensor | None
     carried: list[torch.Tensor] = field(default_factory=list)
 
     @property
@@ -79,7 +81,14 @@ class PoolingState:
         for slot in step.freed_slots:
             self._rows.pop(slot, None)
         for row in step.new_rows:
-            self._rows[row.slot] = _new_row(row)
+            self._rows[row.slot] = self._new_row(row)
+
+    def _new_row(self, row: NewRow) -> _Row:
+        assert row.pooling is not None, "a model that answers with vectors gets no other requests"
+        step_tag_id, is_returned = self._pooler.spec.step_tag_id, None
+        if step_tag_id is not None and row.pooling.task == "token_classify":
+            is_returned = to_device(np.asarray(row.token_ids[: row.prompt_len]) == step_tag_id, self._device)
+        return _Row(row.pooling, row.prompt_len, is_returned)
 
     def run(self, step: Step, hidden: torch.Tensor) -> PooledStep:
         """Process the states of a step's tokens; return results of the requests whose prompts end in this step.
@@ -105,6 +114,10 @@ class PoolingState:
     def _pool_sequences(
         self, kind: _Kind, indices: list[int], rows: list[_Row], places: "_Places", hidden: torch.Tensor
     ) -> list[tuple[list[int], torch.Tensor, list[int] | None]]:
+        if self._pooler.spec.pooling == "SPLADE":
+            tokens, row_of_token = self._tokens_of(indices, places)
+            chosen = hidden.index_select(0, to_device(tokens, self._device))
+            return [(indices, self._pooler.sparse(chosen, row_of_token, len(indices)), None)]
         states = self._sequence_states(indices, rows, places, hidden)
         complete = [number for number, index in enumerate(indices) if places.is_last[index]]
         if not complete:
@@ -153,7 +166,8 @@ class PoolingState:
             if not places.is_last[index]:
                 row.carried.append(piece.clone())
             else:
-                wholes[index] = torch.cat([*row.carried, piece]) if row.carried else piece
+                whole = torch.cat([*row.carried, piece]) if row.carried else piece
+                wholes[index] = whole if row.is_returned is None else whole[row.is_returned]
         plain = [index for index in wholes if rows[index].request.query is None]
         answers: list[tuple[list[int], torch.Tensor, list[int] | None]] = []
         if plain:
@@ -200,8 +214,3 @@ class _Places:
     starts: NDArray[np.int32]
     ends: NDArray[np.int32]
     is_last: NDArray[np.bool_]
-
-
-def _new_row(row: NewRow) -> _Row:
-    assert row.pooling is not None, "a model that answers with vectors gets no other requests"
-    return _Row(row.pooling, row.prompt_len)

@@ -1,8 +1,11 @@
 """Device state of the requests in the batch, by slot.
 
-All state is in one int32 tensor, the arena; token ids, block tables and lengths are views of it. So everything that
+All state is in one int32 tensor, the arena; recent tokens, block tables and lengths are views of it. So everything that
 the host changes for a step is one list of (index, value) pairs: one packed copy to the device and one scatter. A step
 that changes nothing sends nothing.
+
+Tokens of a prompt come with the steps that compute them. The device keeps a request's last tokens only: the one drawn
+last, drafts, and what rules of sampling read.
 """
 
 from itertools import chain
@@ -13,7 +16,10 @@ from numpy.typing import NDArray
 
 from octavo.kernels import DeviceState
 from octavo.platforms.transfer import to_device
-from octavo.records import BlockUpdate, NewRow, Plan, Step
+from octavo.records import BlockUpdate, NewRow, Plan, Step, TokenIds
+
+_ON_DEVICE = -1
+"""In place of a step's token that the device has already."""
 
 _SHORT_ROW = 512
 """Mean lengths below this make no difference to how attention splits rows."""
@@ -25,15 +31,16 @@ class BatchState(DeviceState):
     """Device state of up to ``S`` requests, indexed by slot.
 
     The header's fourth number is the approximate mean length of decoding rows, its fifth the number of their tokens.
+
+    Args:
+        max_tokens: maximum number of tokens of a step, padding included.
     """
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
-        slots = plan.max_num_seqs
-        # More than the longest sequence: a step that runs ahead may write a token that is never read, and drafts.
-        self._length = plan.max_model_len + 1 + plan.num_drafts
+    def __init__(self, plan: Plan, max_tokens: int, device: torch.device) -> None:
+        slots, num_recent = plan.max_num_seqs, plan.num_recent_tokens
         self._num_blocks = plan.max_blocks_per_seq
         sizes = {
-            "token_ids": slots * self._length,
+            "recent_tokens": slots * num_recent,
             "num_computed": slots,
             "block_tables": len(plan.groups) * slots * self._num_blocks,
             "num_drafts": slots,
@@ -52,24 +59,29 @@ class BatchState(DeviceState):
             row_num_new=views["row_num_new"],
             row_num_drawn=views["row_num_drawn"],
             num_computed=views["num_computed"],
-            token_ids=views["token_ids"].view(slots, self._length),
+            recent_tokens=views["recent_tokens"].view(slots, num_recent),
+            step_tokens=torch.full((max_tokens,), _ON_DEVICE, dtype=torch.int32, device=device),
             block_tables=views["block_tables"].view(len(plan.groups), slots, self._num_blocks),
             block_sizes=to_device(np.array([group.block_size for group in plan.groups], np.int32), device),
             num_drafts=views["num_drafts"],
+            max_len=plan.max_model_len + 1 + plan.num_drafts,
         )
+        # By slot, the known tokens of requests whose steps so far did not reach the last of them.
+        self._unread: dict[int, TokenIds] = {}
+        self._num_sent = 0
         self._slots = slots
         self._last_rows: tuple[NDArray[np.generic], ...] = ()
         self._last_mean = 0
 
-    def tokens_at(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Known tokens of some slots at some positions, int64 of shapes that broadcast."""
-        return self.token_ids[slots, positions]
-
     def apply(self, step: Step) -> None:
-        """Bring the device up to date with a step: one copy, one scatter."""
+        """Bring the device up to date with a step: one copy and one scatter, and a copy of the tokens of prompts."""
         changes: Changes = ([], [])
+        for slot in step.freed_slots:
+            self._unread.pop(slot, None)
         for row in step.new_rows:
             self._add_row(changes, row, step)
+        if self._unread or self._num_sent:
+            self._send_tokens(changes, step)
         if step.block_updates:
             self._add_blocks(changes, step.block_updates)
         rows = (step.slots, step.num_new, step.num_drawn)
@@ -91,10 +103,30 @@ class BatchState(DeviceState):
             self.arena[on_device[0]] = on_device[1].int()
 
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
-        self._put(changes, "token_ids", row.slot * self._length, row.token_ids)
+        self._unread[row.slot] = row.token_ids
         position = int(np.flatnonzero(step.slots == row.slot)[0])
         self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
         self._put(changes, "num_drafts", row.slot, np.zeros(1, np.int32))
+
+    def _send_tokens(self, changes: Changes, step: Step) -> None:
+        """Send the step's tokens of prompts and, with the last of a prompt, what the device keeps of it."""
+        sent = np.full(max(step.num_tokens, self._num_sent), _ON_DEVICE, np.int32)
+        self._num_sent = 0
+        ends = np.cumsum(step.num_new)
+        for row in np.flatnonzero(np.isin(step.slots, list(self._unread))):
+            slot, start, count = int(step.slots[row]), int(step.num_computed[row]), int(step.num_new[row])
+            tokens = self._unread[slot]
+            sent[ends[row] - count : ends[row]] = tokens[start : start + count]
+            self._num_sent = int(ends[row])
+            if start + count >= len(tokens):
+                self._keep_recent(changes, slot, self._unread.pop(slot))
+        self.step_tokens[: len(sent)].copy_(to_device(sent, self.arena.device))
+
+    def _keep_recent(self, changes: Changes, slot: int, tokens: TokenIds) -> None:
+        recent = np.zeros(self.num_recent, np.int32)
+        first = max(len(tokens) - self.num_recent, 0)
+        recent[np.arange(first, len(tokens)) % self.num_recent] = tokens[first:]
+        self._put(changes, "recent_tokens", slot * self.num_recent, recent[: len(tokens)])
 
     def _add_blocks(self, changes: Changes, updates: list[BlockUpdate]) -> None:
         """Add all updates at once: most steps have several, of one block each."""

@@ -27,6 +27,7 @@ from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import bind_kernels
 from octavo.layers.build import Build
+from octavo.layers.moe import Router
 from octavo.models.base import CausalLM
 from octavo.models.loading import check_weights, load_weights
 from octavo.models.pooled import PooledModel
@@ -78,7 +79,11 @@ class Worker:
         self._runner: Runner | None = None
         self._host_weights: HostWeights | None = None
         self._quantization = resolve_quantization(
-            settings, config, has_float8=platform.has_float8(), has_blocks=platform.has_blocks()
+            settings,
+            config,
+            has_float8=platform.has_float8(),
+            has_blocks=platform.has_blocks(),
+            has_groups=platform.has_groups(),
         )
         self._tensor_parallel = TensorParallel(rank, size)
         bind_kernels(platform)
@@ -293,10 +298,17 @@ class Worker:
         try:
             with device:
                 make = build_model if self._config.pooling is None else build_pooled
-                build = Build(self._quantization, tensor_parallel=self._tensor_parallel)
-                return make(self._config, build, self._load_plan.max_model_len)
+                build = Build(
+                    self._quantization,
+                    tensor_parallel=self._tensor_parallel,
+                    uniform_routing=self._settings.model.uniform_routing,
+                )
+                model = make(self._config, build, self._load_plan.max_model_len)
         finally:
             torch.set_default_dtype(before)
+        if build.uniform_routing and not any(isinstance(module, Router) for module in model.modules()):
+            raise ConfigError("uniform_routing is set, but the model has no experts.")
+        return model
 
     def _fill(self, source: ModelSource) -> None:
         """Load weights into the model, in place if there is one; the runner and its captured steps stay valid."""

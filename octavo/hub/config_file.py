@@ -3,30 +3,35 @@
 from dataclasses import replace
 from typing import Any
 
+from octavo.config.settings import ModelImpl
 from octavo.errors import UnsupportedModelError
 from octavo.hub.decoder_config import DecoderFamily
+from octavo.hub.families import generic
 from octavo.hub.families.registry import FAMILIES, unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 
 _TEXT = "text_config"
-_NO_PARTS = (_TEXT, "quantization_config", "compression_config")
+_NOT_PARTS = (_TEXT, "quantization_config", "compression_config")
 
 
-def parse_config(raw: dict[str, Any]) -> ModelConfig:
+def parse_config(raw: dict[str, Any], model_impl: ModelImpl = "auto") -> ModelConfig:
     """Build a model's configuration.
 
     Understands the keys of transformers 4 (``rope_theta``, ``rope_scaling``, ``torch_dtype``) and of transformers 5
     (``rope_parameters``, for each kind of layer where they differ; ``dtype``). Of a model with several parts, the
-    language model (``text_config``) is parsed, with the whole configuration's values where it is silent; the other
+    language model (``text_config``) is parsed, with the whole configuration's values for keys that it lacks; the other
     parts are in :attr:`ModelConfig.parts`.
 
     Args:
         raw: what config.json holds.
+        model_impl: see :func:`octavo.hub.load.load_model_config`.
 
     Raises:
-        UnsupportedModelError: a key is missing or its value cannot be.
+        UnsupportedModelError: a key is missing or has an invalid value.
     """
     architecture = _architecture(raw)
+    if generic.is_used(architecture, model_impl, is_native=architecture in FAMILIES):
+        return generic.parse(architecture, raw)
     text = raw.get(_TEXT)
     is_split = "hidden_size" not in raw and isinstance(text, dict)
     values = {**raw, **text} if is_split and isinstance(text, dict) else raw
@@ -34,7 +39,7 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig:
     parts = {
         key: part
         for key, part in raw.items()
-        if is_split and key.endswith("_config") and key not in _NO_PARTS and isinstance(part, dict)
+        if is_split and key.endswith("_config") and key not in _NOT_PARTS and isinstance(part, dict)
     }
     return replace(config, raw=raw, parts=parts)
 

@@ -10,6 +10,8 @@ from octavo.hub.model_config import RopeConfig
 _MAX_POSITIONS = 1 << 27
 _NEEDS_ORIGINAL_LENGTH = ("yarn", "llama3", "longrope")
 _NOT_OF_SCALING = ("rope_theta", "partial_rotary_factor")
+_ALSO_LONGROPE = ("su", "yarn")
+"""What early configurations call LongRoPE; its lists of factors distinguish it from YaRN."""
 _OWN_FIELDS = ("rope_type", "type", *_NOT_OF_SCALING)
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _LARGEST = 1e30
@@ -19,7 +21,7 @@ def parse_ropes(values: ConfigValues) -> tuple[RopeConfig, RopeConfig | None]:
     """Rotary parameters of full layers, and of sliding ones where they differ.
 
     Raises:
-        UnsupportedModelError: naming the key that cannot be.
+        UnsupportedModelError: naming the key with an invalid value.
     """
     full, local = _by_layer_type(values.mapping("rope_parameters"))
     scaling = values.mapping("rope_scaling")
@@ -52,9 +54,22 @@ def _rope(values: ConfigValues, parameters: dict[str, Any], default_theta: float
     if theta is None:
         theta = values.number("rope_theta") if default_theta is None else default_theta
     params = {key: _checked(key, value) for key, value in parameters.items() if key not in _OWN_FIELDS}
-    if kind in _NEEDS_ORIGINAL_LENGTH and params.get("original_max_position_embeddings") is None:
-        params["original_max_position_embeddings"] = values.count("max_position_embeddings", _MAX_POSITIONS)
+    if kind in _ALSO_LONGROPE and "short_factor" in params:
+        kind = "longrope"
+    _add_lengths(values, kind, params)
     return RopeConfig(positive_number("rope_theta", theta), kind, params, _rotary_share(values, parameters))
+
+
+def _add_lengths(values: ConfigValues, kind: str, params: dict[str, Any]) -> None:
+    """Add what a scaling takes from the configuration around it."""
+    key = "original_max_position_embeddings"
+    length = values.count("max_position_embeddings", _MAX_POSITIONS)
+    if kind == "dynamic":
+        params[key] = length
+    elif kind in _NEEDS_ORIGINAL_LENGTH:
+        params[key] = values.optional_count(key, _MAX_POSITIONS) or params.get(key) or length
+    if kind == "longrope" and params.get("factor") is None:
+        params["factor"] = length / positive_number(key, params[key])
 
 
 def _checked(key: str, value: Any) -> Any:

@@ -16,7 +16,7 @@ class ConfigValues:
     Args:
         raw: what config.json holds.
         defaults: values of absent keys.
-        fixed: values that go before everything.
+        fixed: values that override both.
     """
 
     def __init__(self, raw: dict[str, Any], defaults: dict[str, Any], fixed: dict[str, Any]) -> None:
@@ -93,13 +93,52 @@ def positive_number(key: str, value: Any) -> float:
     return float(value)
 
 
+def reject_flags(values: ConfigValues, *keys: str) -> None:
+    """Reject flags that are true.
+
+    Raises:
+        UnsupportedModelError: naming the flag.
+    """
+    for key in keys:
+        if values.flag(key):
+            raise UnsupportedModelError(f"The model's configuration has {key} = true, which is not supported.")
+
+
+def reject_values(values: ConfigValues, *keys: str) -> None:
+    """Reject keys that have a value other than null, false or 0.
+
+    Raises:
+        UnsupportedModelError: naming the key.
+    """
+    for key in keys:
+        if value := values.get(key):
+            raise UnsupportedModelError(
+                f"The model's configuration has {key} = {shown(value)}, which is not supported."
+            )
+
+
+def require_values(values: ConfigValues, required: dict[str, Any]) -> None:
+    """Check keys of which only one value is implemented.
+
+    Args:
+        required: key → that value; the key may also be absent or null.
+
+    Raises:
+        UnsupportedModelError: naming the key that has another value.
+    """
+    for key, value in required.items():
+        found = values.get(key)
+        if found is not None and found != value:
+            raise wrong(key, found, repr(value))
+
+
 def wrong(key: str, value: Any, wanted: str) -> UnsupportedModelError:
-    """The complaint about one value."""
+    """The error that names a key, its value, and what it must be."""
     return UnsupportedModelError(f"The model's configuration has {key} = {shown(value)}; it must be {wanted}.")
 
 
 def shown(value: Any) -> str:
-    """A value for a sentence, cut short."""
+    """A value's ``repr`` for an error message, cut short."""
     try:
         text = repr(value)
     except ValueError:

@@ -24,6 +24,9 @@ _DEFAULTS: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+NO_WINDOW: dict[str, Any] = {"sliding_window": None, "layer_types": None}
+"""For :attr:`DecoderFamily.fixed` of a family whose code attends to everything before a token in all layers."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderFamily:
@@ -33,8 +36,9 @@ class DecoderFamily:
         model: the model's class, as ``module:class``.
         model_type: as config.json names the family.
         defaults: values of keys that are absent, as the family's published reference code has them.
-        fixed: values that hold whatever the configuration says, since the family's code does not ask it.
-        names: keys that the family calls otherwise: the usual name → its own.
+        fixed: values that override the configuration, since the family's code does not read it.
+        names: keys with another name in the family: the usual name → its own.
+        derive: computes keys that the family's configurations lack or have in another form, from those that they have.
         has_window_switch: whether ``use_sliding_window`` turns sliding windows on.
         parse_own: makes the family's own record (:attr:`ModelConfig.own`) once the shared part is parsed.
     """
@@ -44,6 +48,7 @@ class DecoderFamily:
     defaults: dict[str, Any]
     fixed: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    derive: Callable[[ConfigValues], dict[str, Any]] | None = None
     has_window_switch: bool = False
     parse_own: Callable[[ConfigValues, ModelConfig], object] | None = None
 
@@ -51,13 +56,14 @@ class DecoderFamily:
         """See :meth:`octavo.hub.families.registry.Family.parse`."""
         raw = raw | {name: raw[own] for name, own in self.names.items() if own in raw}
         values = ConfigValues(raw, {**_DEFAULTS, **self.defaults}, self.fixed)
+        if self.derive is not None:
+            values = ConfigValues(raw | self.derive(values), {**_DEFAULTS, **self.defaults}, self.fixed)
         config = _parse_shared(values, architecture, self)
         return config if self.parse_own is None else replace(config, own=self.parse_own(values, config))
 
 
 def _parse_shared(values: ConfigValues, architecture: str, family: DecoderFamily) -> ModelConfig:
-    if values.flag("use_bidirectional_attention"):
-        raise UnsupportedModelError("The model attends in both directions (use_bidirectional_attention); it cannot.")
+    is_encoder = values.flag("use_bidirectional_attention") or values.get("is_causal") is False
     num_layers = values.count("num_hidden_layers", MAX_LAYERS)
     num_heads, num_kv_heads = _heads(values)
     layer_types, window = _layers(values, family, num_layers)
@@ -84,9 +90,9 @@ def _parse_shared(values: ConfigValues, architecture: str, family: DecoderFamily
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         hidden_act=values.text("hidden_activation" if values.get("hidden_activation") is not None else "hidden_act"),
         dtype=checkpoint_dtype(values),
-        bos_token_id=next(iter(token_ids(values.get("bos_token_id"), vocab_size)), None),
         eos_token_ids=token_ids(values.get("eos_token_id"), vocab_size),
         quantization=values.mapping("quantization_config") or values.mapping("compression_config"),
+        is_encoder=is_encoder,
     )
 
 
@@ -96,13 +102,13 @@ def check_rotary(head_dim: int, rope: RopeConfig) -> None:
     Raises:
         UnsupportedModelError: it does not.
     """
-    rotary_dim = int(head_dim * rope.partial_rotary_factor)
+    rotary_dim = rope.rotary_dim(head_dim)
     if rotary_dim < 2 or rotary_dim % 2:
         raise wrong("head_dim", head_dim, "even in the part that rotates, as rotary embedding turns pairs")
 
 
 def token_ids(value: Any, vocab_size: int) -> tuple[int, ...]:
-    """Token ids from null, one id, or a list of ids, in order and once each; what is no id of the model is dropped."""
+    """Token ids from null, one id or a list, in order, without duplicates and without ids outside the vocabulary."""
     items = value if isinstance(value, list) else [value]
     ids = (item for item in items if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < vocab_size)
     return tuple(dict.fromkeys(ids))
@@ -138,7 +144,7 @@ def _layers(values: ConfigValues, family: DecoderFamily, num_layers: int) -> tup
     window = None if is_off else values.optional_count("sliding_window", _MAX_POSITIONS)
     given = values.get("layer_types")
     if given is not None:
-        layer_types = _check_layer_types(given, num_layers)
+        layer_types = check_layer_types(given, num_layers)
     elif window is None:
         layer_types = (_FULL,) * num_layers
     else:
@@ -147,7 +153,17 @@ def _layers(values: ConfigValues, family: DecoderFamily, num_layers: int) -> tup
         return layer_types, None
     if window is None:
         raise UnsupportedModelError("The model's configuration has sliding layers in layer_types, but no window.")
-    return layer_types, window
+    return layer_types, _one_side(values, window)
+
+
+def _one_side(values: ConfigValues, window: int) -> int:
+    """The window as :class:`ModelConfig` has it, which counts one side where tokens attend in both directions.
+
+    Gemma's switch makes both sides of the window; ``is_causal`` leaves as many tokens on each as there were before.
+    """
+    if values.flag("use_bidirectional_attention"):
+        return window // 2 + 1
+    return window + 1 if values.get("is_causal") is False else window
 
 
 def _layer_types(values: ConfigValues, num_layers: int) -> tuple[LayerType, ...]:
@@ -161,7 +177,12 @@ def _layer_types(values: ConfigValues, num_layers: int) -> tuple[LayerType, ...]
     return (_SLIDING,) * num_layers
 
 
-def _check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
+def check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
+    """The kind of each layer, from a configuration's list.
+
+    Raises:
+        UnsupportedModelError: its length is not the number of layers, or it has a kind of layer that is not supported.
+    """
     if not isinstance(given, list) or len(given) != num_layers:
         raise wrong("layer_types", given, f"a list with one entry for each of num_hidden_layers = {num_layers}")
     for kind in given:
@@ -171,10 +192,10 @@ def _check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
 
 
 def checkpoint_dtype(values: ConfigValues) -> str:
-    """The type of the checkpoint, by torch's name.
+    """The data type of the checkpoint, by its name in torch.
 
     Raises:
-        UnsupportedModelError: it is none that weights can have.
+        UnsupportedModelError: it is not a data type of weights.
     """
     value = values.get("dtype") or values.get("torch_dtype") or "float32"
     name = value.removeprefix("torch.") if isinstance(value, str) else ""

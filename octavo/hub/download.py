@@ -4,11 +4,11 @@ from pathlib import Path
 
 from octavo.errors import ModelNotFoundError
 
-# What a model may consist of; never *.bin or *.pt, whose loading can run code.
-_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-# Subfolders hold the same model in other forms, but for numbered ones, which hold modules after its layers;
-# consolidated.safetensors holds it under other names.
-_UNWANTED = ["[!0-9]*/*", "*/*/*", "consolidated*"]
+# Files of a model; never *.bin or *.pt, whose loading can run code.
+_ALLOW_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+# Subfolders contain the model in other formats, except numbered ones, which contain sentence-transformers' modules;
+# consolidated.safetensors contains the weights under other names.
+_IGNORE_PATTERNS = ["[!0-9]*/*", "*/*/*", "consolidated*"]
 
 
 def download(name: str, revision: str | None, token: str | None, cache_dir: str | None) -> Path:
@@ -18,7 +18,7 @@ def download(name: str, revision: str | None, token: str | None, cache_dir: str 
         name: ``org/name``.
         revision: branch, tag or commit.
         token: for private and gated repositories.
-        cache_dir: where downloads are kept; None is the library's own place.
+        cache_dir: where downloads are kept; None is the library's default.
 
     Raises:
         ModelNotFoundError: there is no such repository, it may not be read, or the hub cannot be reached.
@@ -41,8 +41,8 @@ def download(name: str, revision: str | None, token: str | None, cache_dir: str 
             revision=revision,
             token=token,
             cache_dir=cache_dir,
-            allow_patterns=_WANTED,
-            ignore_patterns=_UNWANTED,
+            allow_patterns=_ALLOW_PATTERNS,
+            ignore_patterns=_IGNORE_PATTERNS,
         )
     except HFValidationError:
         raise ModelNotFoundError(

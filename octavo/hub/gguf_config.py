@@ -1,19 +1,46 @@
-"""A GGUF file's metadata converted to a config.json and a generation_config.json."""
+"""Converts a GGUF file's metadata to the contents of config.json and generation_config.json."""
 
-import math
-import struct
 from typing import Any
 
-from octavo.errors import UnsupportedModelError, WeightsError
+from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import shown
+from octavo.hub.gguf_families import ADJUSTMENTS, read_factors
 from octavo.hub.gguf_names import hf_name
-from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
+from octavo.tokenization.gguf_file import GGUFFile
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
+    "internlm2": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "minicpm": "MiniCPMForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "exaone": "ExaoneForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "arcee": "ArceeForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
+    "ernie4_5": "Ernie4_5ForCausalLM",
+    "hunyuan-dense": "HunYuanDenseV1ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "starcoder": "GPTBigCodeForCausalLM",
+    "gptneox": "GPTNeoXForCausalLM",
+    "bloom": "BloomForCausalLM",
+    "mpt": "MptForCausalLM",
+    "falcon": "FalconForCausalLM",
+    "starcoder2": "Starcoder2ForCausalLM",
+    "phi2": "PhiForCausalLM",
+    "stablelm": "StableLmForCausalLM",
+    "command-r": "CohereForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "nemotron": "NemotronForCausalLM",
+    "olmo": "OlmoForCausalLM",
 }
 
 _KEYS = {
@@ -25,6 +52,7 @@ _KEYS = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.layer_norm_epsilon": "rms_norm_eps",
     "attention.sliding_window": "sliding_window",
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
@@ -42,7 +70,6 @@ _SAMPLING_KEYS = {
 
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
 _DTYPES = {"F32": "float32", "F16": "float16"}
-_GEMMA3_27B_LAYERS = 62
 _LLAMA3_SCALING = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
@@ -63,7 +90,7 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
         raise UnsupportedModelError(
             f"{file.path} holds the architecture {shown(architecture)}; of GGUF files, {known} are supported."
         )
-    _check_whole(file, architecture)
+    _check_supported(file, architecture)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise UnsupportedModelError(f"{file.path} holds no token embedding; it is not a language model.")
@@ -75,6 +102,8 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": [file.metadata[key] for key in _EOS_KEYS if key in file.metadata],
         "rope_scaling": _rope_scaling(file, architecture),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "is_from_gguf": True,
     }
     types = _layer_types(file, architecture)
     if types:
@@ -83,10 +112,8 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
         value = file.metadata.get(f"{architecture}.{key}")
         if value is not None:
             raw[hf_key] = value
-    if architecture == "llama":
-        _say_llama(raw, file)
-    elif architecture == "gemma3":
-        _say_gemma3(raw)
+    if architecture in ADJUSTMENTS:
+        ADJUSTMENTS[architecture](raw, file)
     return raw
 
 
@@ -105,7 +132,7 @@ def gguf_generation_config(file: GGUFFile) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _check_whole(file: GGUFFile, architecture: str) -> None:
+def _check_supported(file: GGUFFile, architecture: str) -> None:
     num_parts = file.metadata.get("split.count")
     if isinstance(num_parts, int) and num_parts > 1:
         raise UnsupportedModelError(
@@ -116,49 +143,24 @@ def _check_whole(file: GGUFFile, architecture: str) -> None:
         raise UnsupportedModelError(f"{file.path} holds a mixture of experts, which is not supported.")
 
 
-def _say_llama(raw: dict[str, Any], file: GGUFFile) -> None:
-    """Llama and Mistral share a name in GGUF; only Mistral has a sliding window."""
-    raw.setdefault("head_dim", file.metadata.get("llama.rope.dimension_count"))
-    if "sliding_window" in raw:
-        raw["architectures"] = ["MistralForCausalLM"]
-    raw["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
-
-
-def _say_gemma3(raw: dict[str, Any]) -> None:
-    """Scores are divided by the root of the head size, but in the largest model by that of hidden size over heads."""
-    scalar = raw.get("head_dim")
-    hidden_size, num_heads = raw.get("hidden_size"), raw.get("num_attention_heads")
-    is_largest = raw.get("num_hidden_layers") == _GEMMA3_27B_LAYERS
-    if is_largest and isinstance(hidden_size, int) and isinstance(num_heads, int) and num_heads > 0:
-        scalar = hidden_size // num_heads
-    raw["query_pre_attn_scalar"] = scalar
-
-
 def _rope_scaling(file: GGUFFile, architecture: str) -> dict[str, Any] | None:
     divisors = file.tensors.get("rope_freqs.weight")
     if divisors is not None:
-        return _llama3_scaling(file, divisors)
+        # Llama 3.1's scaling is stored as each frequency's divisor: 1 for the fastest, the factor for the slowest.
+        return {**_LLAMA3_SCALING, "factor": max(read_factors(file, divisors))}
     prefix = f"{architecture}.rope.scaling"
-    kind = file.metadata.get(f"{prefix}.type")
+    factors = {name: file.tensors.get(f"rope_factors_{name}.weight") for name in ("short", "long")}
+    lists = {f"{name}_factor": read_factors(file, tensor) for name, tensor in factors.items() if tensor is not None}
+    kind = "longrope" if lists else file.metadata.get(f"{prefix}.type")
     if kind in (None, "none"):
         return None
     scaling = {
+        **lists,
         "rope_type": kind,
         "factor": file.metadata.get(f"{prefix}.factor"),
         "original_max_position_embeddings": file.metadata.get(f"{prefix}.original_context_length"),
-        "attention_factor": file.metadata.get(f"{prefix}.attn_factor"),
+        "attention_factor": file.metadata.get(f"{prefix}.attn_factor", file.metadata.get(f"{prefix}.yarn_attn_factor")),
+        "beta_fast": file.metadata.get(f"{prefix}.yarn_beta_fast"),
+        "beta_slow": file.metadata.get(f"{prefix}.yarn_beta_slow"),
     }
     return {key: value for key, value in scaling.items() if value is not None}
-
-
-def _llama3_scaling(file: GGUFFile, divisors: GGUFTensor) -> dict[str, Any]:
-    """Llama 3.1's scaling is stored as each frequency's divisor: 1 for the fastest, the factor for the slowest."""
-    if divisors.type_name != "F32" or not 1 < math.prod(divisors.shape) <= 4096:
-        raise UnsupportedModelError(f"{file.path}: rope_freqs.weight is not a list of float32 divisors.")
-    try:
-        with file.path.open("rb") as data:
-            data.seek(divisors.offset)
-            values = struct.unpack(f"<{math.prod(divisors.shape)}f", data.read(divisors.num_bytes))
-    except (OSError, struct.error) as error:
-        raise WeightsError(f"{file.path} cannot be read: {error}.") from None
-    return {**_LLAMA3_SCALING, "factor": max(values)}

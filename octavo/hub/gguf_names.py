@@ -18,12 +18,102 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_GEMMA_LAYER = {
-    **_LAYER,
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
+_POST_NORMS = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_GEMMA_LAYER = {**_LAYER, **_POST_NORMS, "ffn_norm": "pre_feedforward_layernorm"}
+_GPT2_TOP = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
 }
+_GPT2_LAYER = {
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_MEGATRON_TOP = {"token_embd": "transformer.word_embeddings", "output_norm": "transformer.ln_f", "output": "lm_head"}
+_MEGATRON_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+_LAYER_BY_ARCHITECTURE = {
+    "gemma2": _GEMMA_LAYER,
+    "gemma3": _GEMMA_LAYER,
+    "olmo2": {**_LAYER, **_POST_NORMS},
+    "exaone4": {**_LAYER, **_POST_NORMS},
+    "phi3": {**_LAYER, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    "glm4": {
+        **_LAYER,
+        "ffn_up": "mlp.gate_up_proj",
+        "post_attention_norm": "post_self_attn_layernorm",
+        "post_ffw_norm": "post_mlp_layernorm",
+    },
+    "seed_oss": {**_LAYER, "post_attention_norm": "post_attention_layernorm"},
+    "hunyuan-dense": {
+        **_LAYER,
+        "attn_q_norm": "self_attn.query_layernorm",
+        "attn_k_norm": "self_attn.key_layernorm",
+    },
+    "exaone": {
+        "attn_norm": "ln_1",
+        "attn_q": "attn.attention.q_proj",
+        "attn_k": "attn.attention.k_proj",
+        "attn_v": "attn.attention.v_proj",
+        "attn_output": "attn.attention.out_proj",
+        "ffn_norm": "ln_2",
+        "ffn_gate": "mlp.c_fc_0",
+        "ffn_up": "mlp.c_fc_1",
+        "ffn_down": "mlp.c_proj",
+    },
+    "bloom": _MEGATRON_LAYER,
+    "falcon": _MEGATRON_LAYER,
+    "gpt2": _GPT2_LAYER,
+    "gptneox": {
+        **_MEGATRON_LAYER,
+        "attn_qkv": "attention.query_key_value",
+        "attn_output": "attention.dense",
+    },
+    "mpt": {
+        "attn_norm": "norm_1",
+        "attn_qkv": "attn.Wqkv",
+        "attn_output": "attn.out_proj",
+        "ffn_norm": "norm_2",
+        "ffn_up": "ffn.up_proj",
+        "ffn_down": "ffn.down_proj",
+    },
+    "phi2": {**_LAYER, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"},
+    "stablelm": {**_LAYER, "attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm"},
+    "starcoder": _GPT2_LAYER,
+    "starcoder2": {**_LAYER, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+}
+_TOP_BY_ARCHITECTURE = {
+    "exaone": {"token_embd": "transformer.wte", "output_norm": "transformer.ln_f", "output": "lm_head"},
+    "bloom": {**_MEGATRON_TOP, "token_embd_norm": "transformer.word_embeddings_layernorm"},
+    "falcon": _MEGATRON_TOP,
+    "gpt2": _GPT2_TOP,
+    "gptneox": {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
+    "mpt": {"token_embd": "transformer.wte", "output_norm": "transformer.norm_f", "output": "lm_head"},
+    "phi2": {**_TOP, "output_norm": "model.final_layernorm"},
+    "starcoder": _GPT2_TOP,
+}
+_LAYER_PREFIXES = {
+    "exaone": "transformer.h",
+    "bloom": "transformer.h",
+    "falcon": "transformer.h",
+    "gpt2": "transformer.h",
+    "gptneox": "gpt_neox.layers",
+    "mpt": "transformer.blocks",
+    "starcoder": "transformer.h",
+}
+_WITH_PERMUTED_HEADS = ("llama", "internlm2", "granite", "minicpm", "smollm3", "arcee", "olmo")
+_WITH_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "nemotron")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +132,24 @@ class Conversion:
 def hf_name(name: str, architecture: str) -> str:
     """A tensor's name in a Hugging Face checkpoint; unknown names are returned unchanged."""
     stem, _, leaf = name.rpartition(".")
-    if stem in _TOP:
-        return f"{_TOP[stem]}.{leaf}"
+    top = _TOP_BY_ARCHITECTURE.get(architecture, _TOP)
+    if stem in top:
+        return f"{top[stem]}.{leaf}"
     prefix, _, rest = stem.partition(".")
     index, _, part = rest.partition(".")
-    layer = _GEMMA_LAYER if architecture == "gemma3" else _LAYER
+    layer = _LAYER_BY_ARCHITECTURE.get(architecture, _LAYER)
     if prefix == "blk" and index.isdigit() and part in layer:
-        return f"model.layers.{index}.{layer[part]}.{leaf}"
+        return f"{_LAYER_PREFIXES.get(architecture, 'model.layers')}.{index}.{layer[part]}.{leaf}"
     return name
 
 
 def conversion(name: str, architecture: str, config: ModelConfig) -> Conversion:
     """The converter's change to the tensor with this Hugging Face name."""
-    if architecture == "gemma3" and name.endswith("norm.weight"):
+    if architecture in _WITH_SHIFTED_NORMS and name.endswith("norm.weight"):
         return Conversion(offset=1.0)
-    if architecture == "llama" and ".q_proj." in name:
+    is_permuted = architecture in _WITH_PERMUTED_HEADS
+    if is_permuted and ".q_proj." in name:
         return Conversion(permuted_heads=config.num_heads)
-    if architecture == "llama" and ".k_proj." in name:
+    if is_permuted and ".k_proj." in name:
         return Conversion(permuted_heads=config.num_kv_heads)
     return Conversion()

@@ -13,7 +13,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        UnsupportedModelError: it is missing, too large, no JSON object, or says one thing twice.
+        UnsupportedModelError: it is missing, too large, no JSON object, or has a duplicate key.
     """
     value = _read(path)
     if not isinstance(value, dict):

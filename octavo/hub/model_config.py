@@ -26,17 +26,31 @@ class RopeConfig:
     params: dict[str, Any] = field(default_factory=dict)
     partial_rotary_factor: float = 1.0
 
+    def rotary_dim(self, head_dim: int) -> int:
+        """How many values of a head rotate, the first ones."""
+        return int(head_dim * self.partial_rotary_factor)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryScaling:
+    """A factor on queries that grows with position ``p``: ``1 + beta · log(1 + floor((p + offset) / length))``."""
+
+    beta: float
+    length: float
+    offset: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the engine, planning and all families need to know of a model; a family's own quantities are in ``own``.
+    """The configuration shared by all families; a family's own quantities are in ``own``.
 
     Counts are at least 1; heads divide evenly (checked when parsed).
 
     Attributes:
         architecture: the class name in ``architectures`` of config.json.
         layer_types: per layer, full or sliding-window attention.
-        sliding_window: tokens a sliding layer sees, itself included; None without such layers.
+        sliding_window: number of tokens that a token of a sliding layer attends to, itself included; on each side if
+            attention is bidirectional. None without such layers.
         rope: of full-attention layers, and of sliding ones unless the family has another for them.
         dtype: type of the checkpoint, such as ``bfloat16``.
         eos_token_ids: as config.json and generation_config.json say, without duplicates.
@@ -44,8 +58,8 @@ class ModelConfig:
         quantization: how the checkpoint's weights are quantised, with Hugging Face's names; empty if they are not.
         raw: the whole config as a dictionary with Hugging Face's names.
         parts: configurations of a multimodal model's other parts by their keys in ``raw``, such as ``vision_config``.
-        is_encoder: whether tokens attend in both directions, so that nothing is cached.
-        pooling: what the model answers with vectors; None if it writes text.
+        is_encoder: whether attention is bidirectional, so that nothing is cached.
+        pooling: how a pooling model pools; None for generative models.
     """
 
     architecture: str
@@ -65,7 +79,6 @@ class ModelConfig:
     tie_word_embeddings: bool
     hidden_act: str
     dtype: str
-    bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     own: object = None
     quantization: dict[str, Any] = field(default_factory=dict)

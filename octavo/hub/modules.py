@@ -30,12 +30,12 @@ MAX_PROMPTS = 64
 
 @dataclass(frozen=True, slots=True)
 class SentenceModules:
-    """What the module files say.
+    """The contents of the module files.
 
     Attributes:
         pooling: how a sequence becomes one vector; None if every token keeps its own.
-        dense: layers after that.
-        normalize: whether vectors are brought to length 1 at the end.
+        dense: linear layers after pooling.
+        normalize: whether vectors are L2-normalised at the end.
         max_length: longest text, in tokens.
         prompts: name → text to put before inputs of that kind.
     """

@@ -60,8 +60,8 @@ def resolve(
         cache_dir: where downloads are kept.
 
     Raises:
-        ModelNotFoundError: there is nothing of that name, or it cannot be fetched.
-        UnsupportedModelError: the folder or file of that name has no model.
+        ModelNotFoundError: it does not exist, or cannot be fetched.
+        UnsupportedModelError: the folder or file contains no model.
     """
     path = find_files(name, revision=revision, token=token, cache_dir=cache_dir)
     if path.is_file():
@@ -87,7 +87,7 @@ def find_files(
     Arguments are as in :func:`resolve`.
 
     Raises:
-        ModelNotFoundError: there is nothing of that name, or it cannot be fetched.
+        ModelNotFoundError: it does not exist, or cannot be fetched.
         UnsupportedModelError: a file, but no GGUF file.
     """
     if not name:
@@ -113,7 +113,7 @@ def _bundled(name: str) -> Path:
     if bundle is None:
         known = ", ".join(f"{_BUNDLED_PREFIX}{key}" for key in _BUNDLED)
         raise ModelNotFoundError(f"There is no bundled model {name!r}; there is {known}.")
-    # The package is found but not imported: only its data is of use here.
+    # The package is located but not imported: only its data is needed.
     spec = importlib.util.find_spec(bundle.package)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         files = sorted(Path(folder).glob("*.gguf"))

@@ -27,6 +27,7 @@ class TextFrontend:
         tokenizer, chat_renderer: None with ``skip_tokenizer_init``.
         eos_token_ids: tokens that end a text.
         default_params: sampling defaults, with generation_config's names.
+        own_template: the chat template that was given instead of the model's; None if none was.
     """
 
     settings: EngineConfig
@@ -34,6 +35,7 @@ class TextFrontend:
     chat_renderer: ChatRenderer | None
     eos_token_ids: list[int]
     default_params: dict[str, Any]
+    own_template: str | None = None
     _callers_tokenizer: "PreTrainedTokenizerBase | None" = None
 
     @classmethod
@@ -61,7 +63,7 @@ class TextFrontend:
             # The model's own template may be broken and never used; one set explicitly must fail now.
             compile_template(template)
         renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)
-        return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation))
+        return cls(settings, tokenizer, renderer, sorted(eos), _default_params(settings, generation), template)
 
     def callers_tokenizer(self, max_model_len: int) -> "PreTrainedTokenizerBase":
         """The tokenizer for callers, as transformers has it; made when it is first asked for.

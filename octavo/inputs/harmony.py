@@ -28,14 +28,14 @@ def harmony_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     Args:
         messages: each with a role and a text as ``content``.
     """
-    told: list[str] = []
+    instructions: list[str] = []
     # A call and its results are one group, and so is any other message.
     groups: list[list[Message]] = []
     calls: dict[str, list[Message]] = {}
     for message in messages:
         role = message["role"]
         if role in ("system", "developer"):
-            told.append(message["content"])
+            instructions.append(message["content"])
         elif role == "assistant":
             for said in _assistant_messages(message):
                 groups.append([said])
@@ -47,7 +47,7 @@ def harmony_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
             (group or _unanswered(groups)).append(dict(message))
         else:
             groups.append([dict(message)])
-    text = "\n\n".join(part for part in told if part)
+    text = "\n\n".join(part for part in instructions if part)
     front: list[Message] = [{"role": "developer", "content": text}] if text else []
     return front + [said for group in groups for said in group]
 

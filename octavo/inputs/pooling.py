@@ -25,9 +25,9 @@ from octavo.records import (
 )
 from octavo.tokenization.tokenizer import Tokenizer
 
-WRITES_TEXT = (
-    "This model writes text and does not answer with vectors; start it with --runner pooling (and --convert embed or "
-    "classify) for that."
+NOT_A_POOLING_MODEL = (
+    "This is a generative model; to use it for pooling, start it with --runner pooling (and --convert embed or "
+    "classify)."
 )
 NO_PLUGIN = "No IOProcessor plugin installed. Octavo has none; leave the task out, or name one of the model's."
 TRUNCATION_TOO_LARGE = (
@@ -64,22 +64,29 @@ class PoolingProcessor:
 
     Args:
         tokenizer: None if prompts are token ids.
+        pair_template: see :attr:`PoolingSpec.pair_template`, which it replaces.
     """
 
-    def __init__(self, info: EngineInfo, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer | None, pair_template: str | None = None) -> None:
         self._info = info
         self._tokenizer = tokenizer
+        self._pair_template = pair_template
 
     @property
     def spec(self) -> PoolingSpec:
-        """What the model answers with vectors.
+        """The pooling of the model.
 
         Raises:
-            InvalidRequestError: it writes text.
+            InvalidRequestError: it is a generative model.
         """
         if self._info.pooling is None:
-            raise InvalidRequestError(WRITES_TEXT)
+            raise InvalidRequestError(NOT_A_POOLING_MODEL)
         return self._info.pooling
+
+    @property
+    def pair_template(self) -> str:
+        """Template of a prompt with a query and a document; empty if they are framed as the tokenizer does."""
+        return self._pair_template or self.spec.pair_template
 
     @property
     def max_model_len(self) -> int:

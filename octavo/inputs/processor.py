@@ -10,12 +10,20 @@ import msgspec
 from octavo.errors import InvalidRequestError, PromptTooLongError
 from octavo.inputs.prompts import ParsedPrompt, check_num_tokens, check_token_ids, parse_prompt
 from octavo.inputs.reasoning import ReasoningBinder
-from octavo.records import EngineInfo, EngineRequest, PreparedRequest, PromptType, SamplingParams, as_token_ids
+from octavo.records import (
+    MAX_BAD_WORD_TOKENS,
+    EngineInfo,
+    EngineRequest,
+    PreparedRequest,
+    PromptType,
+    SamplingParams,
+    as_token_ids,
+)
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_SALT_LENGTH = 256
-NO_TEXT = (
-    "This model answers with vectors and does not write text; use /v1/embeddings, /pooling, /classify, /score or "
+NOT_A_GENERATIVE_MODEL = (
+    "This is a pooling model, which does not generate text; use /v1/embeddings, /pooling, /classify, /score or "
     "/rerank, or LLM.embed, LLM.classify and LLM.score."
 )
 _SEED_MASK = (1 << 64) - 1
@@ -114,7 +122,7 @@ class InputProcessor:
             PromptTooLongError: the prompt does not fit.
         """
         if self._info.pooling is not None:
-            raise InvalidRequestError(NO_TEXT)
+            raise InvalidRequestError(NOT_A_GENERATIVE_MODEL)
         params = self._checked_params(params)
         parsed = parse_prompt(
             prompt,
@@ -235,6 +243,9 @@ class InputProcessor:
         for index, token_ids in enumerate(self._tokenizer.encode_batch(spellings, False)):
             if not token_ids:
                 raise InvalidRequestError(f"The bad word {words[index // 2]!r} has no tokens.", "bad_words")
+            if len(token_ids) > MAX_BAD_WORD_TOKENS:
+                message = f"A bad word has {len(token_ids)} tokens; the most are {MAX_BAD_WORD_TOKENS}."
+                raise InvalidRequestError(message, "bad_words")
             check_token_ids(token_ids, self._info.vocab_size, "bad_words")
             sequences.setdefault(tuple(token_ids), token_ids)
         return list(sequences.values())

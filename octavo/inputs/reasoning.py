@@ -197,11 +197,11 @@ class ReasoningBinder:
     def bind(self, params: SamplingParams, prompt: ParsedPrompt) -> SamplingParams:
         """The parameters with the tags that their structured output and their reasoning budget need."""
         changes: dict[str, object] = {}
-        wants_budget = params.thinking_token_budget is not None and params.reasoning_tags is None
-        if not wants_budget and params.structured_outputs is None:
+        has_budget = params.thinking_token_budget is not None and params.reasoning_tags is None
+        if not has_budget and params.structured_outputs is None:
             return params
         prompt_end = PromptEnd(self._text_end(prompt), None, self._tokenizer, prompt.token_ids)
-        if wants_budget:
+        if has_budget:
             changes["reasoning_tags"] = reasoning_tags(self._reasoning, prompt_end, self._tokenizer, self._markers)
         constraint = params.structured_outputs
         if constraint is not None and constraint.start_after is None:

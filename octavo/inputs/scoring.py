@@ -1,6 +1,6 @@
 """Scores of text pairs: by a cross-encoder, or by comparing the embeddings of both texts."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import InvalidRequestError
 from octavo.inputs.pooling import PoolingOptions, PoolingProcessor, with_query
-from octavo.inputs.texts import BareText, bare_text, encode_pair, encode_text
+from octavo.inputs.texts import BareText, EncodedPair, bare_text, encode_pair, encode_text, write_pair
 from octavo.records import (
     PooledData,
     PoolingOutput,
@@ -129,16 +129,9 @@ class _PairScorer:
         """A cross-encoder reads both texts at once."""
         processor, options = self.processor, self.options
         base = processor.resolve(self.params, "classify")
-        limit = processor.limit(options.pooling)
-        tokenizer = processor.tokenizer
         prepared = []
         num_tokens = 0
-        one: tuple[str, BareText] | None = None
-        for first, second in self.pairs:
-            # Most often it is one query with many documents.
-            if one is None or one[0] != first:
-                one = first, bare_text(tokenizer, first, limit=limit, most=options.max_tokens_per_query)
-            pair = encode_pair(tokenizer, one[1], second, limit=limit, max_second=options.max_tokens_per_doc)
+        for pair in self._encoded_pairs():
             num_tokens += len(pair.token_ids)
             if num_tokens > MAX_PAIR_TOKENS:
                 raise InvalidRequestError(
@@ -154,6 +147,22 @@ class _PairScorer:
             Score(float(output.outputs.array[0]), output.prompt_token_ids, output.num_cached_tokens)
             for output in outputs
         ]
+
+    def _encoded_pairs(self) -> Iterator[EncodedPair]:
+        """The pairs as the model reads them: framed, or written by its template."""
+        tokenizer, template = self.processor.tokenizer, self.processor.pair_template
+        limit = self.processor.limit(self.options.pooling)
+        max_first, max_second = self.options.max_tokens_per_query, self.options.max_tokens_per_doc
+        one: tuple[str, BareText] | None = None
+        for first, second in self.pairs:
+            if template:
+                most = {"max_first": max_first, "max_second": max_second}
+                yield write_pair(tokenizer, template, first, second, limit=limit, **most)
+                continue
+            # Most often it is one query with many documents.
+            if one is None or one[0] != first:
+                one = first, bare_text(tokenizer, first, limit=limit, most=max_first)
+            yield encode_pair(tokenizer, one[1], second, limit=limit, max_second=max_second)
 
     def bi_encode(self) -> ScoringJob:
         """Each text has a vector; the score is their cosine similarity."""
@@ -195,7 +204,7 @@ class _PairScorer:
         limit = processor.limit(options.pooling)
         own = options.max_tokens_per_query if is_query else options.max_tokens_per_doc
         if own:
-            own += processor.tokenizer.frame.num_own
+            own += processor.tokenizer.frame.num_special_tokens
             limit = own if limit is None else min(limit, own)
         token_ids = encode_text(processor.tokenizer, text, limit=limit, side=options.pooling.truncation_side)
         return processor.prepare(self.new_id(), text, token_ids, request, self.params, options.pooling)

@@ -50,10 +50,10 @@ def encode_text(
     token_ids = tokenizer.encode(text, add_special_tokens)
     if limit is None or len(token_ids) <= limit:
         return token_ids
-    room = limit - tokenizer.frame.num_own
+    room = limit - tokenizer.frame.num_special_tokens
     if not add_special_tokens or room <= 0:
         return cut(token_ids, limit, side)
-    return tokenizer.frame.around(cut(tokenizer.frame.inside(token_ids), room, side))
+    return tokenizer.frame.add_special_tokens(cut(tokenizer.frame.strip_special_tokens(token_ids), room, side))
 
 
 def bare_text(tokenizer: Tokenizer, text: str, *, limit: int | None, most: int = 0) -> BareText:
@@ -93,14 +93,52 @@ def encode_pair(
     two = bare_text(tokenizer, second, limit=limit, most=max_second)
     num_one, num_two = one.num_tokens, two.num_tokens
     if limit is not None:
-        room = limit - tokenizer.pair_frame.num_own
+        room = limit - tokenizer.pair_frame.num_special_tokens
         if room < 2:
             raise InvalidRequestError(
                 f"truncate_prompt_tokens is {limit}, which leaves no room for two texts.", "truncate_prompt_tokens"
             )
         num_one, num_two = _shares(num_one, num_two, room)
     texts = one.token_ids[:num_one], two.token_ids[:num_two]
-    return EncodedPair(tokenizer.pair_frame.around(*texts), tokenizer.pair_frame.segment_start(*texts))
+    return EncodedPair(tokenizer.pair_frame.add_special_tokens(*texts), tokenizer.pair_frame.segment_start(*texts))
+
+
+def write_pair(
+    tokenizer: Tokenizer,
+    template: str,
+    first: str,
+    second: str,
+    *,
+    limit: int | None,
+    max_first: int = 0,
+    max_second: int = 0,
+) -> EncodedPair:
+    """A query and a document as a template writes them, for a model that was trained to read such a prompt.
+
+    Args:
+        template: in Jinja; sees messages with the roles ``query`` and ``document``.
+        limit: most tokens of the prompt, which loses its end; None is no limit.
+        max_first, max_second: most tokens of each text; 0 is no limit.
+
+    Raises:
+        ChatTemplateError: the template is malformed or failed.
+        InvalidRequestError: a text is not Unicode.
+    """
+    messages = [
+        {"role": "query", "content": _shortened(tokenizer, first, max_first)},
+        {"role": "document", "content": _shortened(tokenizer, second, max_second)},
+    ]
+    text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
+    assert isinstance(text, str), "it was not to be tokenised"
+    return EncodedPair(encode_text(tokenizer, text, limit=limit), None)
+
+
+def _shortened(tokenizer: Tokenizer, text: str, most: int) -> str:
+    """A text of at most ``most`` tokens; 0 is no limit."""
+    if not most:
+        return text
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    return text if len(token_ids) <= most else tokenizer.decode(token_ids[:most])
 
 
 def _shares(num_one: int, num_two: int, room: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Tools, tool calls and their results as text, for chat templates that have no place for them.
 
-Such templates leave out what they do not know without a word: the model would not see the tools, nor what it called.
+Such templates silently omit them, so the model would see neither its tools nor its earlier calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ def calls_as_text(messages: Sequence[Mapping[str, Any]], call_text: CallText) ->
     Args:
         messages: in the form that the template takes, arguments of calls as objects.
     """
-    told: list[Message] = []
+    converted: list[Message] = []
     was_result = False
     for message in messages:
         is_result = message["role"] == "tool"
         if is_result:
             result = _wrapped(message["content"])
             if was_result:
-                told[-1]["content"] = _joined(told[-1]["content"], result)
+                converted[-1]["content"] = _joined(converted[-1]["content"], result)
             else:
-                told.append({"role": "user", "content": result})
+                converted.append({"role": "user", "content": result})
         elif message.get("tool_calls"):
             calls = [(call["function"].get("name"), call["function"]["arguments"]) for call in message["tool_calls"]]
             rest = {key: value for key, value in message.items() if key != "tool_calls"}
-            told.append({**rest, "content": _joined(message["content"], call_text.write(calls))})
+            converted.append({**rest, "content": _joined(message["content"], call_text.write(calls))})
         else:
-            told.append(dict(message))
+            converted.append(dict(message))
         was_result = is_result
-    return told
+    return converted
 
 
 def with_description(messages: Sequence[Message], text: str, *, takes_system: bool) -> list[Message]:
@@ -43,16 +43,16 @@ def with_description(messages: Sequence[Message], text: str, *, takes_system: bo
     Args:
         takes_system: the template shows system messages; else the first user message takes the description.
     """
-    told = [dict(message) for message in messages]
+    described = [dict(message) for message in messages]
     role = "system" if takes_system else "user"
-    place = next((index for index, message in enumerate(told) if message["role"] == role), None)
+    place = next((index for index, message in enumerate(described) if message["role"] == role), None)
     if place is None:
-        told.insert(0, {"role": role, "content": text})
+        described.insert(0, {"role": role, "content": text})
     elif takes_system:
-        told[place]["content"] = _joined(told[place]["content"], text, "\n\n")
+        described[place]["content"] = _joined(described[place]["content"], text, "\n\n")
     else:
-        told[place]["content"] = _joined(text, told[place]["content"], "\n\n")
-    return told
+        described[place]["content"] = _joined(text, described[place]["content"], "\n\n")
+    return described
 
 
 def contents_as_parts(messages: Sequence[Message]) -> list[Message]:

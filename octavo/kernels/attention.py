@@ -119,20 +119,39 @@ class HeadNorms:
     eps: float
 
 
+@dataclass(frozen=True, slots=True)
+class HeadTerms:
+    """What each query head adds to its softmax beside scaled scores; such a term costs nothing where it is None.
+
+    They are tensors of the layer, which are loaded, moved and divided among devices as its weights are, and read where
+    they lie by kernels and by recorded steps. Hence they are an argument of :meth:`AttentionBackend.run`, as
+    :class:`HeadNorms` are; an :class:`AttentionSpec` has only numbers that are known when the layer is built.
+
+    Attributes:
+        sinks: attention sinks (arXiv:2309.17453): ``[H]`` float32 logits that count in the denominator and have no
+            value.
+        slopes: ALiBi (arXiv:2108.12409): ``[H]`` float32; the score of the key ``n`` tokens before the query, capped
+            if scores are, falls by ``slope · n``.
+    """
+
+    sinks: torch.Tensor | None = None
+    slopes: torch.Tensor | None = None
+
+    @property
+    def are_none(self) -> bool:
+        """Whether the softmax is over the scores alone."""
+        return self.sinks is None and self.slopes is None
+
+
+NO_TERMS = HeadTerms()
+"""Scores alone."""
+
 MAX_DECODE_QUERIES = 64
 """Maximum number of queries of a decoding row per key/value head: its tokens times the query heads of a group."""
 
 
-class AttentionBackend(ABC):
-    """An implementation of paged causal attention; chosen once at startup.
-
-    The cache of a layer is ``[2, blocks, Hkv, block_size, D]``, keys and values: within a block, each head's tokens
-    are contiguous, so a head's keys are read as one run. Between the blocks of a layer lie those of other layers.
-    """
-
-    @abstractmethod
-    def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> Any:
-        """Prepare what all layers of a cache group share in a step; the result is passed to :meth:`run`."""
+class LayerAttention(ABC):
+    """What a layer asks of attention, with or without a cache."""
 
     @abstractmethod
     def run(
@@ -143,6 +162,7 @@ class AttentionBackend(ABC):
         kv_cache: torch.Tensor,
         plan: Any,
         spec: AttentionSpec,
+        terms: HeadTerms = NO_TERMS,
     ) -> torch.Tensor:
         """Everything between the QKV and the output projection: norms, rotation, storing keys and values, attention.
 
@@ -152,6 +172,18 @@ class AttentionBackend(ABC):
         Returns:
             ``[≥ T, H·D]``; padding is arbitrary.
         """
+
+
+class AttentionBackend(LayerAttention):
+    """An implementation of paged causal attention; chosen once at startup.
+
+    The cache of a layer is ``[2, blocks, Hkv, block_size, D]``, keys and values: within a block, each head's tokens
+    are contiguous, so a head's keys are read as one run. Between the blocks of a layer lie those of other layers.
+    """
+
+    @abstractmethod
+    def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> Any:
+        """Prepare what all layers of a cache group share in a step; the result is passed to :meth:`run`."""
 
 
 class ComposedAttention(AttentionBackend):
@@ -165,6 +197,7 @@ class ComposedAttention(AttentionBackend):
         kv_cache: torch.Tensor,
         plan: Any,
         spec: AttentionSpec,
+        terms: HeadTerms = NO_TERMS,
     ) -> torch.Tensor:
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
@@ -174,7 +207,7 @@ class ComposedAttention(AttentionBackend):
             qk = torch.cat((queries, rms_norm(qk[:, heads:], norms.key, norms.eps)), dim=1)
         qk = apply_rope(qk, *rope)
         self.store(qk[:, heads:], v, kv_cache, plan)
-        return self.attend(qk[:, :heads], kv_cache, plan, spec).flatten(1)
+        return self.attend(qk[:, :heads], kv_cache, plan, spec, terms).flatten(1)
 
     @abstractmethod
     def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: Any) -> None:
@@ -185,7 +218,14 @@ class ComposedAttention(AttentionBackend):
         """
 
     @abstractmethod
-    def attend(self, q: torch.Tensor, kv_cache: torch.Tensor, plan: Any, spec: AttentionSpec) -> torch.Tensor:
+    def attend(
+        self,
+        q: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: Any,
+        spec: AttentionSpec,
+        terms: HeadTerms = NO_TERMS,
+    ) -> torch.Tensor:
         """Attention of new queries over the cached keys and values.
 
         Args:
@@ -210,7 +250,12 @@ class ReferenceAttention(ComposedAttention):
         kv_cache[1][blocks, :, offsets] = v[: len(blocks)]
 
     def attend(
-        self, q: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec
+        self,
+        q: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: AttentionInputs,
+        spec: AttentionSpec,
+        terms: HeadTerms = NO_TERMS,
     ) -> torch.Tensor:
         output = torch.zeros_like(q, memory_format=torch.contiguous_format)
         start = 0
@@ -219,7 +264,7 @@ class ReferenceAttention(ComposedAttention):
             blocks = plan.block_tables[plan.slots[row], :num_blocks].long()
             keys, values = kv_cache[:, blocks].transpose(2, 3).flatten(1, 2)[:, :seq_len].float()  # [S, Hkv, D] each
             queries = q[start : start + query_len].float()
-            attended = _attend_one(queries, keys, values, seq_len - query_len, plan.window, spec)
+            attended = _attend_one(queries, keys, values, seq_len - query_len, plan.window, spec, terms)
             output[start : start + query_len] = attended.to(q.dtype)
             start += query_len
         return output
@@ -257,6 +302,17 @@ def causal_mask(
     return visible
 
 
+def sink_softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Softmax over the last dimension, whose denominator has one more logit.
+
+    Args:
+        sinks: that logit, of a shape that broadcasts to ``scores[..., :1]``; None for none.
+    """
+    if sinks is None:
+        return scores.softmax(-1)
+    return torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), -1).softmax(-1)[..., :-1]
+
+
 def _attend_one(
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -264,6 +320,7 @@ def _attend_one(
     first_query: int,
     window: int | None,
     spec: AttentionSpec,
+    terms: HeadTerms,
 ) -> torch.Tensor:
     groups = spec.num_heads // spec.num_kv_heads
     keys = keys.repeat_interleave(groups, dim=1)
@@ -271,6 +328,10 @@ def _attend_one(
     scores = torch.einsum("qhd,khd->hqk", queries, keys) * spec.scale
     if spec.softcap is not None:
         scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    if terms.slopes is not None:
+        positions = torch.arange(len(keys), device=queries.device)
+        scores -= terms.slopes[:, None, None] * (positions[first_query:, None] - positions)
     visible = causal_mask(len(queries), first_query, 0, len(keys), window, queries.device)
     scores = scores.masked_fill(~visible, float("-inf"))
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+    sinks = None if terms.sinks is None else terms.sinks[:, None, None]
+    return torch.einsum("hqk,khd->qhd", sink_softmax(scores, sinks), values)

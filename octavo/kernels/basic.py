@@ -44,6 +44,29 @@ def add_rms_norm(
 
 
 @kernel
+def layer_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """Layer norm over the last dimension (arXiv:1607.06450), computed in float32.
+
+    Args:
+        x: ``[..., N]``.
+        weight, bias: ``[N]`` of ``x``'s type; None for one and nought.
+
+    Returns:
+        Same shape and type as ``x``.
+    """
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+@kernel
+def add_layer_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add ``x`` to the residual stream and norm the sum; see :func:`add_rms_norm`."""
+    residual = residual + x
+    return layer_norm(residual, weight, bias, eps), residual
+
+
+@kernel
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """SwiGLU's gate: ``silu(x[..., :N]) * x[..., N:]`` for ``x`` of ``[..., 2N]``."""
     gate, up = x.chunk(2, dim=-1)

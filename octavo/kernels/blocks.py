@@ -1,8 +1,8 @@
 """Weights of integers in groups that share a scale: their formats, and the interface of GEMMs with them.
 
-A weight is ``scale · code + offset``. GGUF's formats keep the values of the file; ``int8`` has a scale per output, and
-``int4`` one per 32 inputs (``docs/quantization.md``). The inputs of such a GEMM are rounded to 8 bits, in groups of 32
-with a scale each.
+A weight is ``scale · code + offset``. GGUF's formats keep the values of the file; ``int8`` and ``int4`` have a scale
+per output and 32 inputs (``docs/quantization.md``). The inputs of such a GEMM are rounded to 8 bits in groups of 32
+with a scale each, and groups with large values to 16.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,6 @@ class BlockFormat:
         code_bits: of a weight's code.
         scale_bits: per output and group: the scale, and the minimum where there is one.
         super_bits: per output and 256 inputs: scales of those.
-        output_bits: per output.
         raw_bytes: of a GGUF block, and the inputs in it; (0, 1) if no file has the format.
     """
 
@@ -36,7 +35,6 @@ class BlockFormat:
     code_bits: int
     scale_bits: int
     super_bits: int = 0
-    output_bits: int = 0
     raw_bytes: tuple[int, int] = (0, 1)
 
     @property
@@ -47,12 +45,7 @@ class BlockFormat:
     def panel_bytes(self, num_inputs: int) -> int:
         """Bytes of a panel."""
         bits = num_inputs * self.code_bits + num_inputs // self.group * self.scale_bits
-        return LANES * (bits + num_inputs // _SUPER * self.super_bits + self.output_bits) // 8
-
-    def raw_row_bytes(self, num_inputs: int) -> int:
-        """Bytes of an output's weights in a GGUF file."""
-        size, inputs = self.raw_bytes
-        return num_inputs // inputs * size
+        return LANES * (bits + num_inputs // _SUPER * self.super_bits) // 8
 
 
 FORMATS = {
@@ -64,7 +57,7 @@ FORMATS = {
     "Q4_K": BlockFormat(32, 4, 16, super_bits=32, raw_bytes=(144, 256)),
     "Q5_K": BlockFormat(32, 5, 16, super_bits=32, raw_bytes=(176, 256)),
     "Q6_K": BlockFormat(16, 6, 8, super_bits=16, raw_bytes=(210, 256)),
-    "int8": BlockFormat(32, 8, 0, output_bits=32),
+    "int8": BlockFormat(32, 8, 16),
     "int4": BlockFormat(32, 4, 32),
 }
 
@@ -91,7 +84,14 @@ def block_kernels(device: torch.device) -> BlockKernels | None:
 
 
 def round_inputs(x: torch.Tensor) -> torch.Tensor:
-    """What a GEMM with such weights multiplies: ``[..., in]`` rounded to 8 bits in groups of 32; float32."""
+    """What a GEMM with such weights multiplies: ``[..., in]`` rounded to 8 bits in groups of 32; float32.
+
+    Groups with a value of more than eight times the row's mean size are rounded to steps 254 times finer.
+    """
     groups = x.float().unflatten(-1, (-1, INPUT_GROUP))
-    scales = groups.abs().amax(-1, keepdim=True) / 127
-    return ((groups / scales).nan_to_num(0.0).round() * scales).flatten(-2)
+    most = groups.abs().amax(-1, keepdim=True)
+    is_fine = most > 8 * groups.abs().mean((-2, -1), keepdim=True)
+    scales = most / 127
+    codes = (groups / scales).nan_to_num(0.0)
+    coarse, fine = codes.round(), (codes * 254).round() / 254
+    return (torch.where(is_fine, fine, coarse) * scales).flatten(-2)

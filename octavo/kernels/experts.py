@@ -1,55 +1,102 @@
 """Feed-forward experts: each token runs through the few that a router chose for it (arXiv:2006.16668)."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 
-from octavo.kernels.basic import gelu_tanh_and_mul, silu_and_mul
+from octavo.kernels.basic import silu_and_mul
 from octavo.kernels.dispatch import kernel
+from octavo.kernels.linear import GATES
+from octavo.records.experts import ExpertSpec
 
-_GATES = {"silu": silu_and_mul, "gelu_tanh": gelu_tanh_and_mul}
+ExpertsOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""The weighted sum of each token's experts: ``x`` of ``[T, hidden]``, each token's experts ``[T, K]`` int64 and their
+shares ``[T, K]`` float32 → ``[T, hidden]``. Each token's sum is in float32 and in the order of its experts."""
+
+
+class ExpertWeights(NamedTuple):
+    """The weights of all experts of a layer.
+
+    Attributes:
+        gate_up: ``[E, 2·I, hidden]``, of each expert the gate's rows before those of the up projection.
+        down: ``[E, hidden, I]``.
+        gate_up_bias, down_bias: ``[E, 2·I]`` and ``[E, hidden]``, or None.
+    """
+
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    gate_up_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
+
+    def of(self, expert: int) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+        """One expert's weight and bias of the first GEMM, and of the second."""
+        gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
+        down_bias = None if self.down_bias is None else self.down_bias[expert]
+        return self.gate_up[expert], gate_up_bias, self.down[expert], down_bias
+
+
+class GroupedExperts(ABC):
+    """Experts that each compute their tokens at once, one expert after another; waits for the device."""
+
+    def __init__(self, num_experts: int, spec: ExpertSpec) -> None:
+        self._num_experts = num_experts
+        self._spec = spec
+
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """See :data:`ExpertsOp`."""
+        num_chosen = chosen.shape[1]
+        pairs = chosen.flatten().argsort(stable=True)  # token · K + place, the first expert's before the second's
+        counts = torch.bincount(chosen.flatten(), minlength=self._num_experts).tolist()
+        results = x.new_empty(len(pairs), x.shape[1])
+        for expert, own in enumerate(pairs.split(counts)):
+            if len(own):
+                inputs = x[own // num_chosen]
+                if self._spec.weighs_inputs:
+                    inputs = (inputs * shares.flatten()[own, None]).to(x.dtype)
+                results[own] = self.run(expert, inputs)
+        by_token = results.unflatten(0, (-1, num_chosen))
+        weighted = by_token.float() if self._spec.weighs_inputs else by_token * shares[..., None]
+        return reduce(torch.add, weighted.unbind(1)).to(x.dtype)
+
+    @abstractmethod
+    def run(self, expert: int, x: torch.Tensor) -> torch.Tensor:
+        """What one expert makes of its tokens, ``[N, hidden]`` in and out."""
+
+
+class PlainExperts(GroupedExperts):
+    """Experts in PyTorch's operations."""
+
+    def __init__(self, weights: ExpertWeights, spec: ExpertSpec) -> None:
+        super().__init__(len(weights.gate_up), spec)
+        self._weights = weights
+
+    def run(self, expert: int, x: torch.Tensor) -> torch.Tensor:
+        gate_up, gate_up_bias, down, down_bias = self._weights.of(expert)
+        return F.linear(apply_gate(F.linear(x, gate_up, gate_up_bias), self._spec), down, down_bias)
 
 
 @kernel
-def experts_mlp(
-    x: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-    chosen: torch.Tensor,
-    weights: torch.Tensor,
-    activation: str,
-) -> torch.Tensor:
-    """The weighted sum of each token's experts, one expert after another; waits for the device.
+def make_experts(gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
+    """The fastest form of a layer's experts, called once their weights are loaded.
 
     Args:
-        x: ``[T, hidden]``.
-        gate_up: ``[E, 2·I, hidden]``.
-        down: ``[E, hidden, I]``.
-        chosen: ``[T, K]`` int64, each token's experts.
-        weights: ``[T, K]`` float32.
-        activation: ``silu`` or ``gelu_tanh``.
-
-    Returns:
-        ``[T, hidden]``.
+        gate_up: the tensor in ``weights``, whose device selects the form.
+        weights: may be overwritten, and are then read by the returned operation alone.
     """
-    output = torch.zeros_like(x)
-    for expert in chosen.unique().tolist():
-        tokens, place = (chosen == expert).nonzero(as_tuple=True)
-        inner = _GATES[activation](x[tokens] @ gate_up[expert].T)
-        output.index_add_(0, tokens, ((inner @ down[expert].T) * weights[tokens, place, None]).to(x.dtype))
-    return output
+    return PlainExperts(weights, spec)
 
 
-def experts_mlp_of_all(
-    x: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-    chosen: torch.Tensor,
-    weights: torch.Tensor,
-    activation: str,
-) -> torch.Tensor:
-    """The same without waiting for the device, as captured graphs need it: every expert computes every token."""
-    output = torch.zeros_like(x)
-    for expert in range(len(gate_up)):
-        share = torch.where(chosen == expert, weights, 0).sum(1, keepdim=True)
-        inner = _GATES[activation](x @ gate_up[expert].T)
-        output += ((inner @ down[expert].T) * share).to(x.dtype)
-    return output
+def apply_gate(gate_up: torch.Tensor, spec: ExpertSpec) -> torch.Tensor:
+    """An expert's activation, ``[N, 2·I] → [N, I]``; see :class:`ExpertSpec`."""
+    if spec.activation in GATES:
+        return GATES[spec.activation](gate_up)
+    gate, up = gate_up.float().chunk(2, -1)
+    gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
+    if spec.activation == "clamped_silu":
+        return silu_and_mul(torch.cat((gate, up), -1)).to(gate_up.dtype)
+    # gate · sigmoid(alpha · gate) is silu(alpha · gate) / alpha, for which devices have a kernel.
+    return silu_and_mul(torch.cat((spec.alpha * gate, (up + 1) / spec.alpha), -1)).to(gate_up.dtype)

@@ -19,10 +19,14 @@ class LinearOp(ABC):
 
     Attributes:
         has_rows: whether :meth:`rows` works, so that a token embedding with this weight needs no memory of its own.
+        widens: whether ``out`` may be float32 where ``x`` is narrower, and then gets the sums as they are.
+        writes_strided: whether the rows of ``out`` may lie apart.
         memory: the weight's memory ``[out, in]`` if it was taken over: it holds other values now. None if it was not.
     """
 
     has_rows = False
+    widens = False
+    writes_strided = False
     memory: torch.Tensor | None = None
 
     @abstractmethod
@@ -48,6 +52,8 @@ class LinearOp(ABC):
 
 class ComposedLinear(LinearOp):
     """A GEMM followed by a separate gate kernel."""
+
+    writes_strided = True
 
     def __init__(self, product: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._product = product

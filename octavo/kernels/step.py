@@ -20,10 +20,13 @@ class DeviceState:
         row_slots, row_num_new, row_num_drawn: ``[≥ R]``, the rows of the step: slot, number of tokens to process, after
             how many of these a token is drawn.
         num_computed: ``[S]``, by slot: tokens in the cache.
-        token_ids: ``[S, L]``, known tokens by slot; entries from a request's length on are arbitrary.
+        recent_tokens: ``[S, P]``, by slot: the last ``P`` known tokens, that of position ``p`` at ``p mod P``; other
+            entries are arbitrary. ``P`` is a power of two.
+        step_tokens: ``[≥ T]``, the step's tokens as far as they came with it; −1 for those that the state has.
         block_tables: ``[G, S, M]``, per cache group.
         block_sizes: ``[G]``, tokens per block of each group.
         num_drafts: ``[S]``, by slot: drafts that stand behind the known tokens.
+        max_len: positions from here on have no drafts.
     """
 
     header: torch.Tensor
@@ -31,10 +34,21 @@ class DeviceState:
     row_num_new: torch.Tensor
     row_num_drawn: torch.Tensor
     num_computed: torch.Tensor
-    token_ids: torch.Tensor
+    recent_tokens: torch.Tensor
+    step_tokens: torch.Tensor
     block_tables: torch.Tensor
     block_sizes: torch.Tensor
     num_drafts: torch.Tensor
+    max_len: int
+
+    @property
+    def num_recent(self) -> int:
+        """``P``."""
+        return self.recent_tokens.shape[1]
+
+    def tokens_at(self, slots: torch.Tensor | int, positions: torch.Tensor) -> torch.Tensor:
+        """Recent tokens of some slots at some positions, int32 of shapes that broadcast."""
+        return self.recent_tokens[slots, positions % self.num_recent]
 
 
 @dataclass(slots=True)
@@ -111,12 +125,12 @@ class StepKernels:
         row_of_token = torch.repeat_interleave(num_new, output_size=real_tokens)
         offsets = torch.arange(real_tokens, device=slots.device) - (ends - num_new)[row_of_token]
         token_slots, positions = slots[row_of_token], first[row_of_token] + offsets
-        max_len, max_blocks = state.token_ids.shape[1], state.block_tables.shape[2]
-        # A step that runs ahead may reach past the longest sequence; its results are never read.
-        known = state.token_ids[token_slots, positions.clamp(max=max_len - 1)].long()
-        inputs.token_ids[:num_tokens].zero_()[:real_tokens] = known.masked_fill_(positions >= max_len, 0)
+        sent = state.step_tokens[:real_tokens]
+        known = torch.where(sent >= 0, sent, state.tokens_at(token_slots, positions))
+        inputs.token_ids[:num_tokens].zero_()[:real_tokens] = known.long()
         inputs.positions[:num_tokens].zero_()[:real_tokens] = positions
-        sizes = state.block_sizes[:, None]
+        # A step that runs ahead may reach past the longest sequence; its results are never read.
+        max_blocks, sizes = state.block_tables.shape[2], state.block_sizes[:, None]
         block_index, offsets = positions // sizes, positions % sizes  # [G, T]
         groups = torch.arange(len(sizes), device=slots.device)[:, None]
         blocks = state.block_tables[groups, token_slots, block_index.clamp(max=max_blocks - 1)].long()
@@ -142,9 +156,7 @@ class StepKernels:
         state.num_computed[slots] = lengths
         draws = state.row_num_drawn[:real_rows] > 0
         tokens = drawn[:real_rows].int()
-        # Nothing is written past the state's width: a step that runs ahead may draw a token that is never read.
-        is_kept = draws & (lengths < state.token_ids.shape[1])
-        state.token_ids[slots[is_kept], lengths[is_kept].long()] = tokens[is_kept].clamp(min=0)
+        state.recent_tokens[slots[draws], lengths[draws].long() % state.num_recent] = tokens[draws].clamp(min=0)
         new_tokens[:real_rows] = torch.where(draws, tokens, 0)
 
     def prepare_draws(self, state: DeviceState, inputs: InputTensors, draws: DrawTensors, *, num_rows: int) -> None:
@@ -177,7 +189,7 @@ class StepKernels:
             drafts: out, ``new_tokens`` and ``num_tokens`` of the real rows.
             num_rows: upper bound R of the step's rows.
         """
-        width, max_len = drafts.new_tokens.shape[1], state.token_ids.shape[1]
+        width = drafts.new_tokens.shape[1]
         rows = zip(state.row_slots.tolist(), state.row_num_new.tolist(), state.row_num_drawn.tolist(), strict=True)
         for row, (slot, num_new, num_drawn) in zip(range(int(state.header[0])), rows, strict=False):
             own = drawn[row * width : (row + 1) * width].tolist()
@@ -188,19 +200,19 @@ class StepKernels:
                 drafts.num_tokens[row] = 0
                 continue
             known = computed + num_new - num_drawn + 1
-            expected = state.token_ids[slot, known:].tolist()[: min(num_drawn - 1, int(state.num_drafts[slot]))]
+            drafted = state.recent_tokens[slot].roll(-(known % state.num_recent))
+            expected = drafted[: min(num_drawn - 1, int(state.num_drafts[slot]))].tolist()
             count = 1
             while count <= len(expected) and own[count - 1] == expected[count - 1]:
                 count += 1
             drafts.num_tokens[row] = count
             state.num_computed[slot] = known + count - 1
-            if known + count - 1 < max_len:
-                state.token_ids[slot, known + count - 1] = max(own[count - 1], 0)
+            state.recent_tokens[slot, (known + count - 1) % state.num_recent] = max(own[count - 1], 0)
 
     def propose_ngrams(
         self, state: DeviceState, drafts: DraftTensors, *, num_rows: int, min_length: int, max_length: int
     ) -> None:
-        """Draft what followed the last place in the request where its last few tokens stand already.
+        """Draft what followed the last place among recent tokens where the request's last few tokens stand already.
 
         Of several places, the longest match counts, then the latest.
 
@@ -209,16 +221,18 @@ class StepKernels:
             num_rows: upper bound R of the step's rows.
             min_length, max_length: number of last tokens to look for.
         """
-        most, max_len = drafts.drafts.shape[1], state.token_ids.shape[1]
+        most = drafts.drafts.shape[1]
         slots, drawn = state.row_slots.tolist(), state.row_num_drawn.tolist()
         for row in range(int(state.header[0])):
             slot, found = slots[row], torch.empty(0, dtype=torch.int32)
             if drawn[row]:
                 length = int(state.num_computed[slot]) + 1
-                found = _followers(state.token_ids[slot, :length], min_length, max_length)[
-                    : min(most, max_len - length)
-                ]
-                state.token_ids[slot, length : length + len(found)] = found
+                # Drafts take the places of the oldest tokens.
+                first, device = max(length + most - state.num_recent, 0), state.header.device
+                places = torch.arange(first, length + most, device=device)
+                tokens = state.tokens_at(slot, places[:-most])
+                found = _followers(tokens, min_length, max_length)[: max(min(most, state.max_len - length), 0)]
+                state.recent_tokens[slot, places[-most:][: len(found)] % state.num_recent] = found
             drafts.drafts[row, : len(found)] = found
             drafts.num_drafts[row] = state.num_drafts[slot] = len(found)
 

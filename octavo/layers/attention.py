@@ -2,7 +2,7 @@
 
 import torch
 
-from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
+from octavo.kernels import NO_TERMS, AttentionSpec, HeadNorms, HeadTerms, RopeTables
 from octavo.layers.context import CachedLayer, StepContext, compute_type
 from octavo.records import CacheSpec, Full, SlidingWindow
 
@@ -22,7 +22,14 @@ class Attention(CachedLayer):
         self.name = name
         self.spec = spec
 
-    def forward(self, qkv: torch.Tensor, rope: RopeTables, norms: HeadNorms | None, step: StepContext) -> torch.Tensor:
+    def forward(
+        self,
+        qkv: torch.Tensor,
+        rope: RopeTables,
+        norms: HeadNorms | None,
+        step: StepContext,
+        terms: HeadTerms = NO_TERMS,
+    ) -> torch.Tensor:
         """Norm and rotate queries and keys, store keys and values, attend.
 
         Args:
@@ -32,4 +39,4 @@ class Attention(CachedLayer):
             ``[T, H·D]``.
         """
         (cache,) = step.caches[self.name]
-        return step.attention.run(qkv, rope, norms, cache, step.inputs[self.name], self.spec)
+        return step.attention.run(qkv, rope, norms, cache, step.inputs[self.name], self.spec, terms)

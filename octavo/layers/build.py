@@ -1,13 +1,18 @@
 """Construction parameters shared by all layers of a model, and the factory of linear layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
+
+from octavo.errors import ConfigError
 from octavo.layers.linear import Linear, PartedLinear, RowParallelLinear
+from octavo.layers.weights import CheckpointNames
 from octavo.parallel import ONE_DEVICE, Section, TensorParallel
 from octavo.quantization.config import QuantizationConfig, Unquantized
-from octavo.quantization.slot import WeightPart
+from octavo.quantization.grouped_weight import Layout
+from octavo.quantization.slot import SplitPairs, WeightPart
 
 Split = Literal["column", "row"]
 
@@ -18,53 +23,67 @@ class Build:
 
     Attributes:
         quantization: decides how each linear layer's weights are stored.
-        prefix: the module's name in checkpoints, with a dot at its end; empty for the model itself.
+        prefix: the module's name, with a dot at its end; empty for the model itself.
         tensor_parallel: the part of the model to build.
+        names: what checkpoints call the model's modules.
+        is_transposed: whether checkpoints have weights of linear layers as ``[in, out]``.
+        uniform_routing: whether tokens draw their experts evenly, whatever their scores.
     """
 
     quantization: QuantizationConfig = field(default_factory=Unquantized)
     prefix: str = ""
     tensor_parallel: TensorParallel = ONE_DEVICE
+    names: CheckpointNames = field(default_factory=CheckpointNames)
+    is_transposed: bool = False
+    uniform_routing: bool = False
 
     @property
     def name(self) -> str:
-        """The module's name in checkpoints."""
+        """The module's name."""
         return self.prefix.removesuffix(".")
 
     def at(self, name: str) -> "Build":
         """The parameters for a module inside this one."""
         return replace(self, prefix=f"{self.prefix}{name}.")
 
+    def layout(self, path: str) -> Layout | None:
+        """How checkpoints store a module's layer that is no layer of its own here, by its name within the model."""
+        return self.quantization.layout(self.names.of(path))
+
     def linear(
         self,
         name: str,
         in_features: int,
-        out_parts: int | Mapping[str, int] | Sequence[Section],
+        out_parts: int | Mapping[str, int | Section] | Sequence[Section],
         *,
         bias: bool = False,
         split: Split | None = None,
         head_size: int = 1,
+        rows: torch.Tensor | None = None,
     ) -> Linear | PartedLinear:
         """A linear layer of these sizes in the whole model, stored as the checkpoint's layer of its name is quantised.
 
         Args:
             name: the layer's attribute name.
             out_parts: number of outputs; or the checkpoint's layers that are computed as one, which stand beside this
-                one, with theirs; or the sections of this layer's outputs.
+                one, with theirs or with a section of their own; or the sections of this layer's outputs.
             split: what several devices divide: ``column`` the outputs of each part, ``row`` the inputs, so that the
                 results are added up. Without it, every device computes the whole layer.
             head_size: outputs are divided in units of so many; fewer units than devices are repeated.
+            rows: for each output of one layer, which of the checkpoint's it is, ``[out]`` int64 on the CPU; None if
+                they are the same.
 
         Raises:
             UnsupportedModelError: parts of one layer are not quantised alike.
             ConfigError: a size cannot be divided over the devices.
         """
         if isinstance(out_parts, Mapping):
-            parts = {part: [Section(size, head_size)] for part, size in out_parts.items()}
+            parts = {part: [_section(size, head_size)] for part, size in out_parts.items()}
         else:
-            parts = {name: [Section(out_parts, head_size)] if isinstance(out_parts, int) else [*out_parts]}
-        names = [f"{self.prefix}{part}" for part in parts]
-        if self.quantization.may_mix and len({self.quantization.scheme(part) for part in names}) > 1:
+            parts = {name: [_section(out_parts, head_size)] if isinstance(out_parts, int) else [*out_parts]}
+        assert rows is None or len(parts) == 1, "the outputs of one layer are reordered"
+        names = [self.names.of(f"{self.prefix}{part}") for part in parts]
+        if len(parts) > 1 and self._is_mixed(names):
             return PartedLinear(
                 in_features,
                 [
@@ -76,20 +95,56 @@ class Build:
         tp = self.tensor_parallel
         split = split if tp.size > 1 else None
         inputs = tp.share(in_features, "inputs of a layer") if split == "row" else range(in_features)
+        if not scheme.divides_inputs(inputs, in_features):
+            raise ConfigError(
+                f"tensor_parallel_size is {tp.size}, but {names[0]} is stored as {scheme}, which cannot be divided "
+                f"into parts of {len(inputs)} inputs; choose another number of devices."
+            )
         stored: list[tuple[str, WeightPart]] = []
         start = 0
         for part, sections in parts.items():
-            size = sum(section.size for section in sections)
-            own = [(range(size), range(size))]
-            if split == "column":
-                own = tp.share_of_sections(sections, "outputs of a layer")
-            for place, outputs in own:
-                source = (slice(outputs.start, outputs.stop), slice(inputs.start, inputs.stop)) if split else ()
-                to = slice(start + place.start, start + place.stop)
-                stored.append((part, WeightPart(to, (size, in_features), source, split != "row" or tp.rank == 0)))
+            pieces = self._pieces(sections, in_features, inputs, split, start)
+            stored += [(part, piece if rows is None else _reordered(piece, rows)) for piece in pieces]
             start = stored[-1][1].outputs.stop
         if not scheme.fits(len(inputs), [part.outputs.stop - part.outputs.start for _, part in stored]):
-            scheme = self.quantization.plain
+            scheme = scheme.fallback(self.quantization.plain)
         if split == "row":
             return RowParallelLinear(len(inputs), start, stored, scheme, bias=bias, tensor_parallel=tp)
         return Linear(len(inputs), start, stored, scheme, bias=bias)
+
+    def _is_mixed(self, names: Sequence[str]) -> bool:
+        """Whether layers of these names, which are computed as one, need a GEMM each."""
+        if not self.quantization.may_mix:
+            return False
+        schemes = {self.quantization.scheme(name) for name in names}
+        return len(schemes) > 1 or not all(scheme.may_merge for scheme in schemes)
+
+    def _pieces(
+        self, sections: Sequence[Section], in_features: int, inputs: range, split: Split | None, start: int
+    ) -> Iterator[WeightPart]:
+        """What this device stores of a layer of the checkpoint, as outputs from ``start`` on."""
+        size = sum(section.size for section in sections)
+        if split != "column" and not any(section.interleaved for section in sections):
+            sections = [Section(size)]
+        dealt = self.tensor_parallel if split == "column" else ONE_DEVICE
+        places = dealt.share_of_sections(sections, "outputs of a layer")
+        for section, (place, outputs) in zip(sections, places, strict=True):
+            is_whole = len(outputs) == size and len(inputs) == in_features
+            yield WeightPart(
+                slice(start + place.start, start + place.stop),
+                (size, in_features),
+                () if is_whole else (slice(outputs.start, outputs.stop), slice(inputs.start, inputs.stop)),
+                has_bias=split != "row" or self.tensor_parallel.rank == 0,
+                order=SplitPairs(section.unit, section.interleaved) if section.interleaved else None,
+                is_transposed=self.is_transposed,
+            )
+
+
+def _section(size: int | Section, head_size: int) -> Section:
+    return size if isinstance(size, Section) else Section(size, head_size)
+
+
+def _reordered(piece: WeightPart, rows: torch.Tensor) -> WeightPart:
+    """A piece of a layer whose outputs stand in another order in checkpoints."""
+    outputs, inputs = piece.source or (slice(None), slice(None))
+    return replace(piece, source=(rows[outputs], inputs))

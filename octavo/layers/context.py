@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from octavo.kernels import AttentionBackend
+from octavo.kernels.attention import LayerAttention
 from octavo.records import CacheSpec
 
 
@@ -21,7 +21,7 @@ class StepContext:
         inputs: per cache, what its group's block table means for this step, in the form that its kind's kernels take.
     """
 
-    attention: AttentionBackend
+    attention: LayerAttention
     caches: Mapping[str, tuple[torch.Tensor, ...]]
     inputs: Mapping[str, Any]
 

@@ -11,12 +11,15 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
+from octavo.kernels import NO_TERMS, AttentionSpec, HeadNorms, RopeTables
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
-from octavo.layers.norm import RMSNorm
+from octavo.layers.head_terms import AttentionTerms
+from octavo.layers.norm import Norm, RMSNorm
+from octavo.layers.qkv import QKVOrder
 from octavo.layers.rotary import MAIN_ROPE
+from octavo.parallel import Section
 
 
 class RotaryAttention(nn.Module):
@@ -28,6 +31,10 @@ class RotaryAttention(nn.Module):
         head_norm: the norm of each head's query and key; None for none.
         scale: factor on attention scores; None is one over the root of the head size.
         softcap: scores become ``c · tanh(score / c)``.
+        terms: attention sinks or ALiBi's slopes; None for neither.
+        is_fused: whether checkpoints have queries, keys and values as one layer ``qkv_proj``.
+        fused_order: how that layer's outputs are stored; None if all queries come before all keys before all values.
+        is_interleaved: whether checkpoints have rotary pairs ``(2i, 2i + 1)``; not together with ``head_norm``.
     """
 
     def __init__(
@@ -42,28 +49,59 @@ class RotaryAttention(nn.Module):
         output_bias: bool = False,
         scale: float | None = None,
         softcap: float | None = None,
+        is_fused: bool = False,
+        fused_order: QKVOrder | None = None,
+        is_interleaved: bool = False,
+        terms: AttentionTerms | None = None,
     ) -> None:
         super().__init__()
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         own_heads, own_kv_heads = build.tensor_parallel.share_of_heads(heads, kv_heads)
-        sizes = {"q_proj": heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
-        self.qkv_proj = build.linear(
-            "qkv_proj", config.hidden_size, sizes, bias=qkv_bias, split="column", head_size=head_dim
-        )
+        assert not (is_interleaved and head_norm), "weights of norms are not reordered"
+        interleaved = config.rope.rotary_dim(head_dim) if is_interleaved else 0
+        sections = {
+            "q_proj": Section(heads * head_dim, head_dim, interleaved),
+            "k_proj": Section(kv_heads * head_dim, head_dim, interleaved),
+            "v_proj": Section(kv_heads * head_dim, head_dim),
+        }
+        parts = list(sections.values()) if is_fused else sections
+        rows = fused_order(heads, kv_heads, head_dim) if fused_order else None
+        self.qkv_proj = build.linear("qkv_proj", config.hidden_size, parts, bias=qkv_bias, split="column", rows=rows)
         self.o_proj = build.linear("o_proj", heads * head_dim, config.hidden_size, bias=output_bias, split="row")
         self.q_norm = head_norm(head_dim, config.rms_norm_eps) if head_norm else None
         self.k_norm = head_norm(head_dim, config.rms_norm_eps) if head_norm else None
         self.rope = rope
+        self.head_dim = head_dim
+        self.sizes = own_heads * head_dim, own_kv_heads * head_dim, own_kv_heads * head_dim
         spec = AttentionSpec(own_heads, own_kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, softcap)
         window = config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
         self.attention = Attention(build.name, spec, window)
+        self.terms = terms
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        norms = None
-        if self.q_norm is not None and self.k_norm is not None:
-            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return self.o_proj(self.attention(self.qkv_proj(x), ropes[self.rope], norms, step))
+        terms = NO_TERMS if self.terms is None else self.terms.values()
+        return self.o_proj(self.attention(*self.prepare(self.qkv_proj(x), ropes), step, terms))
+
+    @property
+    def head_norms(self) -> HeadNorms | None:
+        """The norms of each head's query and key."""
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+
+    def prepare(
+        self, qkv: torch.Tensor, ropes: Mapping[str, RopeTables]
+    ) -> tuple[torch.Tensor, RopeTables, HeadNorms | None]:
+        """What the attention's kernels start from; subclasses change queries and keys here.
+
+        Args:
+            qkv: ``[T, (H + 2·Hkv)·D]``, of the :attr:`sizes` one after another; may be overwritten.
+
+        Returns:
+            The same, contiguous, and how the kernels still have to rotate and norm it.
+        """
+        return qkv, ropes[self.rope], self.head_norms
 
 
 class PreNormLayer(nn.Module):
@@ -73,7 +111,7 @@ class PreNormLayer(nn.Module):
         norm: makes a norm of the hidden size.
     """
 
-    def __init__(self, attention: nn.Module, feed_forward: nn.Module, norm: Callable[[], RMSNorm]) -> None:
+    def __init__(self, attention: nn.Module, feed_forward: nn.Module, norm: Callable[[], Norm]) -> None:
         super().__init__()
         self.input_layernorm = norm()
         self.self_attn = attention
@@ -90,7 +128,7 @@ class PreNormLayer(nn.Module):
             residual: ``[T, hidden]``; None in the first layer, where ``x`` is the stream itself.
             ropes: rows of the rotary tables at the tokens' positions, by table name.
         """
-        normed, residual = _add_norm(self.input_layernorm, x, residual)
+        normed, residual = self.input_layernorm.enter(x, residual)
         normed, residual = self.post_attention_layernorm.add(self.self_attn(normed, ropes, step), residual)
         return self.mlp(normed), residual
 
@@ -102,7 +140,7 @@ class MixerLayer(nn.Module):
         norm: makes a norm of the hidden size.
     """
 
-    def __init__(self, mixer: nn.Module, norm: Callable[[], RMSNorm]) -> None:
+    def __init__(self, mixer: nn.Module, norm: Callable[[], Norm]) -> None:
         super().__init__()
         self.norm = norm()
         self.mixer = mixer
@@ -111,7 +149,7 @@ class MixerLayer(nn.Module):
         self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`PreNormLayer.forward`."""
-        normed, residual = _add_norm(self.norm, x, residual)
+        normed, residual = self.norm.enter(x, residual)
         return self.mixer(normed, ropes, step), residual
 
 
@@ -120,14 +158,46 @@ class SandwichNormLayer(nn.Module):
 
     Args:
         norm: makes a norm of the hidden size.
+        post_norm: the same for what is added to the stream; None is ``norm``.
     """
 
-    def __init__(self, attention: nn.Module, feed_forward: nn.Module, norm: Callable[[], RMSNorm]) -> None:
+    def __init__(
+        self,
+        attention: nn.Module,
+        feed_forward: nn.Module,
+        norm: Callable[[], Norm],
+        post_norm: Callable[[], Norm] | None = None,
+    ) -> None:
         super().__init__()
+        post_norm = post_norm or norm
         self.input_layernorm = norm()
         self.self_attn = attention
-        self.post_attention_layernorm = norm()
+        self.post_attention_layernorm = post_norm()
         self.pre_feedforward_layernorm = norm()
+        self.mlp = feed_forward
+        self.post_feedforward_layernorm = post_norm()
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :meth:`PreNormLayer.forward`."""
+        normed, residual = self.input_layernorm.enter(x, residual)
+        attended = self.post_attention_layernorm(self.self_attn(normed, ropes, step))
+        normed, residual = self.pre_feedforward_layernorm.add(attended, residual)
+        return self.post_feedforward_layernorm(self.mlp(normed)), residual
+
+
+class PostNormLayer(nn.Module):
+    """``x + norm(attention(x))``, then ``x + norm(feed_forward(x))``: OLMo's layer since version 2.
+
+    Args:
+        norm: makes a norm of the hidden size.
+    """
+
+    def __init__(self, attention: nn.Module, feed_forward: nn.Module, norm: Callable[[], Norm]) -> None:
+        super().__init__()
+        self.self_attn = attention
+        self.post_attention_layernorm = norm()
         self.mlp = feed_forward
         self.post_feedforward_layernorm = norm()
 
@@ -135,12 +205,6 @@ class SandwichNormLayer(nn.Module):
         self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`PreNormLayer.forward`."""
-        normed, residual = _add_norm(self.input_layernorm, x, residual)
-        attended = self.post_attention_layernorm(self.self_attn(normed, ropes, step))
-        normed, residual = self.pre_feedforward_layernorm.add(attended, residual)
-        return self.post_feedforward_layernorm(self.mlp(normed)), residual
-
-
-def _add_norm(norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The normed stream after ``x`` is added to it, and the stream."""
-    return (norm(x), x) if residual is None else norm.add(x, residual)
+        stream = x if residual is None else residual.add_(x)
+        stream.add_(self.post_attention_layernorm(self.self_attn(stream, ropes, step)))
+        return self.post_feedforward_layernorm(self.mlp(stream)), stream

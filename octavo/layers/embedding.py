@@ -1,12 +1,15 @@
-"""The token embedding and the language-model head."""
+"""The token embedding, the position embedding and the language-model head."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from octavo import kernels
+from octavo.errors import ConfigError
 from octavo.kernels import LinearOp
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
@@ -19,6 +22,7 @@ class Embedding(nn.Module):
 
     Args:
         scale: factor on every vector, rounded to the compute type first (as Gemma was trained).
+        given_scale: factor on vectors that are given in place of tokens.
         tensor_parallel: each device has the vectors of some tokens.
     """
 
@@ -28,6 +32,7 @@ class Embedding(nn.Module):
         hidden_size: int,
         *,
         scale: float | None = None,
+        given_scale: float | None = None,
         tensor_parallel: TensorParallel = ONE_DEVICE,
     ) -> None:
         super().__init__()
@@ -37,6 +42,7 @@ class Embedding(nn.Module):
         self._dtype = torch.get_default_dtype()
         self.weight = self._empty_weight()
         self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
+        self.given_scale = given_scale
         self.is_lent = False
         self._packed: LinearOp | None = None  # the head's GEMM, if it holds this weight
         self._replaced: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -80,8 +86,8 @@ class Embedding(nn.Module):
 
     @contextmanager
     def replacing(self, places: torch.Tensor, vectors: torch.Tensor) -> Iterator[None]:
-        """A context that replaces the output at ``places``, ``[n]``, by ``vectors``, ``[n, hidden]``, unscaled."""
-        self._replaced = places, vectors
+        """A context that replaces the output at ``places``, ``[n]``, by ``vectors``, ``[n, hidden]``."""
+        self._replaced = places, vectors if self.given_scale is None else vectors * self.given_scale
         try:
             yield
         finally:
@@ -104,6 +110,39 @@ class Embedding(nn.Module):
         return self._tensor_parallel.all_reduce(self._rows(own).masked_fill_(is_elsewhere[:, None], 0))
 
 
+class PositionEmbedding(nn.Module):
+    """Learned vectors of absolute positions.
+
+    Args:
+        num_positions: positions that have a vector.
+        max_positions: maximum sequence length in tokens.
+        offset: rows of the checkpoint's table before the first position's.
+
+    Raises:
+        ConfigError: sequences may be longer than there are positions.
+    """
+
+    def __init__(self, num_positions: int, hidden_size: int, max_positions: int, *, offset: int = 0) -> None:
+        super().__init__()
+        if max_positions > num_positions:
+            raise ConfigError(
+                f"max_model_len is {max_positions}, but the model has learned vectors of {num_positions} positions."
+            )
+        self.weight = nn.Parameter(torch.empty(num_positions, hidden_size), requires_grad=False)
+        self._offset = offset
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        num_positions, hidden_size = self.weight.shape
+        end = self._offset + num_positions
+        source = (slice(self._offset, end),) if self._offset else ()
+        yield f"{path}.weight", WeightSlot(self.weight.data, ((end, hidden_size),), source)
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        """``[T]`` int64 → ``[T, hidden]``."""
+        return kernels.gather_rows(self.weight, positions)
+
+
 class Head(Linear):
     """Logits over the vocabulary, ``[N, hidden] → [N, vocab]``, the same on all devices.
 
@@ -111,8 +150,14 @@ class Head(Linear):
         tied: the embedding whose weight is shared; the checkpoint then has no separate head.
         tied_name: the embedding's name in the checkpoint.
         softcap: logits become ``c · tanh(logits / c)``.
+        scale: factor on logits, before the cap.
+        bias: whether a bias is added to the logits; the checkpoint has it beside the head, even if the head is tied.
+
+    Attributes:
+        is_normalized: whether each row of the checkpoint's weight is divided by its length.
     """
 
+    is_normalized = False
     _tied: Embedding | None
 
     def __init__(
@@ -123,32 +168,49 @@ class Head(Linear):
         *,
         tied: Embedding | None = None,
         tied_name: str = "model.embed_tokens",
+        bias: bool = False,
         softcap: float | None = None,
+        scale: float | None = None,
     ) -> None:
         name, tp = "lm_head" if tied is None else tied_name, build.tensor_parallel
         quantization = build.quantization
         scheme = quantization.head_scheme(f"{build.prefix}{name}")
-        if not scheme.fits(hidden_size, [vocab_size]) or (tied is not None and not scheme.has_rows):
+        part = _part_of_vocabulary(tp, vocab_size, hidden_size)
+        num_tokens = part.outputs.stop
+        if tied is not None and not scheme.has_rows:
             scheme = quantization.plain
+        elif not scheme.fits(hidden_size, [num_tokens]):
+            scheme = scheme.fallback(quantization.plain)
         if tied is not None and scheme.has_rows:
             tied.lend()
-        part = _part_of_vocabulary(tp, vocab_size, hidden_size)
-        super().__init__(hidden_size, tp.share_of_vocabulary(vocab_size)[1], [(name, part)], scheme)
+        super().__init__(hidden_size, tp.share_of_vocabulary(vocab_size)[1], [(name, part)], scheme, bias=bias)
         self.softcap = softcap
+        self.scale = scale
         self.keep_weight = tied is not None and not tied.is_lent
         object.__setattr__(self, "_tied", tied)  # not a submodule: its weight is the checkpoint's only entry
         self._tensor_parallel = tp
         self._vocab_size = vocab_size
+        self._part = part
         if scheme is quantization.plain:
             self.weight.data[part.outputs.stop :].zero_()
+        if self.bias is not None:
+            self.bias.data[part.outputs.stop :].zero_()
         if self.keep_weight and tied is not None:
             # Register the parameter in the embedding only: a second name would look like a second checkpoint entry.
             del self.weight
             object.__setattr__(self, "weight", tied.weight)
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
-        """The head's slots; a tied embedding has its own."""
-        return iter(()) if self.keep_weight else super().weight_slots(path)
+        """The head's slots; a tied embedding has that of the weight."""
+        if self.keep_weight:
+            if self.bias is not None:
+                yield f"{path}.bias", self._part.bias_slot(self.bias.data[self._part.outputs])
+            return
+        for name, slot in super().weight_slots(path):
+            if name.endswith(".bias"):
+                yield f"{path}.bias", slot
+            else:
+                yield name, replace(slot, transform=_normalized(slot.transform)) if self.is_normalized else slot
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
@@ -165,8 +227,15 @@ class Head(Linear):
             object.__setattr__(self, "weight", self._tied.weight)
 
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """``[N, hidden] → [N, vocab]``, into ``out`` if it is given."""
-        logits = super().forward(x, out) if self._tensor_parallel.size == 1 else self._gather(super().forward(x), out)
+        """``[N, hidden] → [N, vocab]``, into ``out`` if it is given, else in float32 where the GEMM has that."""
+        is_whole = self._tensor_parallel.size == 1
+        own = out if is_whole else None
+        if own is None and self._gemm is not None and self._gemm.widens:
+            own = x.new_empty(len(x), self.out_features, dtype=torch.float32)
+        logits = super().forward(x, own)
+        logits = logits if is_whole else self._gather(logits, out)
+        if self.scale is not None:
+            logits.mul_(self.scale)
         return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def _gather(self, logits: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
@@ -179,3 +248,13 @@ def _part_of_vocabulary(tensor_parallel: TensorParallel, vocab_size: int, hidden
     tokens, _ = tensor_parallel.share_of_vocabulary(vocab_size)
     source = (slice(tokens.start, tokens.stop),) if tensor_parallel.size > 1 else ()
     return WeightPart(slice(0, len(tokens)), (vocab_size, hidden_size), source)
+
+
+def _normalized(transform: Callable[[torch.Tensor], torch.Tensor] | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Divides rows by their length, before another conversion."""
+
+    def normalize(rows: torch.Tensor) -> torch.Tensor:
+        rows = F.normalize(rows.float())
+        return rows if transform is None else transform(rows)
+
+    return normalize

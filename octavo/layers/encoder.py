@@ -1,110 +1,152 @@
-"""The encoder layer: bidirectional attention and a feed-forward part, each followed by a norm."""
+"""Encoder layers: bidirectional attention and a feed-forward part, with norms after them (BERT) or before (ModernBERT).
 
-from collections.abc import Callable
+Layers have names of their own; models say what checkpoints call them (``checkpoint_names``, ``module_names``).
+"""
+
+from collections.abc import Mapping
 from functools import partial
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from octavo.errors import UnsupportedModelError
+from octavo.hub.encoder_config import EncoderFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionSpec
-from octavo.kernels.packed_attention import PaddedRows, packed_attention
+from octavo.kernels import AttentionSpec, RopeTables
+from octavo.kernels.packed_attention import PaddedRows, packed_attention, rotate
+from octavo.layers.activation import activation_of
 from octavo.layers.build import Build
+from octavo.layers.embedding import Embedding
+from octavo.layers.norm import LayerNorm
+from octavo.parallel import Section
 
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-}
+Gating = Literal["none", "gate and up", "gate_up", "up_gate"]
+"""Whether a feed-forward part is gated; if so, whether checkpoints have two layers or one, and its order."""
 
 
-class LayerNorm(nn.Module):
-    """Layer norm over the last dimension (arXiv:1607.06450)."""
+class EncoderEmbeddings(nn.Module):
+    """The normed sum of token, position and segment embeddings, as far as the model has them."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size), requires_grad=False)
-        self.bias = nn.Parameter(torch.zeros(size), requires_grad=False)
-        self.eps = eps
+        own, size = config.own_as(EncoderFields), config.hidden_size
+        self.words = Embedding(config.vocab_size, size)
+        self.positions = Embedding(own.num_positions, size) if own.num_positions else None
+        self.segments = Embedding(own.type_vocab_size, size) if own.type_vocab_size else None
+        self.norm = LayerNorm(size, config.rms_norm_eps, has_bias=own.norm_bias)
+        self.position_offset = own.position_offset
+        self.last_segment = own.type_vocab_size - 1
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., size]`` in and out."""
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-class SelfAttention(nn.Module):
-    """BERT's self-attention, with BERT's weight names."""
-
-    def __init__(self, config: ModelConfig, build: Build) -> None:
-        super().__init__()
-        size = config.hidden_size
-        heads, _ = build.tensor_parallel.share_of_heads(config.num_heads, config.num_heads)
-        head_dim, parts = config.head_dim, {"query": size, "key": size, "value": size}
-        self.qkv = build.linear("qkv", size, parts, bias=True, split="column", head_size=head_dim)
-        self.spec = AttentionSpec(heads, heads, head_dim, head_dim**-0.5)
-
-    def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
-        """``[T, hidden]`` in and out."""
-        return packed_attention(self.qkv(x), plan, self.spec)
-
-
-class AddNorm(nn.Module):
-    """``norm(residual + dense(x))``."""
-
-    def __init__(self, in_features: int, config: ModelConfig, build: Build) -> None:
-        super().__init__()
-        self.dense = build.linear("dense", in_features, config.hidden_size, bias=True, split="row")
-        self.LayerNorm = LayerNorm(config.hidden_size, config.rms_norm_eps)
-
-    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """``[T, in_features]`` and ``[T, hidden]`` to ``[T, hidden]``."""
-        return self.LayerNorm(self.dense(x) + residual)
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+        """``[T]`` int64 each → ``[T, hidden]``."""
+        x = self.words(token_ids)
+        if self.segments is not None:
+            x = x + self.segments(segments.clamp(max=self.last_segment))
+        if self.positions is not None:
+            x = x + self.positions(positions + self.position_offset)
+        return self.norm(x)
 
 
 class EncoderAttention(nn.Module):
-    """Attention, residual add and norm."""
+    """Attention of every token to all tokens of its text, or to those near it.
 
-    def __init__(self, config: ModelConfig, build: Build) -> None:
+    Args:
+        qkv_names: names of the three layers in checkpoints; None if they are stored as one.
+        rope: name of the rotary table; None for none.
+        window: number of tokens on each side that a token attends to, itself included; None for all.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        build: Build,
+        *,
+        qkv_names: tuple[str, str, str] | None = None,
+        rope: str | None = None,
+        window: int | None = None,
+    ) -> None:
         super().__init__()
-        self.self = SelfAttention(config, build.at("self"))
-        self.output = AddNorm(config.hidden_size, config, build.at("output"))
+        size, head_dim, bias = config.hidden_size, config.head_dim, config.own_as(EncoderFields).attention_bias
+        heads, _ = build.tensor_parallel.share_of_heads(config.num_heads, config.num_heads)
+        parts = [Section(size, head_dim)] * 3 if qkv_names is None else dict.fromkeys(qkv_names, size)
+        self.qkv = build.linear("qkv", size, parts, bias=bias, split="column", head_size=head_dim)
+        self.output = build.linear("output", size, size, bias=bias, split="row")
+        self.spec = AttentionSpec(heads, heads, head_dim, head_dim**-0.5)
+        self.rope = rope
+        self.window = window
 
-    def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: list[PaddedRows]) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        return self.output(self.self(x, plan), x)
+        qkv = self.qkv(x)
+        if self.rope is not None:
+            qkv = rotate(qkv, ropes[self.rope], self.spec)
+        return self.output(packed_attention(qkv, plan, self.spec, self.window))
 
 
-class FeedForward(nn.Module):
-    """The first feed-forward layer and its activation."""
+class EncoderMLP(nn.Module):
+    """``down(act(up(x)))``, or ``down(act(gate(x)) · up(x))`` (arXiv:2002.05202)."""
 
-    def __init__(self, config: ModelConfig, build: Build) -> None:
+    def __init__(self, config: ModelConfig, build: Build, gating: Gating = "none") -> None:
         super().__init__()
-        if config.hidden_act not in ACTIVATIONS:
-            raise UnsupportedModelError(
-                f"The activation {config.hidden_act!r} is not supported; supported are {', '.join(ACTIVATIONS)}."
-            )
-        self.dense = build.linear("dense", config.hidden_size, config.intermediate_size, bias=True, split="column")
-        self.activation = ACTIVATIONS[config.hidden_act]
+        own, hidden, size = config.own_as(EncoderFields), config.hidden_size, config.intermediate_size
+        parts: int | Mapping[str, int] | list[Section] = [Section(size), Section(size)]
+        if gating in ("none", "gate and up"):
+            parts = size if gating == "none" else {"gate": size, "up": size}
+        self.up = build.linear("up", hidden, parts, bias=own.up_bias, split="column")
+        self.down = build.linear("down", size, hidden, bias=own.down_bias, split="row")
+        self.activation = activation_of(config.hidden_act)
+        self.gating = gating
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[T, hidden] → [T, intermediate]``."""
-        return self.activation(self.dense(x))
-
-
-class EncoderLayer(nn.Module):
-    """One block of BERT's encoder (arXiv:1810.04805)."""
-
-    def __init__(self, config: ModelConfig, build: Build) -> None:
-        super().__init__()
-        self.attention = EncoderAttention(config, build.at("attention"))
-        self.intermediate = FeedForward(config, build.at("intermediate"))
-        self.output = AddNorm(config.intermediate_size, config, build.at("output"))
-
-    def forward(self, x: torch.Tensor, plan: list[PaddedRows]) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        attended = self.attention(x, plan)
-        return self.output(self.intermediate(attended), attended)
+        x = self.up(x)
+        if self.gating == "none":
+            return self.down(self.activation(x))
+        gate, up = x.chunk(2, dim=-1)
+        if self.gating == "up_gate":
+            gate, up = up, gate
+        return self.down(self.activation(gate) * up)
+
+
+class PostNormEncoderLayer(nn.Module):
+    """``x = norm(x + attention(x))``, then the same with the feed-forward part: BERT's layer (arXiv:1810.04805)."""
+
+    def __init__(self, config: ModelConfig, attention: EncoderAttention, mlp: EncoderMLP) -> None:
+        super().__init__()
+        self.attention = attention
+        self.attention_norm = LayerNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = mlp
+        self.mlp_norm = LayerNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: list[PaddedRows]) -> torch.Tensor:
+        """``[T, hidden]`` in and out.
+
+        Args:
+            ropes: rows of the rotary tables at the tokens' positions, by table name.
+        """
+        x = self.attention_norm(self.attention(x, ropes, plan) + x)
+        return self.mlp_norm(self.mlp(x) + x)
+
+
+class PreNormEncoderLayer(nn.Module):
+    """``x += attention(norm(x))``, ``x += feed_forward(norm(x))``.
+
+    Args:
+        is_first: the first layer's input is normed already.
+    """
+
+    def __init__(self, config: ModelConfig, attention: EncoderAttention, mlp: EncoderMLP, *, is_first: bool) -> None:
+        super().__init__()
+        norm = partial(
+            LayerNorm, config.hidden_size, config.rms_norm_eps, has_bias=config.own_as(EncoderFields).norm_bias
+        )
+        self.attention_norm = None if is_first else norm()
+        self.attention = attention
+        self.mlp_norm = norm()
+        self.mlp = mlp
+
+    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: list[PaddedRows]) -> torch.Tensor:
+        """See :meth:`PostNormEncoderLayer.forward`."""
+        normed = x if self.attention_norm is None else self.attention_norm(x)
+        x = x + self.attention(normed, ropes, plan)
+        return x + self.mlp(self.mlp_norm(x))

@@ -12,6 +12,8 @@ from octavo.layers.build import Build
 from octavo.layers.context import CachedLayer, StepContext, compute_type
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
+from octavo.quantization.grouped_weight import GroupedWeight, Layout
+from octavo.quantization.pending import PendingTensors
 from octavo.quantization.slot import WeightPart, WeightSlot
 from octavo.records import Latent
 
@@ -42,12 +44,25 @@ class LatentAttention(CachedLayer):
 
     Args:
         scale: factor on attention scores.
+        is_interleaved: whether rotary embedding turns pairs of neighbours, ``(2i, 2i + 1)``, not ``(i, i + R/2)``.
+        latent_scale: factor on normed compressed vectors.
     """
 
-    def __init__(self, config: ModelConfig, sizes: LatentSizes, build: Build, *, scale: float, bias: bool) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        sizes: LatentSizes,
+        build: Build,
+        *,
+        scale: float,
+        bias: bool,
+        is_interleaved: bool = True,
+        latent_scale: float = 1.0,
+    ) -> None:
         super().__init__({build.name: Latent(sizes.rank + sizes.rope_dim, compute_type())})
         self.name = build.name
         self.sizes = sizes
+        self._is_interleaved = is_interleaved
         heads, hidden = config.num_heads, config.hidden_size
         own_heads = build.tensor_parallel.share(heads, "attention heads")
         self.spec = LatentSpec(len(own_heads), sizes.rank, sizes.rope_dim, scale)
@@ -61,31 +76,60 @@ class LatentAttention(CachedLayer):
                 "q_b_proj", sizes.query_rank, heads * head_size, split="column", head_size=head_size
             )
         self.kv_a_proj_with_mqa = build.linear("kv_a_proj_with_mqa", hidden, latent_size, bias=bias)
-        self.kv_a_layernorm = RMSNorm(sizes.rank, 1e-6)
-        self.kv_b_proj = _Expansion(heads, own_heads, sizes.plain_dim + sizes.value_dim, sizes.rank)
+        self.kv_a_layernorm = RMSNorm(sizes.rank, 1e-6) if latent_scale == 1 else _ScaledNorm(sizes.rank, latent_scale)
+        layout = build.layout(f"{build.prefix}kv_b_proj")
+        self.kv_b_proj = _Expansion(heads, own_heads, sizes.plain_dim + sizes.value_dim, sizes.rank, layout)
         self.o_proj = build.linear("o_proj", heads * sizes.value_dim, hidden, bias=bias, split="row")
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        sizes, inputs = self.sizes, step.inputs[self.name]
+        inputs = step.inputs[self.name]
         (cache,) = step.caches[self.name]
         rope = ropes[MAIN_ROPE]
-        queries = self.q_proj(x) if sizes.query_rank is None else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
-        plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
-        compressed, key = self.kv_a_proj_with_mqa(x).split((sizes.rank, sizes.rope_dim), -1)
-        key = apply_rope(_as_halves(key)[:, None], *rope)[:, 0]
-        store_latent(torch.cat((self.kv_a_layernorm(compressed.contiguous()), key), -1), cache, inputs.slot_mapping)
-        to_keys, to_values = self.kv_b_proj.by_head(self.spec.num_heads, sizes.plain_dim)
+        plain, rotary = self.queries(x)
+        compressed, key = self.latents(x)
+        key = apply_rope(key[:, None], *rope)[:, 0]
+        store_latent(torch.cat((compressed, key), -1), cache, inputs.slot_mapping)
+        to_keys, to_values = self.kv_b_proj.by_head(self.spec.num_heads, self.sizes.plain_dim)
         absorbed = torch.bmm(plain.transpose(0, 1), to_keys).transpose(0, 1)  # [T, H, rank]
-        q = torch.cat((absorbed, apply_rope(_as_halves(rotary), *rope)), -1)
+        q = torch.cat((absorbed, apply_rope(rotary, *rope)), -1)
         attended = latent_attention(q, cache, inputs, self.spec)  # [T, H, rank]
         values = torch.bmm(attended.transpose(0, 1), to_values.transpose(1, 2)).transpose(0, 1)
         return self.o_proj(values.flatten(1))
+
+    def queries(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each head's query the part without positions, ``[T, H, P]``, and that still to rotate, ``[T, H, R]``."""
+        sizes = self.sizes
+        queries = self.q_proj(x) if sizes.query_rank is None else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
+        return plain, self._pairs(rotary)
+
+    def latents(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What keys and values are made of, ``[T, rank]``, and the key still to rotate, ``[T, R]``."""
+        compressed, key = self.kv_a_proj_with_mqa(x).split((self.sizes.rank, self.sizes.rope_dim), -1)
+        return self.kv_a_layernorm(compressed.contiguous()), self._pairs(key)
+
+    def _pairs(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., R]`` with the values that rotate together ``R/2`` apart."""
+        return _as_halves(x) if self._is_interleaved else x
 
 
 def _as_halves(x: torch.Tensor) -> torch.Tensor:
     """Reorder ``[..., R]`` of pairs ``(2i, 2i + 1)`` to pairs ``(i, i + R/2)``; scores do not depend on the order."""
     return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
+class _ScaledNorm(RMSNorm):
+    """A norm with a factor behind it, which its weight contains, in float32 to keep the product's precision."""
+
+    def __init__(self, size: int, scale: float) -> None:
+        super().__init__(size, 1e-6)
+        self.weight = nn.Parameter(torch.ones(size, dtype=torch.float32), requires_grad=False)
+        self._scale = scale
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        yield f"{path}.weight", WeightSlot(self.weight.data, transform=lambda weight: weight.float() * self._scale)
 
 
 class _Expansion(nn.Module):
@@ -95,10 +139,12 @@ class _Expansion(nn.Module):
         num_heads: of the model.
         own: the heads on this device.
         head_size: outputs per head.
+        layout: how the checkpoint stores it; None for its values.
     """
 
-    def __init__(self, num_heads: int, own: range, head_size: int, rank: int) -> None:
+    def __init__(self, num_heads: int, own: range, head_size: int, rank: int, layout: Layout | None) -> None:
         super().__init__()
+        self._layout = layout
         self.weight = nn.Parameter(torch.empty(len(own) * head_size, rank), requires_grad=False)
         rows = slice(own.start * head_size, own.stop * head_size)
         source = (rows,) if len(own) < num_heads else ()
@@ -106,7 +152,15 @@ class _Expansion(nn.Module):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
-        yield f"{path}.weight", self._part.weight_slot(self.weight.data)
+        if self._layout is None:
+            yield f"{path}.weight", self._part.weight_slot(self.weight.data)
+            return
+        pending = PendingTensors(self._layout, self._part.shape, self._store)
+        for name, slot in pending.slots(self.weight.data):
+            yield f"{path}.{name}", slot
+
+    def _store(self, weight: GroupedWeight) -> None:
+        self.weight.data.copy_(self._part.taken(weight.values()))
 
     def by_head(self, num_heads: int, key_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``[H, key_dim, rank]`` and ``[H, value_dim, rank]``."""

@@ -65,6 +65,11 @@ class Linear(LinearWeights):
         if self.packed is not None and not self.keep_weight:
             self.free_weight()
 
+    @property
+    def writes_strided(self) -> bool:
+        """Whether the rows of ``out`` may lie apart."""
+        return self._gemm is not None and self._gemm.writes_strided
+
     def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in] → [..., out]``, into ``out`` if it is given."""
         assert self._gemm is not None, "weights are used before they are finished"
@@ -125,7 +130,11 @@ class PartedLinear(nn.Module):
         y = x.new_empty(len(x), self.out_features) if out is None else out
         start = 0
         for member in self._linears:
-            member(x, y[:, start : start + member.out_features])
+            part = y[:, start : start + member.out_features]
+            if member.writes_strided:
+                member(x, part)
+            else:
+                part.copy_(member(x))
             start += member.out_features
         return y
 

@@ -1,12 +1,14 @@
-"""The gated feed-forward layer."""
+"""Feed-forward layers."""
 
 import torch
 from torch import nn
 
 from octavo.errors import UnsupportedModelError
+from octavo.layers.activation import Activation
 from octavo.layers.build import Build
+from octavo.parallel import Section
 
-_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_GATES = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 """Activation names in configurations → names of gates in kernels."""
 
 
@@ -16,25 +18,57 @@ def gate_of(activation: str) -> str:
     Raises:
         UnsupportedModelError: there is none.
     """
-    if activation not in _ACTIVATIONS:
+    if activation not in _GATES:
         raise UnsupportedModelError(
-            f"The activation {activation!r} is not supported; supported are {', '.join(_ACTIVATIONS)}."
+            f"The activation {activation!r} is not supported; supported are {', '.join(_GATES)}."
         )
-    return _ACTIVATIONS[activation]
+    return _GATES[activation]
 
 
 class GatedMLP(nn.Module):
-    """``down(act(gate(x)) · up(x))`` (arXiv:2002.05202)."""
+    """``down(act(gate(x)) · up(x))`` (arXiv:2002.05202).
+
+    Args:
+        is_fused: whether checkpoints have the first two as one layer ``gate_up_proj``.
+    """
 
     def __init__(
-        self, hidden_size: int, intermediate_size: int, activation: str, build: Build, *, bias: bool = False
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: str,
+        build: Build,
+        *,
+        bias: bool = False,
+        is_fused: bool = False,
     ) -> None:
         super().__init__()
-        sizes = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up_proj = build.linear("gate_up_proj", hidden_size, sizes, bias=bias, split="column")
+        sections = {"gate_proj": Section(intermediate_size), "up_proj": Section(intermediate_size)}
+        parts = list(sections.values()) if is_fused else sections
+        self.gate_up_proj = build.linear("gate_up_proj", hidden_size, parts, bias=bias, split="column")
         self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias, split="row")
         self.activation = gate_of(activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         return self.down_proj(self.gate_up_proj.gated(x, self.activation))
+
+
+class MLP(nn.Module):
+    """``down(act(up(x)))``.
+
+    Args:
+        activation: a function or a module, whose parameters are then under ``act_fn``.
+    """
+
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: Activation, build: Build, *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.up_proj = build.linear("up_proj", hidden_size, intermediate_size, bias=bias, split="column")
+        self.act_fn = activation
+        self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias, split="row")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        return self.down_proj(self.act_fn(self.up_proj(x)))

@@ -1,107 +1,171 @@
 """Feed-forward layers of which each token uses some experts only (mixtures of experts)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import reduce
 
 import torch
 from torch import nn
 
-from octavo.kernels.experts import experts_mlp
-from octavo.layers.mlp import gate_of
-from octavo.parallel import TensorParallel
-from octavo.quantization.slot import WeightPart, WeightSlot
+from octavo.hub.families.experts import ExpertFields
+from octavo.hub.model_config import ModelConfig
+from octavo.kernels.routing import LogitsOp, choose_experts, make_logits, sigmoid
+from octavo.layers.build import Build
+from octavo.layers.experts import Experts, Mxfp4Experts
+from octavo.layers.mlp import GatedMLP, gate_of
+from octavo.layers.weights import sibling
+from octavo.quantization.slot import WeightSlot
+from octavo.records.experts import ExpertSpec, Routing, StackedExperts
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How a token's experts are chosen from its scores, a softmax over all experts.
+class _Logits(nn.Module):
+    """A GEMM in float32, whatever the model's type."""
 
-    Attributes:
-        num_experts, num_chosen: in total, and per token.
-        num_groups, num_open_groups: experts are chosen from the groups with the highest scores; 1 and 1 for no groups.
-        scale: factor on the scores, which weight the experts' outputs.
+    def __init__(self, hidden_size: int, num_outputs: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = _parameter(num_outputs, hidden_size)
+        self.bias = _parameter(num_outputs) if bias else None
+        self._op: LogitsOp | None = None
+
+    def finish_weights(self) -> None:
+        """See :class:`octavo.layers.weights.Finishable`."""
+        self._op = make_logits(self.weight.data, self.bias)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden] → [T, outputs]`` float32."""
+        assert self._op is not None, "finish_weights() was called"
+        return self._op(x)
+
+
+class Router(_Logits):
+    """Chooses each token's experts.
+
+    Args:
+        correction: the checkpoint's name of the bias in the choice, beside this module.
+        bias: whether logits have a bias.
     """
 
-    num_experts: int
-    num_chosen: int
-    num_groups: int
-    num_open_groups: int
-    scale: float
-
-
-class Router(nn.Module):
-    """Scores experts, in float32."""
-
-    def __init__(self, hidden_size: int, routing: Routing) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(routing.num_experts, hidden_size), requires_grad=False)
+    def __init__(self, hidden_size: int, routing: Routing, correction: str, *, bias: bool = False) -> None:
+        super().__init__(hidden_size, routing.num_experts, bias=bias)
         self.routing = routing
+        self._correction_name = correction
+        self.correction = _parameter(routing.num_experts) if routing.is_corrected else None
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        yield f"{path}.weight", WeightSlot(self.weight.data)
+        if self.bias is not None:
+            yield f"{path}.bias", WeightSlot(self.bias.data)
+        if self.correction is not None:
+            num_experts = len(self.correction)
+            shapes = ((num_experts,), (1, num_experts))
+            yield sibling(path, self._correction_name), WeightSlot(self.correction.data, shapes)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token's experts ``[T, K]`` int64 and their weights, float32, for ``x`` of ``[T, hidden]``."""
-        routing = self.routing
-        scores = (x.float() @ self.weight.float().T).softmax(-1)
-        if routing.num_open_groups < routing.num_groups:
-            groups = scores.unflatten(1, (routing.num_groups, -1))
-            best = groups.amax(-1).topk(routing.num_open_groups).indices
-            is_open = torch.zeros_like(groups[..., 0]).scatter_(1, best, 1.0)
-            scores = (groups * is_open[..., None]).flatten(1)
-        weights, chosen = scores.topk(routing.num_chosen)
-        return chosen, weights * routing.scale
+        return choose_experts(self.logits(x), self.correction, self.routing)
 
 
-class Experts(nn.Module):
-    """The experts' weights, stacked: ``[E, 2·I, hidden]`` and ``[E, hidden, I]``; several devices divide ``I``."""
+class SharedGate(_Logits):
+    """The share of each token that goes through a shared expert, a sigmoid."""
 
-    def __init__(
-        self,
-        num_experts: int,
-        hidden_size: int,
-        intermediate_size: int,
-        activation: str,
-        tensor_parallel: TensorParallel,
-    ) -> None:
-        super().__init__()
-        self._tensor_parallel = tensor_parallel
-        own = tensor_parallel.share(intermediate_size, "outputs of an expert")
-        is_whole, rows = tensor_parallel.size == 1, slice(own.start, own.stop)
-        self._up = WeightPart(slice(None), (intermediate_size, hidden_size), () if is_whole else (rows,))
-        self._down = WeightPart(slice(None), (hidden_size, intermediate_size), () if is_whole else (slice(None), rows))
-        up, down = (num_experts, 2 * len(own), hidden_size), (num_experts, hidden_size, len(own))
-        self.gate_up_proj = nn.Parameter(torch.empty(up), requires_grad=False)
-        self.down_proj = nn.Parameter(torch.empty(down), requires_grad=False)
-        self.activation = gate_of(activation)
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size, 1)
 
-    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
-        """See :class:`octavo.layers.weights.HasSlots`: checkpoints have three tensors for each expert."""
-        for index, (gate_up, down) in enumerate(zip(self.gate_up_proj.data, self.down_proj.data, strict=True)):
-            gate, up = gate_up.chunk(2)
-            for name, part, view in (
-                ("gate_proj", self._up, gate),
-                ("up_proj", self._up, up),
-                ("down_proj", self._down, down),
-            ):
-                yield f"{path}.{index}.{name}.weight", part.weight_slot(view)
-
-    def forward(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """The weighted sum of each token's experts: ``[T, hidden]`` in and out; see :class:`Router`."""
-        y = experts_mlp(x, self.gate_up_proj, self.down_proj, chosen, weights, self.activation)
-        return y if self._tensor_parallel.size == 1 else self._tensor_parallel.all_reduce(y)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden] → [T, 1]``."""
+        return sigmoid(self.logits(x)).to(x.dtype)
 
 
 class SparseMLP(nn.Module):
     """Chosen experts, and others that all tokens share.
 
     Args:
-        shared: a feed-forward layer for all tokens.
+        shared: a feed-forward layer for all tokens; None for none.
+        shared_gate: weights what it computes; None for a weight of 1.
+        output_scale: factor on the sum.
+        num_identity: see :attr:`ExpertFields.num_identity`.
     """
 
-    def __init__(self, gate: Router, experts: Experts, shared: nn.Module) -> None:
+    def __init__(
+        self,
+        gate: Router,
+        experts: Experts,
+        shared: nn.Module | None = None,
+        shared_gate: SharedGate | None = None,
+        output_scale: float = 1.0,
+        num_identity: int = 0,
+    ) -> None:
         super().__init__()
         self.gate = gate
         self.experts = experts
         self.shared_experts = shared
+        self.shared_expert_gate = shared_gate
+        self.output_scale = output_scale
+        self._num_identity = num_identity
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        return self.experts(x, *self.gate(x)) + self.shared_experts(x)
+        chosen, shares = self.gate(x)
+        total = self._with_identity(x, chosen, shares) if self._num_identity else self.experts(x, chosen, shares)
+        if self.shared_experts is not None:
+            shared = self.shared_experts(x)
+            total = total + (shared if self.shared_expert_gate is None else shared * self.shared_expert_gate(x))
+        return total if self.output_scale == 1 else total * self.output_scale
+
+    def _with_identity(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """What chosen experts compute, where some of them return what they get.
+
+        In their place, one of the token's other experts computes with a share of zero, so that no further weights are
+        read.
+        """
+        is_identity = chosen >= self.gate.routing.num_experts - self._num_identity
+        kept = reduce(torch.add, shares.where(is_identity, 0).unbind(1))  # PyTorch's sum has an order for each shape
+        real = chosen.masked_fill(is_identity, 0)
+        real = real.where(~is_identity, real.amax(1, keepdim=True))
+        return self.experts(x, real, shares.masked_fill(is_identity, 0)) + (x * kept[:, None]).to(x.dtype)
+
+
+def feed_forward(config: ModelConfig, fields: ExpertFields, index: int, build: Build) -> SparseMLP | GatedMLP:
+    """The feed-forward part of the layer of an index, as its family's configuration describes it."""
+    if fields.is_sparse[index]:
+        return sparse_mlp(config, fields, build)
+    size = config.intermediate_size if fields.dense_size is None else fields.dense_size
+    return GatedMLP(config.hidden_size, size, config.hidden_act, build, bias=fields.mlp_bias)
+
+
+def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> SparseMLP:
+    """The feed-forward part of a layer with experts."""
+    hidden, routing = config.hidden_size, fields.routing
+    spec = ExpertSpec(gate_of(config.hidden_act)) if fields.spec is None else fields.spec
+    storage = fields.storage
+    experts_class = Mxfp4Experts if isinstance(storage, StackedExperts) and storage.is_mxfp4 else Experts
+    experts = experts_class(
+        routing.num_experts - fields.num_identity,
+        hidden,
+        fields.size,
+        spec,
+        storage,
+        build.tensor_parallel,
+        bias=fields.has_bias,
+        layouts=build.layout,
+    )
+    shared = None
+    if fields.shared_size:
+        own = build.at("shared_experts")
+        options = {"bias": fields.mlp_bias, "is_fused": fields.is_shared_fused}
+        shared = GatedMLP(hidden, fields.shared_size, config.hidden_act, own, **options)
+    if build.uniform_routing:
+        routing = replace(routing, score="uniform", num_groups=1, num_open_groups=1, is_corrected=False)
+    return SparseMLP(
+        Router(hidden, routing, fields.correction, bias=fields.has_bias),
+        experts,
+        shared,
+        SharedGate(hidden) if fields.has_shared_gate else None,
+        fields.output_scale,
+        fields.num_identity,
+    )
+
+
+def _parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, dtype=torch.float32), requires_grad=False)

@@ -1,5 +1,6 @@
-"""RMS norms."""
+"""Norms over the last dimension, alone and after an addition to the residual stream."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -9,7 +10,34 @@ from octavo import kernels
 from octavo.quantization.slot import WeightSlot
 
 
-class RMSNorm(nn.Module):
+class Norm(nn.Module, ABC):
+    """A norm over the last dimension."""
+
+    @abstractmethod
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., size]`` in and out."""
+
+    @abstractmethod
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add ``x`` to the residual stream; returns the normed sum and the sum."""
+
+    def enter(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`add` at a layer's beginning, where a residual of None means that ``x`` is the stream itself."""
+        return (self(x), x) if residual is None else self.add(x, residual)
+
+
+class NoNorm(Norm):
+    """What stands in the place of a norm in models that have none there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = residual + x
+        return total, total
+
+
+class RMSNorm(Norm):
     """Root-mean-square norm over the last dimension (arXiv:1910.07467)."""
 
     def __init__(self, size: int, eps: float) -> None:
@@ -18,11 +46,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., size]`` in and out."""
         return kernels.rms_norm(x, self.weight, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add ``x`` to the residual stream; returns the normed sum and the sum."""
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
 
 
@@ -39,6 +65,36 @@ class UnitOffsetRMSNorm(RMSNorm):
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
         yield f"{path}.weight", WeightSlot(self.weight.data, transform=_plus_one)
+
+
+class LayerNorm(Norm):
+    """Layer norm over the last dimension (arXiv:1607.06450).
+
+    Args:
+        has_weight, has_bias: whether the normed values are multiplied by a weight, and a bias is added to them.
+    """
+
+    def __init__(self, size: int, eps: float, *, has_weight: bool = True, has_bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size), requires_grad=False) if has_weight else None
+        self.bias = nn.Parameter(torch.zeros(size), requires_grad=False) if has_bias else None
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return kernels.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return kernels.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
+
+
+class UnitOffsetLayerNorm(LayerNorm):
+    """A layer norm whose weight is stored as the difference from one (Nemotron)."""
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        assert self.weight is not None and self.bias is not None, "it has both"
+        yield f"{path}.weight", WeightSlot(self.weight.data, transform=_plus_one)
+        yield f"{path}.bias", WeightSlot(self.bias.data)
 
 
 def _plus_one(weight: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from octavo.records import DenseSpec, PoolingSpec, PoolingTask
+from octavo.layers.norm import LayerNorm
+from octavo.quantization.slot import Slots, WeightSlot
+from octavo.records import DenseSpec, HeadRows, PoolingSpec, PoolingTask
 from octavo.records.pooling import Activation
 
 ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -15,14 +17,16 @@ ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "sigmoid": torch.sigmoid,
     "softmax": partial(torch.softmax, dim=-1),
     "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
 }
 _SMALLEST_NORM = 1e-12
 MAX_SCORE_ELEMENTS = 1 << 24
-"""Maximum number of token-by-query-token scores in memory at a time: 64 MiB in float32."""
+"""Maximum number of scores of tokens, by query token or by entry of the vocabulary, in memory at a time: 64 MiB."""
 
 
 class Dense(nn.Module):
-    """A linear layer and its activation, in float32; its cost is negligible next to the model's."""
+    """A linear layer, its activation and maybe a norm, in float32; its cost is negligible next to the model's."""
 
     def __init__(self, spec: DenseSpec) -> None:
         super().__init__()
@@ -31,10 +35,36 @@ class Dense(nn.Module):
         bias = torch.empty(spec.out_features, dtype=torch.float32) if spec.bias else None
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.activation = ACTIVATIONS[spec.activation]
+        self.spec = spec
+        self.norm = None
+        if spec.norm is not None:
+            self.norm = LayerNorm(spec.out_features, spec.norm.eps, has_bias=spec.norm.bias).float()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[N, in] → [N, out]``."""
-        return self.activation(F.linear(x, self.weight, self.bias))
+        x = self.activation(F.linear(x, self.weight, self.bias))
+        return x if self.norm is None else self.norm(x)
+
+    def slots(self) -> Slots:
+        """Names in the checkpoint, and where the tensors go."""
+        rows = self.spec.head_rows
+        if rows is not None:
+            head = rows.vocab_size, self.spec.in_features
+            return {
+                f"{self.spec.name}.weight": (WeightSlot(self.weight.data, (head,), transform=partial(_pick, rows)),)
+            }
+        named = dict(self.named_parameters(self.spec.name, recurse=False))
+        if self.spec.bias_name:
+            named[self.spec.bias_name] = named.pop(f"{self.spec.name}.bias")
+        if self.norm is not None and self.spec.norm is not None:
+            named |= dict(self.norm.named_parameters(self.spec.norm.name))
+        return {name: (WeightSlot(parameter.data),) for name, parameter in named.items()}
+
+
+def _pick(rows: HeadRows, head: torch.Tensor) -> torch.Tensor:
+    """A classifier's weight, of a head's ``[vocab, hidden]``."""
+    picked = head[rows.tokens].float()
+    return picked[1:] - picked[:1] if rows.is_difference else picked
 
 
 class Pooler(nn.Module):
@@ -47,7 +77,8 @@ class Pooler(nn.Module):
     def __init__(self, spec: PoolingSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.dense = nn.ModuleList(Dense(layer) for layer in spec.dense)
+        self.dense_layers = [Dense(layer) for layer in spec.dense]
+        self.dense = nn.ModuleList(self.dense_layers)
 
     def forward(
         self, states: torch.Tensor, task: PoolingTask, *, use_activation: bool = True, dimensions: int | None = None
@@ -62,14 +93,38 @@ class Pooler(nn.Module):
         Returns:
             ``[N, size]`` float32.
         """
-        x = states.float()
-        for layer in self.dense:
-            x = layer(x)
+        x = self._dense(states)
         if task in ("classify", "token_classify"):
+            x = x[:, self.spec.returned_token_ids] if self.spec.returned_token_ids else x
+            x = (x - self.spec.logit_mean) / self.spec.logit_sigma
             return ACTIVATIONS[self.spec.activation](x) if use_activation else x
         if dimensions is not None:
             x = x[:, :dimensions]
         return F.normalize(x, dim=-1, eps=_SMALLEST_NORM) if use_activation else x
+
+    def sparse(self, states: torch.Tensor, row_of_token: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """SPLADE's vectors (arXiv:2109.10086): for each entry of the vocabulary the largest ``log(1 + relu(logit))``.
+
+        Args:
+            states: ``[T, hidden]``.
+            row_of_token: ``[T]`` int64.
+
+        Returns:
+            ``[num_rows, vocab]`` float32.
+        """
+        size = self.spec.output_size
+        largest = torch.zeros(num_rows, size, dtype=torch.float32, device=states.device)
+        at_a_time = max(1, MAX_SCORE_ELEMENTS // size)
+        for part, rows in zip(states.split(at_a_time), row_of_token.split(at_a_time), strict=True):
+            weights = self._dense(part).relu_().log1p_()
+            largest.scatter_reduce_(0, rows[:, None].expand_as(weights), weights, "amax")
+        return largest
+
+    def _dense(self, states: torch.Tensor) -> torch.Tensor:
+        x = states.float()
+        for layer in self.dense_layers:
+            x = layer(x)
+        return x
 
 
 def sum_by_row(states: torch.Tensor, row_of_token: torch.Tensor, num_rows: int) -> torch.Tensor:

@@ -8,28 +8,33 @@ import torch
 from torch import nn
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.model_config import RopeConfig
+from octavo.hub.model_config import QueryScaling, RopeConfig
 from octavo.kernels import RopeTables, gather_rows
 
-MAIN_ROPE, LOCAL_ROPE = "main", "local"
-"""Names of rotary tables: the usual one, and that of sliding-window layers in models where they differ."""
+MAIN_ROPE, LOCAL_ROPE, NO_ROPE = "main", "local", "none"
+"""Names of rotary tables: the usual one, that of sliding-window layers in models where they differ, and the one that
+rotates nothing, of layers without positions."""
+QUERY_SCALE = "query_scale"
+"""Name of the table of factors on queries."""
 
 
 class RotaryEmbedding(nn.Module):
     """Cosine and sine tables of all positions (arXiv:2104.09864).
 
     Args:
+        rope: None for tables that rotate nothing: one pair by an angle of 0.
         max_positions: number of positions in the tables.
     """
 
     cos: torch.Tensor
     sin: torch.Tensor
 
-    def __init__(self, head_dim: int, rope: RopeConfig, max_positions: int) -> None:
+    def __init__(self, head_dim: int, rope: RopeConfig | None, max_positions: int) -> None:
         super().__init__()
-        rotary_dim = int(head_dim * rope.partial_rotary_factor)
         with torch.device("cpu"):
-            inverse, factor = _inverse_frequencies(rotary_dim, rope, max_positions)
+            inverse, factor = (torch.zeros(1), 1.0)
+            if rope is not None:
+                inverse, factor = _inverse_frequencies(rope.rotary_dim(head_dim), rope, max_positions)
             angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * inverse
             cos, sin = angles.cos() * factor, angles.sin() * factor
         self.register_buffer("cos", torch.cat((cos, cos), -1)[:, None].to(_place()), persistent=False)
@@ -42,6 +47,38 @@ class RotaryEmbedding(nn.Module):
             positions: ``[T]`` int64.
         """
         return gather_rows(self.cos, positions), gather_rows(self.sin, positions)
+
+
+class QueryScale(nn.Module):
+    """Factors on queries by their position; see :class:`QueryScaling`."""
+
+    factors: torch.Tensor
+
+    def __init__(self, scaling: QueryScaling, max_positions: int) -> None:
+        super().__init__()
+        with torch.device("cpu"):
+            positions = torch.arange(max_positions, dtype=torch.float32) + scaling.offset
+            steps = positions.div(scaling.length, rounding_mode="floor")
+            factors = 1 + scaling.beta * steps.log1p()
+        self.register_buffer("factors", factors[:, None, None].to(_place()), persistent=False)
+
+    def forward(self, positions: torch.Tensor) -> RopeTables:
+        """The factors of some positions, ``[T, 1, 1]``, twice, as tables come in pairs.
+
+        Args:
+            positions: ``[T]`` int64.
+        """
+        rows = gather_rows(self.factors, positions)
+        return rows, rows
+
+
+def position_table(
+    head_dim: int, table: RopeConfig | QueryScaling | None, max_positions: int
+) -> RotaryEmbedding | QueryScale:
+    """The table of a configuration; None is one that rotates nothing."""
+    if isinstance(table, QueryScaling):
+        return QueryScale(table, max_positions)
+    return RotaryEmbedding(head_dim, table, max_positions)
 
 
 def _place() -> torch.Tensor:
@@ -109,6 +146,40 @@ def _yarn_attention(factor: float, mscale: float | None, mscale_all_dim: float |
     return magnitude(1.0)
 
 
+def _longrope(inverse: torch.Tensor, rope: RopeConfig, max_positions: int) -> tuple[torch.Tensor, float]:
+    """LongRoPE (arXiv:2402.13753): a divisor per frequency, one set of them for texts beyond the original length.
+
+    The set is chosen by the longest sequence that the engine admits, since cached keys keep their rotation.
+    """
+    original = _number(rope, "original_max_position_embeddings")
+    name = "long_factor" if max_positions > original else "short_factor"
+    divisors = rope.params.get(name)
+    if not isinstance(divisors, list) or len(divisors) != len(inverse) or min(divisors) <= 0:
+        raise UnsupportedModelError(f"Rotary scaling 'longrope' needs {len(inverse)} positive numbers in {name!r}.")
+    attention = rope.params.get("long_mscale" if max_positions > original else "short_mscale")
+    if attention is None:
+        attention = rope.params.get("attention_factor")
+    if attention is None:
+        factor = _number(rope, "factor")
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return inverse / torch.tensor(divisors), float(attention)
+
+
+def _dynamic(inverse: torch.Tensor, rope: RopeConfig, max_positions: int) -> tuple[torch.Tensor, float]:
+    """NTK-aware scaling: the base grows by a fixed ``alpha``, or with the length beyond the model's own.
+
+    That length is the longest sequence that the engine admits, since cached keys keep their rotation.
+    """
+    if rope.params.get("alpha") is not None:
+        growth = _number(rope, "alpha")
+    else:
+        factor, original = _number(rope, "factor"), _number(rope, "original_max_position_embeddings")
+        growth = factor * max(max_positions, original) / original - (factor - 1)
+    dim = 2 * len(inverse)
+    exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
+    return (rope.theta * growth ** (dim / (dim - 2))) ** -exponents, 1.0
+
+
 def _number(rope: RopeConfig, name: str) -> float:
     value = rope.params.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
@@ -118,7 +189,9 @@ def _number(rope: RopeConfig, name: str) -> float:
 
 _SCALINGS: dict[str, Callable[[torch.Tensor, RopeConfig, int], tuple[torch.Tensor, float]]] = {
     "default": _default,
+    "dynamic": _dynamic,
     "linear": _linear,
     "llama3": _llama3,
+    "longrope": _longrope,
     "yarn": _yarn,
 }

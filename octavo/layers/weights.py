@@ -5,11 +5,32 @@ quantised linear layers, Gemma's norms) say so, through :class:`HasSlots`.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import nn
 
 from octavo.quantization.slot import Slots, WeightSlot
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNames:
+    """What checkpoints call a model's modules where it is not their attribute's name.
+
+    Attributes:
+        starts: beginnings of names → what checkpoints have in their place; the first that fits counts.
+        modules: names of modules, wherever they are in the model → what checkpoints call them; an empty name where they
+            leave the module out.
+    """
+
+    starts: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, name: str) -> str:
+        """The checkpoint's name of a module or a parameter."""
+        start = next((start for start in self.starts if name.startswith(start)), "")
+        rest = [part for part in name.removeprefix(start).split(".") if self.modules.get(part) != ""]
+        return self.starts.get(start, "") + ".".join(self.modules.get(part, part) for part in rest)
 
 
 @runtime_checkable
@@ -37,11 +58,10 @@ class Finishable(Protocol):
 def collect_slots(model: nn.Module) -> Slots:
     """The destinations of every checkpoint tensor that the model needs; may be called again, to update weights."""
     slots: dict[str, list[WeightSlot]] = {}
-    names: Mapping[str, str] = getattr(model, "checkpoint_names", {})
+    names = CheckpointNames(getattr(model, "checkpoint_names", {}), getattr(model, "module_names", {}))
     for path, module in model.named_modules():
         for name, slot in module.weight_slots(path) if isinstance(module, HasSlots) else _own_slots(path, module):
-            start = next((start for start in names if name.startswith(start)), "")
-            slots.setdefault(names.get(start, "") + name.removeprefix(start), []).append(slot)
+            slots.setdefault(names.of(name), []).append(slot)
     return {name: tuple(found) for name, found in slots.items()}
 
 

@@ -6,17 +6,19 @@ layers; building blocks are in ``octavo/layers``. No family loops over its layer
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import nn
 
-from octavo.hub.model_config import ModelConfig, RopeConfig
+from octavo.hub.model_config import ModelConfig, QueryScaling, RopeConfig
 from octavo.layers.build import Build
 from octavo.layers.context import CachedLayer, StepContext
-from octavo.layers.embedding import Embedding, Head
-from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import MAIN_ROPE, RotaryEmbedding
+from octavo.layers.embedding import Embedding, Head, PositionEmbedding
+from octavo.layers.norm import Norm, RMSNorm
+from octavo.layers.rotary import MAIN_ROPE, QueryScale, RotaryEmbedding, position_table
+from octavo.layers.weights import CheckpointNames
 from octavo.records import CacheSpec
 
 
@@ -32,9 +34,16 @@ class CausalLM(nn.Module, ABC):
     Attributes:
         checkpoint_names: beginnings of attribute names → what checkpoints have in their place; the first that fits
             counts.
+        module_names: names of modules, wherever they are in the model → what checkpoints call them.
+        base_prefix: beginning of the names in checkpoints of all but the head; checkpoints of the model without a head
+            lack it.
+        unused_weights: beginnings of the names of tensors that checkpoints have and the model does not need.
     """
 
     checkpoint_names: ClassVar[Mapping[str, str]] = {}
+    module_names: ClassVar[Mapping[str, str]] = {}
+    base_prefix: ClassVar[str] = "model."
+    unused_weights: tuple[str, ...] = ()
 
     @abstractmethod
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepContext) -> torch.Tensor:
@@ -63,30 +72,42 @@ class LayerStack(nn.Module):
     Args:
         layers: built in order; see :mod:`octavo.layers.decoder` for what a layer takes and returns.
         rotary: rotary tables by the names that layers use; each is read once per step.
+        positions: learned vectors that are added to those of the tokens.
+        embedding_norm: of the sum.
     """
 
     def __init__(
         self,
         embedding: Embedding,
         layers: Iterable[nn.Module],
-        norm: RMSNorm,
-        rotary: Mapping[str, RotaryEmbedding],
+        norm: Norm,
+        rotary: Mapping[str, RotaryEmbedding | QueryScale],
+        *,
+        positions: PositionEmbedding | None = None,
+        embedding_norm: Norm | None = None,
     ) -> None:
         super().__init__()
         self.embed_tokens = embedding
+        self.embed_positions = positions
+        self.embed_norm = embedding_norm
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.rotary = nn.ModuleDict(rotary)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepContext) -> torch.Tensor:
         """See :meth:`CausalLM.forward`."""
-        x = self.embed_tokens(token_ids)
+        x = self._embed(token_ids, positions)
         residual: torch.Tensor | None = None
         ropes = {name: rotary(positions) for name, rotary in self.rotary.items()}
         for layer in self.layers:
             x, residual = layer(x, residual, ropes, step)
-        assert residual is not None, "a model has at least one layer"
-        return self.norm.add(x, residual)[0]
+        return self.norm.enter(x, residual)[0]
+
+    def _embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x: torch.Tensor = self.embed_tokens(token_ids)
+        if self.embed_positions is not None:
+            x = x + self.embed_positions(positions)
+        return x if self.embed_norm is None else self.embed_norm(x)
 
 
 class DecoderLM(CausalLM):
@@ -94,10 +115,11 @@ class DecoderLM(CausalLM):
 
     Args:
         layer: builds the layer of an index, with the parameters for that place.
-        norm: class of the final norm.
-        embedding_scale: see :class:`Embedding`.
-        ropes: rotary tables by name; None for the configuration's alone.
-        softcap: logits become ``c · tanh(logits / c)``.
+        norm: makes the final norm of a size and an epsilon.
+        embedding_scale, given_scale: see :class:`Embedding`.
+        positions, embedding_norm: see :class:`LayerStack`.
+        ropes: tables by name; see :func:`position_table`. By default the configuration's rotary embedding alone.
+        head_bias, softcap, logit_scale: see :class:`Head`.
     """
 
     def __init__(
@@ -107,23 +129,43 @@ class DecoderLM(CausalLM):
         layer: Callable[[int, Build], nn.Module],
         max_positions: int,
         *,
-        norm: type[RMSNorm] = RMSNorm,
+        norm: Callable[[int, float], Norm] = RMSNorm,
         embedding_scale: float | None = None,
-        ropes: Mapping[str, RopeConfig] | None = None,
+        given_scale: float | None = None,
+        positions: PositionEmbedding | None = None,
+        embedding_norm: Norm | None = None,
+        ropes: Mapping[str, RopeConfig | QueryScaling | None] | None = None,
+        head_bias: bool = False,
         softcap: float | None = None,
+        logit_scale: float | None = None,
     ) -> None:
         super().__init__()
         ropes = {MAIN_ROPE: config.rope} if ropes is None else ropes
+        build = replace(build, names=CheckpointNames(self.checkpoint_names, self.module_names))
         self.model = LayerStack(
             Embedding(
-                config.vocab_size, config.hidden_size, scale=embedding_scale, tensor_parallel=build.tensor_parallel
+                config.vocab_size,
+                config.hidden_size,
+                scale=embedding_scale,
+                given_scale=given_scale,
+                tensor_parallel=build.tensor_parallel,
             ),
             (layer(index, build.at(f"model.layers.{index}")) for index in range(config.num_layers)),
             norm(config.hidden_size, config.rms_norm_eps),
-            {name: RotaryEmbedding(config.head_dim, rope, max_positions) for name, rope in ropes.items()},
+            {name: position_table(config.head_dim, rope, max_positions) for name, rope in ropes.items()},
+            positions=positions,
+            embedding_norm=embedding_norm,
         )
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
-        self.lm_head = Head(config.vocab_size, config.hidden_size, build, tied=tied, softcap=softcap)
+        self.lm_head = Head(
+            config.vocab_size,
+            config.hidden_size,
+            build,
+            tied=tied,
+            bias=head_bias,
+            softcap=softcap,
+            scale=logit_scale,
+        )
 
     @property
     def input_embedding(self) -> Embedding:

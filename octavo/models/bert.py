@@ -1,38 +1,56 @@
-"""BERT and RoBERTa: encoders with learned position embeddings."""
+"""BERT, RoBERTa and DistilBERT: encoders with learned position embeddings."""
 
-import torch
-from torch import nn
+from collections.abc import Mapping
+from typing import ClassVar
 
-from octavo.hub.families.bert import BertFields
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
-from octavo.layers.embedding import Embedding
-from octavo.layers.encoder import EncoderLayer, LayerNorm
+from octavo.layers.encoder import EncoderAttention, EncoderMLP, PostNormEncoderLayer
 from octavo.models.pooled import EncoderBackbone
 
-
-class BertEmbeddings(nn.Module):
-    """The normed sum of token, position and segment embeddings."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        own, size = config.own_as(BertFields), config.hidden_size
-        self.word_embeddings = Embedding(config.vocab_size, size)
-        self.position_embeddings = Embedding(own.num_positions, size)
-        self.token_type_embeddings = Embedding(own.type_vocab_size, size)
-        self.LayerNorm = LayerNorm(size, config.rms_norm_eps)
-        self.position_offset = own.position_offset
-        self.last_segment = own.type_vocab_size - 1
-
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-        """``[T]`` int64 each → ``[T, hidden]``."""
-        x = self.word_embeddings(token_ids) + self.token_type_embeddings(segments.clamp(max=self.last_segment))
-        return self.LayerNorm(x + self.position_embeddings(positions + self.position_offset))
+_EMBEDDINGS = {
+    "words": "word_embeddings",
+    "positions": "position_embeddings",
+    "segments": "token_type_embeddings",
+    "norm": "LayerNorm",
+}
 
 
 class BertBackbone(EncoderBackbone):
     """BERT (arXiv:1810.04805), or RoBERTa (arXiv:1907.11692), whose positions start after the padding token's id."""
 
-    def __init__(self, config: ModelConfig, build: Build) -> None:
-        layers = (EncoderLayer(config, build.at(f"encoder.layer.{index}")) for index in range(config.num_layers))
-        super().__init__(BertEmbeddings(config), layers, config.own_as(BertFields).prefix)
+    checkpoint_names: ClassVar[Mapping[str, str]] = {"layers.": "encoder.layer."}
+    module_names: ClassVar[Mapping[str, str]] = _EMBEDDINGS | {
+        "query": "self.query",
+        "key": "self.key",
+        "value": "self.value",
+        "output": "output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "mlp": "",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "mlp_norm": "output.LayerNorm",
+    }
+    qkv_names: ClassVar[tuple[str, str, str]] = ("query", "key", "value")
+
+    def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
+        def layer(index: int, build: Build) -> PostNormEncoderLayer:
+            attention = EncoderAttention(config, build.at("attention"), qkv_names=self.qkv_names)
+            return PostNormEncoderLayer(config, attention, EncoderMLP(config, build.at("mlp")))
+
+        super().__init__(config, build, layer, max_positions)
+
+
+class DistilBertBackbone(BertBackbone):
+    """arXiv:1910.01108."""
+
+    checkpoint_names: ClassVar[Mapping[str, str]] = {"layers.": "transformer.layer."}
+    module_names: ClassVar[Mapping[str, str]] = _EMBEDDINGS | {
+        "output": "out_lin",
+        "attention_norm": "sa_layer_norm",
+        "mlp": "ffn",
+        "up": "lin1",
+        "down": "lin2",
+        "mlp_norm": "output_layer_norm",
+    }
+    qkv_names: ClassVar[tuple[str, str, str]] = ("q_lin", "k_lin", "v_lin")

@@ -1,32 +1,62 @@
 """Pooling models: a backbone that computes hidden states, and a pooler that turns them into vectors."""
 
-from collections.abc import Iterable
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar, Protocol, cast
 
 import torch
 from torch import nn
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.model_config import ModelConfig
-from octavo.kernels.packed_attention import PaddedRows
+from octavo.hub.encoder_config import EncoderFields
+from octavo.hub.model_config import ModelConfig, RopeConfig
+from octavo.kernels.packed_attention import BidirectionalAttention, PackedRows, PaddedRows
+from octavo.layers.build import Build
+from octavo.layers.context import StepContext
+from octavo.layers.encoder import EncoderEmbeddings
+from octavo.layers.norm import LayerNorm
 from octavo.layers.pooling import Pooler
-from octavo.models.base import CausalLM
+from octavo.layers.rotary import RotaryEmbedding
+from octavo.layers.weights import CheckpointNames
+from octavo.models.base import CausalLM, cache_specs
+from octavo.records import Full, SlidingWindow
 
 
 class EncoderBackbone(nn.Module):
     """A model with bidirectional attention: embeddings, and the one loop over the layers of all encoders.
 
     Args:
-        embeddings: ``[T]`` token ids, positions and segments → ``[T, hidden]``.
-        layers: built in order; each takes ``[T, hidden]`` and the plan, and returns ``[T, hidden]``.
+        layer: builds the layer of an index, with the parameters for that place; see :mod:`octavo.layers.encoder`.
+        norm: of the last layer's output.
+        ropes: rotary tables by the names that layers use.
+
+    Attributes:
+        checkpoint_names, module_names: see :class:`CausalLM`.
         weight_prefix: prefix of the weights' names in checkpoints with a head beside them.
     """
 
-    def __init__(self, embeddings: nn.Module, layers: Iterable[nn.Module], weight_prefix: str) -> None:
+    checkpoint_names: ClassVar[Mapping[str, str]] = {}
+    module_names: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        build: Build,
+        layer: Callable[[int, Build], nn.Module],
+        max_positions: int,
+        *,
+        norm: LayerNorm | None = None,
+        ropes: Mapping[str, RopeConfig] | None = None,
+    ) -> None:
         super().__init__()
-        self.weight_prefix = weight_prefix
-        self.embeddings = embeddings
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+        build = replace(build, names=CheckpointNames(self.checkpoint_names, self.module_names))
+        self.weight_prefix = config.own_as(EncoderFields).prefix
+        self.embeddings = EncoderEmbeddings(config)
+        self.layers = nn.ModuleList(layer(index, build.at(f"layers.{index}")) for index in range(config.num_layers))
+        self.norm = norm
+        self.rotary = nn.ModuleDict(
+            {name: RotaryEmbedding(config.head_dim, rope, max_positions) for name, rope in (ropes or {}).items()}
+        )
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
@@ -42,9 +72,44 @@ class EncoderBackbone(nn.Module):
             ``[≥ T, hidden]``.
         """
         x: torch.Tensor = self.embeddings(token_ids, positions, segments)
-        for layer in self.encoder["layer"].children():
-            x = layer(x, plan)
-        return x
+        ropes = {name: rotary(positions) for name, rotary in self.rotary.items()}
+        for layer in self.layers:
+            x = layer(x, ropes, plan)
+        return x if self.norm is None else self.norm(x)
+
+
+class Encoder(Protocol):
+    """What runs sequences laid end to end; see :meth:`EncoderBackbone.forward`."""
+
+    def __call__(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
+    ) -> torch.Tensor: ...
+
+
+class BidirectionalDecoder:
+    """A decoder as an encoder: its layers attend in both directions, and nothing is cached.
+
+    Raises:
+        UnsupportedModelError: it has layers that remember in another way than by keys and values.
+    """
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        self._windows: dict[str, int | None] = {}
+        for name, spec in cache_specs(model).items():
+            if not isinstance(spec, Full | SlidingWindow):
+                raise UnsupportedModelError(
+                    f"The model is to attend in both directions; layers with a {type(spec).__name__} cache cannot."
+                )
+            self._windows[name] = spec.window if isinstance(spec, SlidingWindow) else None
+
+    def __call__(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
+    ) -> torch.Tensor:
+        """See :meth:`EncoderBackbone.forward`; there are no segments."""
+        inputs = {name: PackedRows(plan, window) for name, window in self._windows.items()}
+        caches = dict.fromkeys(inputs, (token_ids.new_empty(0),))
+        return self._model(token_ids, positions, StepContext(BidirectionalAttention(), caches, inputs))
 
 
 class WithHead(Protocol):
@@ -68,12 +133,20 @@ class PooledModel(nn.Module):
         self.pooler = pooler
         self.weight_prefix = weight_prefix
 
+    def encoder(self) -> Encoder:
+        """What runs the backbone, of a model that attends in both directions."""
+        if isinstance(self.backbone, EncoderBackbone):
+            return self.backbone
+        assert isinstance(self.backbone, CausalLM)
+        return BidirectionalDecoder(self.backbone)
+
 
 def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:
     """Build a generating model without its head, and with a pooler.
 
     Raises:
-        UnsupportedModelError: its family has layers and head under other attributes.
+        UnsupportedModelError: its family has layers and head under other attributes, or the model is to attend in both
+            directions and cannot.
     """
     assert config.pooling is not None, "the configuration of a model that answers with vectors"
     # Not isinstance: from Python 3.12 on, protocol checks do not see submodules, which are not plain attributes.
@@ -81,4 +154,7 @@ def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:
         raise UnsupportedModelError(f"{config.architecture} cannot be used for vectors: it has no head to do without.")
     model.input_embedding.take_back()
     del cast(WithHead, model).lm_head
-    return PooledModel(model, Pooler(config.pooling), "model.").eval()
+    pooled = PooledModel(model, Pooler(config.pooling), model.base_prefix).eval()
+    if config.is_encoder:
+        _ = pooled.encoder()
+    return pooled

@@ -3,6 +3,8 @@
 import importlib
 
 from octavo.errors import UnsupportedModelError
+from octavo.hub.families import generic
+from octavo.hub.families.generic import GenericFields
 from octavo.hub.families.registry import FAMILIES, unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
@@ -16,17 +18,13 @@ def supported_architectures() -> list[str]:
     return sorted(FAMILIES)
 
 
-def check_supported(architecture: str, *, has_own_code: bool = False) -> None:
-    """Check that an architecture is supported.
-
-    Args:
-        has_own_code: the model's folder has code for it, which is never run.
+def check_supported(config: ModelConfig) -> None:
+    """Check that a model's architecture is supported, by a family or by the transformers library.
 
     Raises:
         UnsupportedModelError: it is not; the message lists similar names.
     """
-    if architecture not in FAMILIES:
-        raise UnsupportedModelError(unsupported_architecture(architecture, has_own_code=has_own_code))
+    _model_of(config)
 
 
 def build_model(config: ModelConfig, build: Build, max_positions: int) -> CausalLM:
@@ -45,15 +43,24 @@ def build_pooled(config: ModelConfig, build: Build, max_positions: int) -> Poole
     Raises:
         UnsupportedModelError: the architecture is unknown or does not support it.
     """
-    if not config.is_encoder:
-        return as_pooled(build_model(config, build, max_positions), config)
     assert config.pooling is not None, "the configuration of a model that answers with vectors"
-    backbone: EncoderBackbone = _model_class(config)(config, build)
+    backbone: CausalLM | EncoderBackbone = _model_class(config)(config, build, max_positions)
+    if isinstance(backbone, CausalLM):
+        return as_pooled(backbone, config)
     return PooledModel(backbone, Pooler(config.pooling), backbone.weight_prefix).eval()
 
 
 def _model_class(config: ModelConfig) -> type:
-    check_supported(config.architecture)
-    module, _, name = FAMILIES[config.architecture].model.partition(":")
+    module, _, name = _model_of(config).partition(":")
     found: type = getattr(importlib.import_module(module), name)
     return found
+
+
+def _model_of(config: ModelConfig) -> str:
+    """The model's class, as ``module:class``."""
+    if isinstance(config.own, GenericFields):
+        return generic.MODEL
+    if config.architecture not in FAMILIES:
+        has_own_code = "auto_map" in config.raw
+        raise UnsupportedModelError(unsupported_architecture(config.architecture, has_own_code=has_own_code))
+    return FAMILIES[config.architecture].model

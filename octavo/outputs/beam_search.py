@@ -225,7 +225,7 @@ class PromptSearch:
     def _text(self, beam: Beam, tokenizer: Tokenizer) -> str:
         hides_end = beam.end_token is not None and not self._params.include_stop_str_in_output
         detokenizer = make_detokenizer(tokenizer, self._prompt, self._params.skip_special_tokens)
-        return detokenizer.push(beam.token_ids[:-1] if hides_end else beam.token_ids) + detokenizer.finish()
+        return detokenizer.decode_delta(beam.token_ids[:-1] if hides_end else beam.token_ids) + detokenizer.flush()
 
 
 def shown_logprobs(beam: Beam, num_top: int) -> SampleLogprobs:

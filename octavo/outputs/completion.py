@@ -119,7 +119,7 @@ class CompletionState:
         self._num_sent_tokens += 1
         return False
 
-    def take(self, output: EngineOutput) -> None:
+    def add_output(self, output: EngineOutput) -> None:
         """Add a step's output."""
         self.take_tokens(output.new_token_ids, output.logprobs, is_stopped=output.finish_reason == "stop")
         if self.is_finished:
@@ -135,11 +135,11 @@ class CompletionState:
         if detokenizer is None or self._matcher is None:
             self.token_ids += token_ids
             if detokenizer is not None:
-                self._text += detokenizer.push(token_ids[:num_with_text])
+                self._text += detokenizer.decode_delta(token_ids[:num_with_text])
             return len(token_ids)
         for position, token_id in enumerate(token_ids):
             self.token_ids.append(token_id)
-            if position < num_with_text and self._add_text(detokenizer.push((token_id,)), self._matcher):
+            if position < num_with_text and self._add_text(detokenizer.decode_delta((token_id,)), self._matcher):
                 return position + 1
         return len(token_ids)
 
@@ -148,7 +148,7 @@ class CompletionState:
         if len(self.token_ids) <= self._params.min_tokens:
             self._text += text
             return False
-        self._text += matcher.push(text)
+        self._text += matcher.match_delta(text)
         if matcher.matched is None:
             return False
         self._finish_reason = "stop"
@@ -164,10 +164,10 @@ class CompletionState:
         if self._detokenizer is not None:
             if self.text_is_late:
                 num_hidden = 1 if self._hides_last(reason == "stop") else 0
-                self._text = self._detokenizer.push(self.token_ids[: len(self.token_ids) - num_hidden])
+                self._text = self._detokenizer.decode_delta(self.token_ids[: len(self.token_ids) - num_hidden])
             if self._matcher is not None:
-                self._text += self._matcher.finish()
-            self._text += self._detokenizer.finish()
+                self._text += self._matcher.flush()
+            self._text += self._detokenizer.flush()
         self._finish_reason = reason
         self.is_finished = True
 

@@ -19,10 +19,10 @@ class IncrementalDetokenizer(Protocol):
     ``decode(prompt)``, whatever way the outputs are cut into pushes. A piece never ends within a character.
     """
 
-    def push(self, token_ids: Sequence[int]) -> str:
+    def decode_delta(self, token_ids: Sequence[int]) -> str:
         """The text that ``token_ids`` add; without the last bytes if they may be the start of a character."""
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """What was held back, as replacement characters. Nothing can be pushed afterwards."""
 
 
@@ -56,7 +56,7 @@ class _ByteDetokenizer:
         if self._num_stripped and any(map(self._token_bytes, reversed(prompt_token_ids))):
             self._num_stripped = 0
 
-    def push(self, token_ids: Sequence[int]) -> str:
+    def decode_delta(self, token_ids: Sequence[int]) -> str:
         if len(token_ids) == 1:
             spelled = self._token_bytes(token_ids[0])
             if spelled.isascii() and not self._decoder.buffer and not self._num_stripped:
@@ -66,7 +66,7 @@ class _ByteDetokenizer:
         text = self._decoder.decode(spelled)
         return self._strip(text) if self._num_stripped else text
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         text = self._decoder.decode(b"", True)
         return self._strip(text) if self._num_stripped else text
 
@@ -94,10 +94,10 @@ class _WindowDetokenizer:
         self._window = [int(token_id) for token_id in prompt_token_ids[-PROMPT_TAIL:]]
         self._num_known = len(self._window)
 
-    def push(self, token_ids: Sequence[int]) -> str:
+    def decode_delta(self, token_ids: Sequence[int]) -> str:
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         return self._new_text()
 
     def _push_one(self, token_id: int) -> str:

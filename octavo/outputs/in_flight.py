@@ -31,7 +31,7 @@ class RequestsInFlight:
         return len(self._streams) + len(self._pooling)
 
     @property
-    def are_owed(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether the engine still works for this frontend; streams may be read for longer."""
         return bool(self._outputs.num_unfinished or len(self._pooling))
 
@@ -53,7 +53,7 @@ class RequestsInFlight:
         """Expect the outputs of a generating request, for ``stream``.
 
         Args:
-            has_relay: whether the stream may take tokens of which there is only text to say.
+            has_relay: whether the stream may take tokens whose only output is their text.
         """
         self._outputs.add(prepared, stream.relay if has_relay else None)
         self._streams[prepared.request_id] = stream

@@ -83,8 +83,8 @@ class OutputProcessor:
         """Expect outputs for a request; its id must not be in flight.
 
         Args:
-            take_text: is offered tokens of which there is nothing to say but their text, if only what is new is to
-                be told; those that it takes are in no output.
+            take_text: for streams of deltas, is offered tokens whose only output is their text; those that it takes
+                are in no output.
         """
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
         # Without text, the tokens of log-probabilities have no text either.
@@ -117,7 +117,7 @@ class OutputProcessor:
                 continue
             request, completion = known
             try:
-                request.take(output, completion)
+                request.add_output(output, completion)
                 if completion.is_finished:
                     self._end(request, completion)
                     if output.finish_reason is None:
@@ -137,10 +137,10 @@ class OutputProcessor:
         find_quick = self._quick.get
         for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
             try:
-                take = find_quick(request_id)
-                if take is None:
+                relay = find_quick(request_id)
+                if relay is None:
                     self._take_tokens(request_id, (token_id,), None, processed, changed)
-                elif take(token_id):
+                elif relay(token_id):
                     self._show(request_id, processed, changed)
             except Exception:
                 self._break_off(self._completions[request_id][0], processed, changed)
@@ -259,8 +259,8 @@ class _RequestState:
         leader = self.completions[0]
         return None if leader.is_finished else leader.request.request_id
 
-    def take(self, output: EngineOutput, completion: CompletionState) -> None:
-        completion.take(output)
+    def add_output(self, output: EngineOutput, completion: CompletionState) -> None:
+        completion.add_output(output)
         if self._cached_tokens is None:
             self._cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs is not None:

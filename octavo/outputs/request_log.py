@@ -36,7 +36,7 @@ class RequestLog:
             self._texts[prepared.request_id] = {}
         logger.info("Request %s: %s", prepared.request_id, ", ".join(parts))
 
-    def take(self, output: RequestOutput, kind: RequestOutputKind) -> None:
+    def add_output(self, output: RequestOutput, kind: RequestOutputKind) -> None:
         """Something of an answer came."""
         texts = self._texts.get(output.request_id)
         if texts is None:

@@ -27,7 +27,7 @@ class StopStringMatcher:
         self._include_in_output = include_in_output
         self._held = ""
 
-    def push(self, text: str) -> str:
+    def match_delta(self, text: str) -> str:
         """The text that may be shown now that ``text`` has come; once something matched, nothing more comes."""
         if not text:
             return ""
@@ -46,7 +46,7 @@ class StopStringMatcher:
             return text[: end if self._include_in_output else start]
         return self._hold_back(text)
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """The text held back, when no more will come."""
         held, self._held = self._held, ""
         return held

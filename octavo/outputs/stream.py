@@ -7,7 +7,7 @@ from octavo.errors import RequestFailedError
 from octavo.records import CompletionOutput, RequestOutput
 
 TextTaker = Callable[[int, int, str], bool]
-"""Gets a completion's index, its next token and the text that it adds, and says whether it took them."""
+"""Gets a completion's index, its next token and the text that it adds; returns whether it took them."""
 
 
 MAX_BACKLOG = 1 << 17
@@ -23,14 +23,14 @@ class OutputStream:
 
     Args:
         is_delta: outputs say what is new, and add up; else each says everything, and the last one counts.
-        take: is offered tokens of which there is nothing to say but their text, see :meth:`relay`.
+        take_text: is offered tokens whose only output is their text; see :meth:`relay`.
     """
 
-    __slots__ = ("_backlog", "_error", "_is_delta", "_outputs", "_reader", "_take")
+    __slots__ = ("_backlog", "_error", "_is_delta", "_outputs", "_reader", "_take_text")
 
-    def __init__(self, *, is_delta: bool, take: TextTaker | None = None) -> None:
+    def __init__(self, *, is_delta: bool, take_text: TextTaker | None = None) -> None:
         self._is_delta = is_delta
-        self._take = take
+        self._take_text = take_text
         self._outputs: list[RequestOutput] = []
         self._backlog = 0
         self._error: Exception | None = None
@@ -59,10 +59,10 @@ class OutputStream:
 
         It is offered only while the reader has done with all earlier outputs and waits for the next.
         """
-        if self._take is None or self._reader is None or self._reader.done():
+        if self._take_text is None or self._reader is None or self._reader.done():
             return False
         try:
-            return self._take(index, token_id, text)
+            return self._take_text(index, token_id, text)
         except Exception as error:
             self.fail(error)
             return True

@@ -29,10 +29,13 @@ class Section(NamedTuple):
     Attributes:
         size: number of rows.
         unit: rows that stay together; fewer units than ranks are repeated.
+        interleaved: of each unit's rows, how many hold rotary pairs ``(2i, 2i + 1)``, the first ones; they are stored
+            as pairs ``(i, i + interleaved / 2)``.
     """
 
     size: int
     unit: int = 1
+    interleaved: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def resolve_drafts(settings: EngineConfig, *, is_pooling: bool) -> NgramDrafts |
     if method != "ngram":
         raise ConfigError(f"speculative_config: the method is {method!r}; 'ngram' is the only one so far.")
     if is_pooling:
-        raise ConfigError("speculative_config is for models that write text; this one answers with vectors.")
+        raise ConfigError("speculative_config is for generative models; this one is a pooling model.")
     if settings.model.logits_processors:
         raise ConfigError("speculative_config does not go with custom logits processors: they see one token at a time.")
     num_drafts = _number(given, "num_speculative_tokens", _MAX_DRAFTS)

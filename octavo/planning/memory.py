@@ -8,11 +8,14 @@ from torch import nn
 from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
+from octavo.layers.moe import SparseMLP
+from octavo.layers.rotary import QueryScale, RotaryEmbedding
 from octavo.models.base import cache_specs
 from octavo.models.registry import build_model, build_pooled
 from octavo.parallel import ONE_DEVICE, TensorParallel
 from octavo.platforms import Platform
 from octavo.quantization.config import QuantizationConfig, Unquantized
+from octavo.quantization.scheme import LinearWeights
 from octavo.records import CacheSpec
 
 # Prompt positions whose logits are computed at a time for log-probabilities, in three float32 buffers.
@@ -22,20 +25,45 @@ _SAMPLER_KEPT_BYTES, _SAMPLER_STEP_BYTES = 8, 24
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedParameters:
+    """Parameters of which a token uses some only.
+
+    Attributes:
+        num_parameters: of all experts of all layers.
+        num_experts, num_chosen: of a layer, in total and per token.
+    """
+
+    num_parameters: int
+    num_experts: int
+    num_chosen: int
+
+    def num_read(self, num_tokens: float) -> float:
+        """Expected number of parameters that so many tokens use together, if they draw their experts evenly."""
+        return self.num_parameters * (1 - (1 - self.num_chosen / self.num_experts) ** num_tokens)
+
+    @property
+    def num_per_token(self) -> float:
+        """Number of parameters that one token uses."""
+        return self.num_read(1)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSize:
     """Size of a model's tensors.
 
     Attributes:
-        num_parameters: number of parameters, a tied head counted once.
+        num_parameters: number of parameters, a tied head counted once, however they are stored.
         weight_bytes: their size in bytes.
         table_bytes: bytes of rotary tables per position.
         cache_specs: what its layers keep in the cache, by name.
+        routed: the experts' part of the parameters; None without experts.
     """
 
     num_parameters: int
     weight_bytes: int
     table_bytes: int
     cache_specs: dict[str, CacheSpec]
+    routed: RoutedParameters | None = None
 
 
 def model_size(
@@ -62,12 +90,37 @@ def model_size(
     finally:
         torch.set_default_dtype(before)
     parameters = list(model.parameters())
+    tables = [module for module in model.modules() if isinstance(module, (RotaryEmbedding, QueryScale))]
     return ModelSize(
-        num_parameters=sum(parameter.numel() for parameter in parameters),
+        num_parameters=_count_parameters(model),
         weight_bytes=sum(parameter.nbytes for parameter in parameters),
-        table_bytes=sum(buffer.nbytes for buffer in model.buffers()),
-        cache_specs=cache_specs(model),
+        table_bytes=sum(buffer.nbytes for table in tables for buffer in table.buffers()),
+        cache_specs={} if config.is_encoder else cache_specs(model),
+        routed=_routed_parameters(model),
     )
+
+
+def _count_parameters(model: nn.Module) -> int:
+    """Number of parameters, those of linear layers by their sizes: a packed weight has fewer elements, and scales."""
+    layers = [module for module in model.modules() if isinstance(module, LinearWeights) and _has_weight(module)]
+    stored = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    others = sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in stored)
+    biases = sum(layer.bias.numel() for layer in layers if layer.bias is not None)
+    return others + biases + sum(layer.in_features * layer.out_features for layer in layers)
+
+
+def _has_weight(layer: LinearWeights) -> bool:
+    """Whether a layer stores a weight; a head may read that of the embedding."""
+    return any(name != "bias" for name, _ in layer.named_parameters())
+
+
+def _routed_parameters(model: nn.Module) -> RoutedParameters | None:
+    layers = [module for module in model.modules() if isinstance(module, SparseMLP)]
+    if not layers:
+        return None
+    routing = layers[0].gate.routing
+    num_parameters = sum(parameter.numel() for layer in layers for parameter in layer.experts.parameters())
+    return RoutedParameters(num_parameters, routing.num_experts, routing.num_chosen)
 
 
 def num_parameters(config: ModelConfig) -> int:
@@ -75,14 +128,16 @@ def num_parameters(config: ModelConfig) -> int:
     return model_size(config, torch.bfloat16).num_parameters
 
 
-def parameters_read_per_token(config: ModelConfig) -> int:
-    """Number of parameters that a decode step must read: the layers and the head, without the embedding table."""
+def read_parameters(config: ModelConfig) -> tuple[int, RoutedParameters | None]:
+    """What decode steps read: parameters outside experts, without the embedding table; and the experts'."""
+    size = model_size(config, torch.bfloat16)
     unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-    return num_parameters(config) - unread
+    routed = 0 if size.routed is None else size.routed.num_parameters
+    return size.num_parameters - unread - routed, size.routed
 
 
 def bytes_read_per_token(config: ModelConfig, dtype: torch.dtype, model: ModelSize, num_devices: int) -> int:
-    """Bytes of weights that a decode step must read on each device; see :func:`parameters_read_per_token`."""
+    """Bytes of weights that a decode step must read on each device; all experts counted."""
     unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * dtype.itemsize
     return model.weight_bytes - unread // num_devices
 
@@ -118,15 +173,16 @@ def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:
     return max_num_seqs * config.vocab_size * itemsize
 
 
-def state_bytes(max_num_seqs: int, max_model_len: int, num_tokens: int, num_groups: int, blocks: int) -> int:
-    """Device state of the batch (token ids, block tables) and a step's inputs.
+def state_bytes(max_num_seqs: int, num_recent: int, num_tokens: int, num_groups: int, blocks: int) -> int:
+    """Device state of the batch (recent tokens, block tables) and a step's inputs.
 
     Args:
+        num_recent: tokens of a request that are kept; see :attr:`octavo.records.Plan.num_recent_tokens`.
         num_tokens: maximum tokens in a step.
         blocks: entries of a block table.
     """
-    per_row = 4 * (max_model_len + 1 + 4 + num_groups * blocks) + 9 * 8
-    inputs = num_tokens * 8 * (2 + num_groups) + max_num_seqs * (4 + 4 + 8 + 8 + 4)
+    per_row = 4 * (num_recent + 4 + num_groups * blocks) + 9 * 8
+    inputs = num_tokens * (4 + 8 * (2 + num_groups)) + max_num_seqs * (4 + 4 + 8 + 8 + 4)
     return max_num_seqs * per_row + inputs
 
 

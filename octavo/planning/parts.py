@@ -27,6 +27,7 @@ class StepLimits:
     num_exact_graphs: int = 0
     num_drafts: int = 0
     decode_len: int = 1
+    num_recent_tokens: int = 0
 
 
 def memory_parts(
@@ -43,7 +44,7 @@ def memory_parts(
     tokens, rows, length = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
     itemsize, pass_elements = dtype.itemsize, runtime_of(platform.device).pass_elements
     stored = f", linear layers in {quantization.description}" if quantization.description else ""
-    state = memory.state_bytes(rows, length, tokens, limits.num_groups, limits.max_blocks_per_seq)
+    state = memory.state_bytes(rows, limits.num_recent_tokens, tokens, limits.num_groups, limits.max_blocks_per_seq)
     parts = [
         MemoryPart(
             WEIGHTS, model.weight_bytes, f"{model.num_parameters / 1e9:.2f} G parameters of {itemsize} bytes{stored}"
@@ -55,7 +56,7 @@ def memory_parts(
             f"intermediate tensors of a layer in a step of {tokens} tokens",
         ),
         *_drawing_parts(config, rows, rows * (1 + limits.num_drafts), itemsize, pass_elements),
-        MemoryPart("batch state", state, f"token ids and block tables of {rows} requests of {length} tokens"),
+        MemoryPart("batch state", state, f"recent tokens and block tables of {rows} requests of {length} tokens"),
         MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
     ]
     if platform.captures_graphs and has_graphs and config.pooling is None:

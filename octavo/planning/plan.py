@@ -31,6 +31,7 @@ from octavo.records import (
     Plan,
     SlidingWindow,
     State,
+    recent_tokens,
 )
 
 _CPU_CACHE_BYTES = 4 << 30
@@ -94,6 +95,7 @@ class _Planner:
                 self.config,
                 has_float8=self.platform.has_float8(),
                 has_blocks=self.platform.has_blocks(),
+                has_groups=self.platform.has_groups(),
             )
         except UnsupportedModelError:
             return Unquantized()  # loading says why; the rest of the plan holds
@@ -358,7 +360,7 @@ def make_plan(
         ConfigError: settings that contradict each other, the model or the machine.
         UnsupportedModelError: an architecture that Octavo does not have.
     """
-    check_supported(config.architecture, has_own_code="auto_map" in config.raw)
+    check_supported(config)
     settings = adapt_settings(settings, platform)
     held, available = platform.used_by_process(), platform.memory()
     if is_for_later:
@@ -382,7 +384,10 @@ def make_plan(
     interval = planner.state_interval(model.cache_specs)
     groups, block_bytes = make_groups(model.cache_specs, block_size, max_len, 1 + num_drafts, interval)
     table_len = max((-(-max_len // group.block_size) for group in groups), default=0)
-    limits = StepLimits(budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts, decode_len)
+    num_recent = recent_tokens(max_len, drafter)
+    limits = StepLimits(
+        budget, max_num_seqs, max_len, len(groups), table_len, num_exact, num_drafts, decode_len, num_recent
+    )
     num_mixed = planner.max_num_mixed_tokens(model, num_scheduled, max_num_seqs * (1 + num_drafts))
     parts = memory_parts(
         config.on_one_device(tensor_parallel.size),

@@ -35,7 +35,7 @@ def left_for_cache(memory: DeviceMemory, share: float, held: int, parts: Sequenc
     if left <= 0:
         raise ConfigError(
             f"No memory is left for the cache: this process may use {size(min(allowed, reachable))} "
-            f"({share:.0%} of the device's {size(memory.total)}), and {_in_words(held, parts)} take it all. Raise "
+            f"({share:.0%} of the device's {size(memory.total)}), and {_parts_text(held, parts)} take it all. Raise "
             "gpu_memory_utilization; lower max_num_batched_tokens, max_num_seqs or max_model_len; or take a smaller "
             "or quantised model, or a larger device."
         )
@@ -51,13 +51,13 @@ def check_room(memory: DeviceMemory, held: int, parts: Sequence[MemoryPart]) -> 
     reachable = memory.available + held
     if held + sum(part.num_bytes for part in parts) > reachable:
         raise ConfigError(
-            f"The device has {size(reachable)} for this process, and {_in_words(held, parts)} take more. Lower "
+            f"The device has {size(reachable)} for this process, and {_parts_text(held, parts)} take more. Lower "
             "kv_cache_memory_bytes or num_gpu_blocks_override; lower max_num_batched_tokens, max_num_seqs or "
             "max_model_len; or take a smaller or quantised model, or free the device."
         )
 
 
-def _in_words(held: int, parts: Sequence[MemoryPart]) -> str:
+def _parts_text(held: int, parts: Sequence[MemoryPart]) -> str:
     """``weights (15.26 GiB), …``, the largest first."""
     named = [*parts, MemoryPart("what it holds already", held)]
     shown = sorted((part for part in named if part.num_bytes), key=lambda part: -part.num_bytes)

@@ -66,6 +66,9 @@ class CudaPlatform(Platform):
     def has_float8(self) -> bool:
         return torch.cuda.get_device_capability() >= (8, 9)
 
+    def has_groups(self) -> bool:
+        return True
+
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         torch.set_num_threads(num_threads or 1)
 

@@ -10,11 +10,11 @@ import contextlib
 import ctypes
 import math
 import mmap
-import platform
 import re
-import sys
 
 import torch
+
+from octavo.glibc import glibc
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_FROM_HEAP = 32 << 20
@@ -28,9 +28,9 @@ def reserve_huge_heap(num_bytes: int) -> bool:
     Returns:
         Whether it was possible. If not, only speed is lost.
     """
-    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+    libc = glibc()
+    if libc is None:
         return False
-    libc = ctypes.CDLL(None, use_errno=True)
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]

@@ -84,9 +84,10 @@ class NativeKernels(Protocol):
         y_row_size: int,
         weight_type: int,
         x_type: int,
+        y_type: int,
         gate: int,
     ) -> None:
-        """``y = x Wᵀ + b``, or with a gate ``act(y₁) · y₂``; ``x``, ``y`` and ``b`` have the same type."""
+        """``y = x Wᵀ + b``, or with a gate ``act(y₁) · y₂``; ``b`` has the type of ``y``."""
 
     def rms_norm(
         self,
@@ -108,6 +109,15 @@ class NativeKernels(Protocol):
     def gather(self, table: int, index: int, to: int, num_rows: int, row_bytes: int) -> None:
         """Rows of a table."""
 
+    def prepare_inputs(self, *arguments: int) -> None:
+        """A step's inputs: addresses and sizes of the batch's state, addresses of the inputs, bounds."""
+
+    def append_tokens(self, *arguments: int) -> None:
+        """Drawn tokens to the batch's state: its addresses and sizes, those of the tokens."""
+
+    def argmax(self, x: int, values: int, places: int, num_rows: int, size: int, row_bytes: int, x_type: int) -> None:
+        """The largest value of each row, float32, and the first place that has it, int64."""
+
     def new_plan(self) -> object:
         """An empty plan of attention."""
 
@@ -116,6 +126,35 @@ class NativeKernels(Protocol):
 
     def attention(self, plan: object, *arguments: Any) -> None:
         """Attention of one layer."""
+
+    def store_latent(self, *arguments: int) -> None:
+        """Write a step's latent vectors into the cache."""
+
+    def latent_attention(self, plan: object, *arguments: Any) -> None:
+        """Plan a step's latent attention, and attend."""
+
+    def causal_conv(self, *arguments: int) -> None:
+        """Mamba-2's convolution of a step's rows, and its states."""
+
+    def state_space_scan(self, *arguments: Any) -> None:
+        """Mamba-2's scan of a step's rows, and its states."""
+
+    def gated_norm(
+        self,
+        x: int,
+        gate: int,
+        weight: int,
+        to: int,
+        num_rows: int,
+        size: int,
+        group_size: int,
+        x_row_size: int,
+        gate_row_size: int,
+        eps: float,
+        x_type: int,
+        weight_type: int,
+    ) -> None:
+        """Norm ``x · silu(gate)``, each ``group_size`` values by themselves."""
 
 
 @cache

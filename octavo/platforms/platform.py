@@ -78,6 +78,10 @@ class Platform(ABC):
         """Whether the device multiplies weights of integers in groups (GGUF's formats, int8, int4)."""
         return False
 
+    def has_groups(self) -> bool:
+        """Whether the device has kernels that unpack weights of integers, which activations of any type multiply."""
+        return False
+
     @abstractmethod
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         """Set up this process for computing.

@@ -7,6 +7,7 @@ from typing import Any
 from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
+from octavo.quantization.rounded import GROUP, RoundedScheme
 from octavo.quantization.scheme import LinearScheme
 
 
@@ -45,11 +46,13 @@ class RoundedConfig(QuantizationConfig):
         head: that of the head, and of an embedding that shares its weight.
     """
 
-    layers: BlockScheme
-    head: BlockScheme
+    layers: BlockScheme | RoundedScheme
+    head: BlockScheme | RoundedScheme
 
     @property
     def description(self) -> str:
+        if isinstance(self.layers, RoundedScheme):
+            return f"int{self.layers.bits}, a scale per output and {GROUP} inputs"
         return f"{self.layers.format}, activations in 8 bits"
 
     def scheme(self, name: str) -> LinearScheme:
@@ -71,7 +74,10 @@ def parse_gguf(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
     return GGUFConfig(options.plain, types) if types else Unquantized(options.plain)
 
 
-def round_to_blocks(name: str, options: SchemeOptions) -> RoundedConfig:
-    """Round unquantised weights as they are loaded."""
+def round_to_integers(name: str, options: SchemeOptions) -> RoundedConfig:
+    """Round unquantised weights as they are loaded, to ``int8`` or ``int4``."""
     # Four bits are too few for an embedding, and the head's errors go straight into the logits.
-    return RoundedConfig(options.plain, BlockScheme(name), BlockScheme("int8"))
+    if options.has_blocks:
+        return RoundedConfig(options.plain, BlockScheme(name), BlockScheme("int8"))
+    layers, head = (RoundedScheme(bits, options.deterministic) for bits in (int(name.removeprefix("int")), 8))
+    return RoundedConfig(options.plain, layers, head)

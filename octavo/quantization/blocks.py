@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 
 from octavo.kernels import FORMATS, LANES, LinearOp, block_kernels
+from octavo.kernels.blocks import BlockKernels
 from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
-from octavo.quantization.slot import WeightPart, WeightSlot
+from octavo.quantization.slot import Index, WeightPart, WeightSlot
 
 MADE_AT_LOAD = ("int8", "int4")
 """Formats that weights are rounded to while they are loaded; the others are GGUF's."""
@@ -42,40 +43,41 @@ class BlockScheme(LinearScheme):
             yield "bias", part.bias_slot(module.bias.data[part.outputs])
 
     def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
-        kernels = block_kernels(module.weight.device)
-        assert kernels is not None, "the scheme is chosen where there are such kernels"
-        shape = module.out_features, module.in_features
+        weight, shape = module.weight.data, (module.out_features, module.in_features)
         bias = None if module.bias is None else module.bias.data
-        return kernels.linear(module.weight.data, self.format, shape, bias, module.compute_dtype), False
+        return _kernels(weight).linear(weight, self.format, shape, bias, module.compute_dtype), False
 
     def _slot(self, module: LinearWeights, part: WeightPart, view: torch.Tensor) -> WeightSlot:
         if self.format in MADE_AT_LOAD:
             return part.weight_slot(view, _quantize(self.format))
-        pack = _pack(self.format, module.in_features)
+        pack = part.ordered(_pack(self.format, module.in_features))
         return WeightSlot(view, (part.shape,), self._raw_slice(part), pack, raw_type=self.format)
 
-    def _raw_slice(self, part: WeightPart) -> tuple[slice, ...]:
+    def _raw_slice(self, part: WeightPart) -> tuple[Index, ...]:
         """The part of a file's rows of bytes that holds a part of the weight."""
         if len(part.source) < 2:
             return part.source
         outputs, inputs = part.source
+        assert isinstance(inputs, slice), "inputs are divided in order"
         size, unit = FORMATS[self.format].raw_bytes
         return outputs, slice(inputs.start // unit * size, inputs.stop // unit * size)
 
 
 def _quantize(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    def convert(weight: torch.Tensor) -> torch.Tensor:
-        kernels = block_kernels(weight.device)
-        assert kernels is not None, "the scheme is chosen where there are such kernels"
-        return kernels.quantize(weight, name)
-
-    return convert
+    return lambda weight: _kernels(weight).quantize(weight, name)
 
 
 def _pack(name: str, in_features: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    def convert(raw: torch.Tensor) -> torch.Tensor:
-        kernels = block_kernels(raw.device)
-        assert kernels is not None, "the scheme is chosen where there are such kernels"
-        return kernels.pack(raw, name, in_features)
+    return lambda raw: pack_blocks(raw, name, in_features)
 
-    return convert
+
+def pack_blocks(raw: torch.Tensor, name: str, in_features: int) -> torch.Tensor:
+    """Rows of GGUF's blocks, ``[out, bytes]`` uint8, as the device's kernels take them, ``[panels, bytes]``."""
+    return _kernels(raw).pack(raw, name, in_features)
+
+
+def _kernels(tensor: torch.Tensor) -> BlockKernels:
+    """The kernels of a tensor's device."""
+    kernels = block_kernels(tensor.device)
+    assert kernels is not None, "the scheme is chosen where there are such kernels"
+    return kernels

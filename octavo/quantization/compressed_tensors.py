@@ -3,71 +3,38 @@
 Source: https://github.com/vllm-project/compressed-tensors.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import shown
-from octavo.quantization.config import QuantizationConfig, SchemeOptions
-from octavo.quantization.scheme import LinearScheme
+from octavo.quantization.compressed_layouts import CompressedLayout
+from octavo.quantization.config import SchemeOptions
+from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
+from octavo.quantization.float8_layout import ALL, Float8Layout, is_block, is_size
+from octavo.quantization.mxfp4 import BLOCK
+from octavo.quantization.patterns import compile_pattern
+from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
 _CLASS = "Linear"
 _REGEX = "re:"
-_MAX_PATTERN = 1000
-_FORMATS = ("float-quantized", "naive-quantized")
-_FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "group_size": None, "block_structure": None}
+_PACKED = "pack-quantized"
+_INTEGER_FORMATS = (_PACKED, "int-quantized", "naive-quantized")
+_FLOAT_FORMATS = ("float-quantized", "naive-quantized")
+_FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
+_FLOAT4 = {**_FLOAT8, "num_bits": 4}
+_BLOCKS = {"channel": (1, ALL), "tensor": (ALL, ALL)}
+_WHOLE = ("token", "tensor")
+# Inputs stored in their order, with consecutive groups; and inputs whose groups are in weight_g_idx.
+_SORTED, _UNSORTED = ("weight", "static"), ("group", "dynamic")
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Layers by full names, by patterns that match the beginning of one, and whether all are meant."""
-
-    names: frozenset[str]
-    patterns: tuple[re.Pattern[str], ...]
-    has_all: bool
-
-    def match(self, name: str) -> bool:
-        """Whether a layer is one of them."""
-        return self.has_all or name in self.names or any(pattern.match(name) for pattern in self.patterns)
-
-
-@dataclass(frozen=True, slots=True)
-class CompressedTensorsConfig(QuantizationConfig):
-    """Schemes by groups of layers; other layers are plain.
-
-    Attributes:
-        groups: in the checkpoint's order; names go before patterns, patterns before groups of all layers.
-        ignored: layers that are plain whatever groups they are in.
-    """
-
-    groups: tuple[tuple[Targets, LinearScheme], ...]
-    ignored: Targets
-
-    @property
-    def has_float8(self) -> bool:
-        return True
-
-    @property
-    def description(self) -> str:
-        return "float8, activations by token, as compressed-tensors"
-
-    def scheme(self, name: str) -> LinearScheme:
-        if self.ignored.match(name):
-            return self.plain
-        ranked = sorted(self.groups, key=lambda group: (name not in group[0].names, group[0].has_all))
-        return next((scheme for targets, scheme in ranked if targets.match(name)), self.plain)
-
-    def head_scheme(self, name: str) -> LinearScheme:
-        return self.scheme(name)
-
-
-def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> CompressedTensorsConfig:
+def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfig:
     """The layers of a checkpoint.
 
-    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact. Scales
-    of the cache are not, either, which keeps keys and values unquantised.
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
+    beside integer weights activations are not rounded. Scales of the cache are not used, either, which keeps keys and
+    values unquantised.
 
     Args:
         raw: ``quantization_config``.
@@ -90,35 +57,76 @@ def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> 
     ):
         raise UnsupportedModelError("The checkpoint's quantization_config has no config_groups.")
     default_format = raw.get("format")
-    parsed = [
-        (_targets(group.get("targets")), options.float8(_source(name, group, group.get("format") or default_format)))
-        for name, group in groups.items()
-    ]
-    return CompressedTensorsConfig(options.plain, tuple(parsed), _targets(raw.get("ignore") or []))
+    parsed = tuple(
+        _parse_group(name, group, group.get("format") or default_format, options) for name, group in groups.items()
+    )
+    return TargetedConfig(options.plain, "compressed-tensors", parsed, _targets(raw.get("ignore") or []))
 
 
-def _source(name: str, group: Mapping[str, Any], stored: Any) -> Literal["channel", "tensor"]:
-    weights, inputs = group.get("weights"), group.get("input_activations")
-    strategy = weights.get("strategy") if isinstance(weights, Mapping) else None
-    if (
-        stored in _FORMATS
-        and strategy in ("channel", "tensor")
-        and _is_float8(weights)
-        and not weights.get("dynamic")
-        and _is_float8(inputs)
-        and inputs.get("strategy") in ("token", "tensor")
-        and group.get("output_activations") is None
-    ):
-        return "channel" if strategy == "channel" else "tensor"
+def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: SchemeOptions) -> TargetGroup:
+    targets, weights = _targets(group.get("targets")), group.get("weights")
+    if isinstance(weights, Mapping) and not weights.get("dynamic") and group.get("output_activations") is None:
+        inputs = group.get("input_activations")
+        layouts = (read(weights, inputs, stored) for read in (_float8_layout, _float4_layout, _integer_layout))
+        layout = next(filter(None, layouts), None)
+        if layout is not None:
+            return target_group(targets, layout, options)
     raise UnsupportedModelError(
         f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {shown(stored)}, "
-        f"weights {_shown(weights)}, activations {_shown(inputs)}); supported are float8 weights with a scale per "
-        "tensor or channel, and float8 activations with a scale per token or tensor."
+        f"weights {_shown(weights)}, activations {_shown(group.get('input_activations'))}); supported are integers of "
+        "4 and 8 bits, float8 weights with float8 activations, NVFP4 and MXFP4."
     )
 
 
-def _is_float8(values: Any) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(values, Mapping) and all(values.get(key, wanted) == wanted for key, wanted in _FLOAT8.items())
+def _float8_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Float8Layout | None:
+    """The layout of float8 weights, whose activations are float8, too."""
+    if stored not in _FLOAT_FORMATS or not _has(weights, _FLOAT8) or not _has(inputs, _FLOAT8):
+        return None
+    strategy, block, granularity = weights.get("strategy"), weights.get("block_structure"), inputs.get("strategy")
+    if strategy == "block" and is_block(block) and granularity in ("group", "token"):
+        return Float8Layout((block[0], block[1]))
+    if strategy in _BLOCKS and block is None and weights.get("group_size") is None and granularity in _WHOLE:
+        return Float8Layout(_BLOCKS[strategy])
+    return None
+
+
+def _float4_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Float4Layout | None:
+    """The layout of 4-bit floats. Activations are not rounded, whether they are meant to be or not."""
+    is_meant = inputs is None or _has(inputs, _FLOAT4)
+    shared = weights.get("strategy"), weights.get("group_size")
+    if not is_meant or not _has(weights, _FLOAT4):
+        return None
+    if stored == "nvfp4-pack-quantized" and shared == ("tensor_group", NVFP4_GROUP):
+        scales = () if inputs is None else ("input_global_scale",)
+        return Float4Layout("nvfp4", "weight_packed", "weight_global_scale", is_inverse=True, unused=scales)
+    if stored == "mxfp4-pack-quantized" and shared == ("group", BLOCK):
+        return Float4Layout("mxfp4", "weight_packed")
+    return None
+
+
+def _integer_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> CompressedLayout | None:
+    """The layout of integer weights. Activations are not rounded, whether they are meant to be or not."""
+    bits, strategy, group = weights.get("num_bits"), weights.get("strategy"), weights.get("group_size")
+    symmetric, order = weights.get("symmetric", True), weights.get("actorder")
+    is_meant = inputs is None or (isinstance(inputs, Mapping) and inputs.get("type") == "int")
+    is_grouped = strategy == "group"
+    if (
+        stored not in _INTEGER_FORMATS
+        or weights.get("type") != "int"
+        or bits not in (4, 8)
+        or isinstance(symmetric, bool) is False
+        or strategy not in ("group", "channel", "tensor")
+        or is_grouped != is_size(group)
+        or order not in (None, False, *_SORTED, *_UNSORTED)
+        or not is_meant
+    ):
+        return None
+    own_group = group if isinstance(group, int) and is_grouped else -1
+    return CompressedLayout(bits, strategy, own_group, symmetric, order in _UNSORTED, stored == _PACKED)
+
+
+def _has(values: Any, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(values, Mapping) and all(values.get(key, value) == value for key, value in wanted.items())
 
 
 def _shown(values: Any) -> str:
@@ -132,10 +140,4 @@ def _targets(given: Any) -> Targets:
         raise UnsupportedModelError("The checkpoint's quantization_config has targets that are no list of names.")
     patterns = [item.removeprefix(_REGEX) for item in given if item.startswith(_REGEX)]
     names = frozenset(item for item in given if not item.startswith(_REGEX))
-    try:
-        compiled = tuple(re.compile(pattern[:_MAX_PATTERN]) for pattern in patterns)
-    except (re.error, RecursionError, OverflowError):
-        raise UnsupportedModelError(
-            "The checkpoint's quantization_config has a target that is no regular expression."
-        ) from None
-    return Targets(names, compiled, _CLASS in names)
+    return Targets(names, tuple(compile_pattern(pattern) for pattern in patterns), _CLASS in names)

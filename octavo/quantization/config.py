@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from octavo.errors import UnsupportedModelError
 from octavo.quantization.float8 import Float8Scheme, Source
+from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
+from octavo.quantization.stored import ExpandedScheme, PackedScheme, RepackedScheme, StoredScheme, block_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +17,15 @@ class SchemeOptions:
 
     Attributes:
         has_float8: whether it multiplies float8 values.
-        has_blocks: whether it multiplies weights of integers in groups.
         deterministic: a row's bits must not depend on the other rows.
+        has_blocks: whether it multiplies blocks of integers, with activations rounded to 8 bits.
+        expands: whether integers are dequantised as they are loaded, so that their exact values are used.
     """
 
     has_float8: bool = False
     deterministic: bool = False
     has_blocks: bool = False
+    expands: bool = False
 
     @property
     def plain(self) -> PlainScheme:
@@ -32,6 +36,15 @@ class SchemeOptions:
         """The scheme of float8 layers; see :class:`Float8Scheme`."""
         # Libraries choose kernels for float8 by the number of rows, so a row's bits may depend on it.
         return Float8Scheme(source, self.has_float8 and not self.deterministic, self.deterministic)
+
+    def stored(self, layout: Layout) -> StoredScheme:
+        """The scheme of layers that a checkpoint has in a layout."""
+        expanded = ExpandedScheme(layout, self.plain)
+        if layout.form is None or self.expands or (layout.form.is_float and not self.has_float8):
+            return expanded
+        if self.has_blocks:  # such a device is faster with values of the compute type than with other integers
+            return RepackedScheme(layout, self.plain) if block_format(layout.form) else expanded
+        return PackedScheme(layout, self.plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,13 @@ class QuantizationConfig(ABC):
     @abstractmethod
     def scheme(self, name: str) -> LinearScheme:
         """The scheme of the checkpoint's layer of this full name."""
+
+    def layout(self, name: str) -> Layout | None:
+        """How the checkpoint stores a layer that has tensors of its own; None for one tensor of values.
+
+        Experts, which are stored together, are read so.
+        """
+        return None
 
     @property
     def has_float8(self) -> bool:

@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import wrong
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
+from octavo.quantization.float8 import Float8Scheme
+from octavo.quantization.float8_layout import ALL, Float8Layout, is_block
+from octavo.quantization.grouped_weight import Layout
+from octavo.quantization.patterns import is_within, names_in
 from octavo.quantization.scheme import LinearScheme
+from octavo.quantization.stored import StoredScheme
 
 _IGNORED = ("ignored_layers", "modules_to_not_convert")
 
@@ -19,21 +23,32 @@ class Float8Config(QuantizationConfig):
     Attributes:
         layers: the scheme of the others.
         ignored: names of layers, or of modules around them, in full or from any dot on.
+        stored: how checkpoints store the others; None if they are rounded as they are loaded.
     """
 
     layers: LinearScheme
     ignored: tuple[str, ...] = ()
+    stored: Float8Layout | None = None
 
     @property
     def has_float8(self) -> bool:
-        return True
+        return isinstance(self.layers, Float8Scheme)
 
     @property
     def description(self) -> str:
+        if self.stored is not None and isinstance(self.layers, StoredScheme):
+            rows, columns = self.stored.block
+            return f"float8, a scale per block of {rows} × {columns}; {self.layers.kept_as}"
         return "float8, activations by token"
 
+    def layout(self, name: str) -> Layout | None:
+        return None if self._is_ignored(name) else self.stored
+
     def scheme(self, name: str) -> LinearScheme:
-        return self.plain if any(_is_within(name, module) for module in self.ignored) else self.layers
+        return self.plain if self._is_ignored(name) else self.layers
+
+    def _is_ignored(self, name: str) -> bool:
+        return any(is_within(name, module) for module in self.ignored)
 
 
 def round_to_float8(options: SchemeOptions) -> Float8Config:
@@ -42,9 +57,10 @@ def round_to_float8(options: SchemeOptions) -> Float8Config:
 
 
 def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config:
-    """The layers of a checkpoint that was quantised with one scale per weight.
+    """The layers of a checkpoint that was quantised with one scale per weight, or one per block of it.
 
-    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact.
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact. Beside
+    weights with scales per block, activations are not rounded.
 
     Args:
         raw: ``quantization_config``.
@@ -52,16 +68,10 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     Raises:
         UnsupportedModelError: it was quantised in another way.
     """
-    if raw.get("weight_block_size") is not None:
-        raise UnsupportedModelError("The checkpoint's float8 weights have scales per block, which is not supported.")
-    ignored: list[str] = []
-    for key in _IGNORED:
-        names = raw.get(key) or []
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise wrong(key, names, "a list of names")
-        ignored += names
-    return Float8Config(options.plain, options.float8("tensor"), tuple(ignored))
-
-
-def _is_within(name: str, module: str) -> bool:
-    return f".{module}." in f".{name}."
+    ignored, block = names_in(raw, _IGNORED), raw.get("weight_block_size")
+    if block is None:
+        return Float8Config(options.plain, options.float8("tensor"), ignored, Float8Layout((ALL, ALL)))
+    if not is_block(block):
+        raise wrong("weight_block_size", block, "two whole numbers above 0")
+    layout = Float8Layout((block[0], block[1]), "weight_scale_inv")
+    return Float8Config(options.plain, options.stored(layout), ignored, layout)

@@ -11,47 +11,67 @@ from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.config_values import shown
 from octavo.hub.model_config import ModelConfig
-from octavo.quantization.block_config import parse_gguf, round_to_blocks
+from octavo.quantization.awq import parse_awq
+from octavo.quantization.bitsandbytes import parse_bitsandbytes
+from octavo.quantization.block_config import parse_gguf, round_to_integers
 from octavo.quantization.blocks import MADE_AT_LOAD
 from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float8_config import parse_float8, round_to_float8
+from octavo.quantization.gptq import parse_gptq
+from octavo.quantization.modelopt import parse_modelopt
+from octavo.quantization.mxfp4 import parse_mxfp4
+from octavo.quantization.quark import parse_quark
 
 ROUNDED: dict[str, Callable[[SchemeOptions], QuantizationConfig]] = {
     "fp8": round_to_float8,
-    **{name: partial(round_to_blocks, name) for name in MADE_AT_LOAD},
+    **{name: partial(round_to_integers, name) for name in MADE_AT_LOAD},
 }
 """Values of the setting that round unquantised weights as they are loaded → how."""
 
 METHODS: dict[str, Callable[[Mapping[str, Any], SchemeOptions], QuantizationConfig]] = {
+    "awq": parse_awq,
+    "bitsandbytes": parse_bitsandbytes,
     "compressed-tensors": parse_compressed_tensors,
     "fp8": parse_float8,
     "gguf": parse_gguf,
+    "gptq": parse_gptq,
+    "modelopt": parse_modelopt,
+    "mxfp4": parse_mxfp4,
+    "quark": parse_quark,
 }
 """``quant_method`` of checkpoints → parser of their ``quantization_config``."""
 
 
 def resolve_quantization(
-    settings: EngineConfig, config: ModelConfig, *, has_float8: bool, has_blocks: bool = False
+    settings: EngineConfig,
+    config: ModelConfig,
+    *,
+    has_float8: bool,
+    has_blocks: bool = False,
+    has_groups: bool = False,
 ) -> QuantizationConfig:
     """How the linear layers of a model are stored.
 
     Args:
         has_float8: whether the device multiplies float8; see :meth:`octavo.platforms.Platform.has_float8`.
-        has_blocks: whether it multiplies integers in groups; see :meth:`octavo.platforms.Platform.has_blocks`.
+        has_blocks: whether it multiplies blocks of integers; see :meth:`octavo.platforms.Platform.has_blocks`.
+        has_groups: whether it unpacks integers in its GEMMs; see :meth:`octavo.platforms.Platform.has_groups`.
 
     Raises:
         ConfigError: the setting contradicts the checkpoint.
         UnsupportedModelError: the checkpoint is quantised in a way that is not supported.
     """
     wanted = settings.model.quantization
-    # Without the setting a GGUF file is dequantised: rounding activations costs quality that small models show.
-    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks and wanted is not None)
+    # Whoever asks for float32 asks for the file's exact values, which rounded activations would not give.
+    expands = wanted is None and settings.model.dtype == "float32"
+    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks and not expands, expands)
     if wanted is None or (wanted == "gguf" and not config.quantization):
         return stored_quantization(config, options)
-    if wanted in MADE_AT_LOAD and not has_blocks:
+    if wanted in MADE_AT_LOAD and not (has_blocks or has_groups):
         raise ConfigError(
-            f"quantization is {wanted!r}, which needs a CPU with compiled kernels (see docs/cpu.md); leave it out."
+            f"quantization is {wanted!r}, which needs a GPU or a CPU with compiled kernels (see docs/cpu.md); leave it "
+            "out."
         )
     is_plain = not config.quantization or (config.quantization.get("quant_method") == "gguf" and wanted != "gguf")
     if is_plain:
@@ -79,6 +99,6 @@ def stored_quantization(config: ModelConfig, options: SchemeOptions) -> Quantiza
     if not isinstance(method, str) or method not in METHODS:
         raise UnsupportedModelError(
             f"The checkpoint holds quantised weights ({shown(method)}), which are not supported; supported are "
-            f"{' and '.join(METHODS)}."
+            f"{', '.join(METHODS)}."
         )
     return METHODS[method](config.quantization, options)

@@ -50,8 +50,21 @@ class LinearScheme(ABC):
 
     has_rows: ClassVar[bool] = False
 
+    @property
+    def may_merge(self) -> bool:
+        """Whether several layers of a checkpoint that are stored so can be one GEMM."""
+        return True
+
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
-        """Whether a layer of these numbers of inputs and, per part, outputs can be stored so; it is plain otherwise."""
+        """Whether a layer of these numbers of inputs and, per part, outputs can be stored so."""
+        return True
+
+    def fallback(self, plain: "PlainScheme") -> "LinearScheme":
+        """The scheme of layers that do not fit."""
+        return plain
+
+    def divides_inputs(self, inputs: range, in_features: int) -> bool:
+        """Whether a device can have these inputs of a layer, and no others."""
         return True
 
     @abstractmethod

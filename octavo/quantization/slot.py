@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import torch
 
 FLOAT8_TYPES = (torch.float8_e4m3fn,)
-"""Types whose values mean nothing without their scales."""
+_SCALED_TYPES = (*FLOAT8_TYPES, torch.uint8)
+"""Types whose values mean nothing without their scales; uint8 has packed ones."""
+_INTEGERS = (torch.int8, torch.int32, torch.int64)
+"""Types that only tensors that are read together with others have."""
+
+Index = slice | torch.Tensor
+"""What is taken along a dimension: consecutive entries, or those of an index, ``[n]`` int64 on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class WeightSlot:
 
     view: torch.Tensor
     shapes: tuple[tuple[int, ...], ...] = ()
-    source_slice: tuple[slice, ...] = ()
+    source_slice: tuple[Index, ...] = ()
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None
     has_scale: bool = False
     raw_type: str = ""
@@ -34,6 +40,10 @@ class WeightSlot:
     def source_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes that the checkpoint's tensor may have, the usual one first."""
         return self.shapes or (tuple(self.view.shape),)
+
+    def accepts(self, shape: tuple[int, ...]) -> bool:
+        """Whether the checkpoint's tensor may have a shape."""
+        return shape in self.source_shapes
 
     @property
     def is_direct(self) -> bool:
@@ -44,12 +54,19 @@ class WeightSlot:
     def whole_rows(self) -> slice | None:
         """The rows of the tensor that are the view's values, converted in type, if it is some rows and nothing else."""
         columns = tuple(slice(0, size) for size in self.source_shapes[0][1:])
-        is_rows = self.transform is None and self.source_slice and self.view.is_contiguous()
-        return self.source_slice[0] if is_rows and self.source_slice[1:] in ((), columns) else None
+        if self.transform is not None or not self.view.is_contiguous() or self.source_slice[1:] not in ((), columns):
+            return None
+        rows = self.source_slice[0] if self.source_slice else None
+        return rows if isinstance(rows, slice) else None
 
-    def takes(self, dtype: torch.dtype) -> bool:
-        """Whether a checkpoint's tensor may have a type: values that need scales go where scales are, and no others."""
-        return (dtype in FLOAT8_TYPES) == self.has_scale
+    def takes(self, dtype: torch.dtype, raw_type: str = "") -> bool:
+        """Whether a checkpoint's tensor may have a type: values that need scales go where scales are, and no others.
+
+        Args:
+            raw_type: GGUF's type of the tensor, which must be the slot's if it has one.
+        """
+        is_value = dtype not in _INTEGERS and (dtype in _SCALED_TYPES) == self.has_scale
+        return is_value and self.raw_type in ("", raw_type)
 
     def fill(self, tensor: torch.Tensor) -> None:
         """Store a whole tensor of the checkpoint, which is on the view's device."""
@@ -59,20 +76,59 @@ class WeightSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitPairs:
+    """Reorders rows of heads: the rotary pairs ``(2i, 2i + 1)`` of a head become pairs ``(i, i + count / 2)``.
+
+    Attention scores do not change if queries and keys are reordered alike.
+
+    Attributes:
+        unit: rows of a head.
+        count: how many of them are such pairs, the first ones.
+    """
+
+    unit: int
+    count: int
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """``[heads · unit, ...]`` in and out, new memory."""
+        heads = rows.view(torch.uint8) if rows.dtype in FLOAT8_TYPES else rows  # few operations take float8
+        heads = heads.unflatten(0, (-1, self.unit))
+        pairs = heads[:, : self.count].unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+        return torch.cat((pairs, heads[:, self.count :]), 1).flatten(0, 1).view(rows.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class WeightPart:
     """A linear layer of the checkpoint, and what of it a module stores.
 
     Attributes:
         outputs: the module's outputs that are this layer's.
-        shape: of the checkpoint's weight, ``[out, in]``.
+        shape: of the layer's weight, ``[out, in]``.
         source: the part of it that is stored, per dimension; empty for all of it.
         has_bias: whether this device adds the layer's bias; otherwise its bias is zero.
+        order: reorders the rows of that part; None keeps them.
+        is_transposed: whether the checkpoint has the weight as ``[in, out]``.
     """
 
     outputs: slice
     shape: tuple[int, int]
-    source: tuple[slice, ...] = ()
+    source: tuple[Index, ...] = ()
     has_bias: bool = True
+    order: Callable[[torch.Tensor], torch.Tensor] | None = None
+    is_transposed: bool = False
+
+    def ordered(
+        self, transform: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """A conversion of the rows in their new order; None if there is nothing to do."""
+        order = self.order
+        if order is None or transform is None:
+            return order or transform
+        return lambda rows: transform(order(rows))
+
+    def taken(self, weight: torch.Tensor) -> torch.Tensor:
+        """What is stored of the layer's whole weight, ``[out, in]``, before its rows are reordered."""
+        return weight[self.source] if self.source else weight
 
     def weight_slot(
         self,
@@ -82,15 +138,27 @@ class WeightPart:
         has_scale: bool = False,
     ) -> WeightSlot:
         """The slot of a tensor of the weight's shape."""
-        return WeightSlot(view, (self.shape,), self.source, transform, has_scale)
+        transform = self.ordered(transform)
+        if not self.is_transposed:
+            return WeightSlot(view, (self.shape,), self.source, transform, has_scale)
+        outputs, inputs = self.source or (slice(None), slice(None))
+        return WeightSlot(view, (self.shape[::-1],), (inputs, outputs), _transposed(transform), has_scale)
 
     def output_slot(self, view: torch.Tensor, shapes: tuple[tuple[int, ...], ...]) -> WeightSlot:
         """The slot of a tensor with an entry per output of the layer, which comes first in all of its shapes."""
-        return WeightSlot(view, shapes, self.source[:1])
+        return WeightSlot(view, shapes, self.source[:1], self.order)
 
     def bias_slot(self, view: torch.Tensor) -> WeightSlot:
         """The slot of the bias."""
-        return WeightSlot(view, (self.shape[:1],), self.source[:1], None if self.has_bias else torch.zeros_like)
+        return WeightSlot(view, (self.shape[:1],), self.source[:1], self.order if self.has_bias else torch.zeros_like)
+
+
+def _transposed(transform: Callable[[torch.Tensor], torch.Tensor] | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    def transpose(weight: torch.Tensor) -> torch.Tensor:
+        weight = weight.T.contiguous()
+        return weight if transform is None else transform(weight)
+
+    return transpose
 
 
 Slots = dict[str, tuple[WeightSlot, ...]]

@@ -16,9 +16,19 @@ from octavo.records.generation import ReasoningTags, RepetitionDetectionParams
 from octavo.records.key_spans import BlockKey, KeySpan
 from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
 from octavo.records.outputs import CompletionOutput, RequestOutput, RequestStateStats
-from octavo.records.plan import CacheGroup, Decision, MemoryPart, NgramDrafts, Plan
+from octavo.records.plan import (
+    MAX_BAD_WORD_TOKENS,
+    CacheGroup,
+    Decision,
+    MemoryPart,
+    NgramDrafts,
+    Plan,
+    recent_tokens,
+)
 from octavo.records.pooling import (
     DenseSpec,
+    HeadRows,
+    NormSpec,
     PooledData,
     PoolingParams,
     PoolingRequest,
@@ -44,6 +54,7 @@ from octavo.records.structured import GrammarBackend, StructuredOutputsParams
 from octavo.records.token_ids import NO_TOKEN_IDS, TokenIds, as_token_ids, token_ids_from_bytes
 
 __all__ = [
+    "MAX_BAD_WORD_TOKENS",
     "NAN_TOKEN",
     "NO_TOKEN_IDS",
     "STEP_SIZES",
@@ -69,12 +80,14 @@ __all__ = [
     "FlatLogprobs",
     "Full",
     "GrammarBackend",
+    "HeadRows",
     "KeySpan",
     "Latent",
     "Logprob",
     "MemoryPart",
     "NewRow",
     "NgramDrafts",
+    "NormSpec",
     "Plan",
     "PooledData",
     "PoolingOutput",
@@ -111,5 +124,6 @@ __all__ = [
     "TokenLogprobs",
     "TokensPrompt",
     "as_token_ids",
+    "recent_tokens",
     "token_ids_from_bytes",
 ]

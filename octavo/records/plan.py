@@ -80,6 +80,19 @@ class NgramDrafts:
     max_length: int
 
 
+MAX_BAD_WORD_TOKENS = 128
+_NUM_RECENT_TOKENS = 256
+"""Enough for the longest bad word behind the drafts of steps in flight."""
+_MAX_NGRAM_TOKENS = 32_768
+
+
+def recent_tokens(max_model_len: int, drafter: NgramDrafts | None) -> int:
+    """Number of a request's last tokens that the device keeps, a power of two: drafts are looked for among them."""
+    if drafter is None:
+        return _NUM_RECENT_TOKENS
+    return min(max(_NUM_RECENT_TOKENS, 1 << (max_model_len + drafter.num_drafts).bit_length()), _MAX_NGRAM_TOKENS)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that the engine decides before it loads a model.
@@ -139,6 +152,11 @@ class Plan:
     def num_drafts(self) -> int:
         """Maximum number of draft tokens per request and step."""
         return 0 if self.drafter is None else self.drafter.num_drafts
+
+    @property
+    def num_recent_tokens(self) -> int:
+        """Number of a request's last tokens that the device keeps; see :func:`recent_tokens`."""
+        return recent_tokens(self.max_model_len, self.drafter)
 
     @property
     def max_blocks_per_seq(self) -> int:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from octavo.errors import InvalidRequestError
 
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
-SequencePooling = Literal["CLS", "LAST", "MEAN"]
-Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
+SequencePooling = Literal["CLS", "LAST", "MEAN", "SPLADE"]
+Activation = Literal["identity", "sigmoid", "softmax", "tanh", "relu", "gelu"]
 
 TASKS: tuple[PoolingTask, ...] = ("embed", "classify", "token_embed", "token_classify")
 MAX_DIMENSIONS = 1 << 20
@@ -100,13 +100,48 @@ class PoolingRequest(msgspec.Struct, omit_defaults=True):
     query: PooledData | None = None
 
 
+class NormSpec(msgspec.Struct, frozen=True):
+    """A layer norm.
+
+    Attributes:
+        name: its name in the checkpoint.
+    """
+
+    name: str
+    eps: float
+    bias: bool
+
+
+class HeadRows(msgspec.Struct, frozen=True):
+    """Rows of a language-model head that a classifier is made of.
+
+    Attributes:
+        tokens: their token ids, one for each class.
+        vocab_size: rows of the head.
+        is_difference: there are two tokens and one class, whose row is the second's less the first's; its sigmoid is
+            the second's share of a softmax over both.
+    """
+
+    tokens: list[int]
+    vocab_size: int
+    is_difference: bool = False
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of classes."""
+        return 1 if self.is_difference else len(self.tokens)
+
+
 class DenseSpec(msgspec.Struct, frozen=True):
     """A linear layer between pooling and the final function.
 
     Attributes:
         folder: subfolder of the model with its weights; empty if they are in the model's own files.
         name: the layer's name in its checkpoint.
-        activation: ``identity`` or ``tanh``.
+        activation: applied to its outputs.
+        norm: applied after that; None for none.
+        bias_name: the bias's name in the checkpoint, if it is not beside the weight.
+        head_rows: if the layer is made of rows of the one called ``name``; None if it is stored itself.
     """
 
     folder: str
@@ -115,6 +150,9 @@ class DenseSpec(msgspec.Struct, frozen=True):
     out_features: int
     bias: bool
     activation: Activation
+    norm: NormSpec | None = None
+    bias_name: str = ""
+    head_rows: HeadRows | None = None
 
 
 class PoolingSpec(msgspec.Struct, frozen=True):
@@ -122,17 +160,24 @@ class PoolingSpec(msgspec.Struct, frozen=True):
 
     Attributes:
         tasks: supported tasks; the first is the default.
-        pooling: which hidden states are used: the first token's, the last token's, or the mean of all.
+        pooling: which hidden states are used: the first token's, the last token's, or the mean of all; or, for each
+            entry of the vocabulary, the largest of its weights over all tokens (SPLADE, arXiv:2109.10086).
         is_encoder: attention is bidirectional, so there is no cache, and prompts are not split into chunks.
         hidden_size: size of a hidden state.
         dense: layers applied to pooled states, in order.
         normalize: embeddings are normalised to length 1.
         num_labels: number of classes; 0 for models that do not classify.
         labels: names of the classes, by index; may be shorter.
-        activation: turns class logits into probabilities.
+        activation: turns class logits into probabilities, after ``logit_mean`` is subtracted from them and they are
+            divided by ``logit_sigma``.
         dimensions: sizes to which embeddings may be cut; None for any, an empty list for none.
+        step_tag_id: classes of tokens are given for the tokens with this id only, those that end a step of reasoning;
+            None for all tokens.
+        returned_token_ids: indices of the classes that are given; empty for all.
         max_length: maximum text length in tokens; None is the number of positions.
         prompts: name → text to put in front of inputs of that kind, from the model's files.
+        pair_template: Jinja template of a prompt with a query and a document, messages of these roles; empty if they
+            are framed as the tokenizer does.
     """
 
     tasks: list[PoolingTask]
@@ -144,9 +189,14 @@ class PoolingSpec(msgspec.Struct, frozen=True):
     num_labels: int = 0
     labels: list[str] = []
     activation: Activation = "identity"
+    logit_mean: float = 0.0
+    logit_sigma: float = 1.0
     dimensions: list[int] | None = []
+    step_tag_id: int | None = None
+    returned_token_ids: list[int] = []
     max_length: int | None = None
     prompts: dict[str, str] = {}
+    pair_template: str = ""
 
     @property
     def output_size(self) -> int:

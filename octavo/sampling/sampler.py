@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo.kernels.row_blocks import argmax
 from octavo.platforms import runtime_of
 from octavo.records import NAN_TOKEN, NewRow
 from octavo.sampling import blocks, filters
@@ -162,7 +163,7 @@ class Sampler:
         plan = self._plan_for(slot_list)
         tokens = torch.empty(len(slot_list), dtype=torch.int64, device=logits.device)
         if plan.plain is not None:
-            best, likeliest = blocks.argmax(plan.plain.take(logits))
+            best, likeliest = argmax(plan.plain.take(logits))
             plan.plain.put(tokens, torch.where(_is_finite(best), likeliest, NAN_TOKEN))
         if self._custom.has_processors:
             self._custom.update(slots, lengths, tokens_at, slot_list)
@@ -218,7 +219,7 @@ class Sampler:
             work = self._edit(part, work, rows, tokens_at)
             largest = work.amax(-1)
             is_sound &= _is_finite(largest)
-        tokens = blocks.argmax(work)[1] if not part.draws_all else torch.empty_like(largest, dtype=torch.int64)
+        tokens = argmax(work)[1] if not part.draws_all else torch.empty_like(largest, dtype=torch.int64)
         if part.random is not None:
             part.random.put(tokens, self._draw(part, part.random, work, spare, largest, rows))
         return torch.where(is_sound, tokens, NAN_TOKEN)

@@ -72,7 +72,7 @@ def configure_logging(level: str = "info", log_format: str = "text", config_file
 
     Args:
         log_format: ``text`` or ``json``.
-        config_file: a file of the same kind, which goes before the variable's.
+        config_file: a file of the same kind; takes precedence over the variable's.
 
     Raises:
         ConfigError: the file cannot be read or is not a valid configuration.
@@ -110,10 +110,10 @@ def _configure_from_file(path: str) -> None:
         with open(path, encoding="utf-8") as file:
             logging.config.dictConfig(json.load(file))
     except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
-        raise ConfigError(f"Logging cannot be configured as {path} says: {error}.") from None
+        raise ConfigError(f"Logging cannot be configured from {path}: {error}.") from None
 
 
-class _QuietPaths(logging.Filter):
+class _PathFilter(logging.Filter):
     """Drops uvicorn's access-log lines for some paths."""
 
     def __init__(self, paths: Collection[str]) -> None:
@@ -130,10 +130,10 @@ class _QuietPaths(logging.Filter):
 def silence_access_log(paths: Collection[str]) -> None:
     """Write no access-log line for these paths; replaces those of an earlier call."""
     logger = logging.getLogger("uvicorn.access")
-    for old in [each for each in logger.filters if isinstance(each, _QuietPaths)]:
+    for old in [each for each in logger.filters if isinstance(each, _PathFilter)]:
         logger.removeFilter(old)
     if paths:
-        logger.addFilter(_QuietPaths(paths))
+        logger.addFilter(_PathFilter(paths))
 
 
 class StatsLine:
@@ -143,7 +143,7 @@ class StatsLine:
         self._last = EngineStats()
         self._last_time = now
 
-    def line(self, stats: EngineStats, now: float) -> str | None:
+    def format_line(self, stats: EngineStats, now: float) -> str | None:
         """The line for the time since the previous call, None if nothing ran.
 
         Args:
@@ -182,6 +182,6 @@ async def log_stats(latest: Callable[[], EngineStats], logger: logging.Logger, i
     stats_line = StatsLine(time.monotonic())
     while True:
         await asyncio.sleep(interval)
-        line = stats_line.line(latest(), time.monotonic())
+        line = stats_line.format_line(latest(), time.monotonic())
         if line is not None:
             logger.info(line)

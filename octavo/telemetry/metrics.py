@@ -59,7 +59,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._label_values = (model_name, engine)
         self._engine = EngineMetrics(self.registry, model_name, engine, prefix)
-        token_buckets = one_two_five_up_to(max_model_len)
+        token_buckets = one_two_five_buckets(max_model_len)
 
         success = Counter(
             f"{prefix}request_success", "Finished requests.", (*LABELS, "finished_reason"), registry=self.registry
@@ -202,16 +202,16 @@ class Metrics:
         labels = dict(zip(LABELS, self._label_values, strict=True))
         return FastHistogram(f"{self._prefix}{name}", documentation, labels, buckets, self.registry)
 
-    def _operation(self, name: str, words: str) -> "TimedOperation":
+    def _operation(self, name: str, description: str) -> "TimedOperation":
         registry = self.registry
         return TimedOperation(
             Histogram(
                 f"{self._prefix}{name}_operation_duration_seconds",
-                f"{words}: how long each took.",
+                f"{description}: how long each took.",
                 registry=registry,
                 buckets=OPERATION_BUCKETS,
             ),
-            Gauge(f"{self._prefix}{name}_operations_in_flight", f"{words} in flight.", registry=registry),
+            Gauge(f"{self._prefix}{name}_operations_in_flight", f"{description} in flight.", registry=registry),
         )
 
     def _latency(self, name: str, documentation: str) -> FastHistogram:
@@ -236,7 +236,7 @@ class TimedOperation:
             self._duration.observe(time.monotonic() - start)
 
 
-def one_two_five_up_to(limit: int) -> list[int]:
+def one_two_five_buckets(limit: int) -> list[int]:
     """1, 2, 5, 10, 20, 50 … up to ``limit``; at least one value."""
     buckets = [1]
     power = 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric as Family
 
-PREFIX = "octavo:"
+PREFIX, VLLM_PREFIX = "octavo:", "vllm:"
 
 
 @dataclass(slots=True)
@@ -52,12 +52,12 @@ class Histogram(Metric):
     buckets: dict[str, int]
 
 
-def read_metrics(registry: CollectorRegistry, prefix: str = "vllm:") -> list[Metric]:
-    """Octavo's current metrics; their names begin with ``prefix``."""
+def read_metrics(registry: CollectorRegistry) -> list[Metric]:
+    """Octavo's current metrics, with vLLM's prefix."""
     found: list[Metric] = []
     for family in registry.collect():
         if family.name.startswith(PREFIX):
-            found.extend(_read(family, prefix + family.name.removeprefix(PREFIX)))
+            found.extend(_read(family, VLLM_PREFIX + family.name.removeprefix(PREFIX)))
     return found
 
 

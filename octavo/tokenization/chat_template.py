@@ -23,9 +23,9 @@ from octavo.tokenization import template_limits as limits
 MAX_TEMPLATE_LENGTH = 1 << 20
 CACHED_TEMPLATES = 32
 MAX_JSON_INDENT = 16
-_TICK = "octavo tick"
+_CHECK_DEADLINE = "octavo check deadline"
 _CONCAT = "octavo concat"
-_OPEN_END = "OCTAVO_CONTINUES_HERE "
+_CONTINUATION_MARKER = "OCTAVO_CONTINUES_HERE "
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def render_chat(
         values: further variables of the template, such as ``tools`` and ``bos_token``.
         add_generation_prompt: end with the header of the assistant's turn.
         continue_final_message: cut the text right after the last message's content.
-        max_seconds: time after which rendering is given up.
+        max_seconds: time limit of rendering.
 
     Raises:
         ChatTemplateError: the template is malformed, raised an error, or ran past its limits.
@@ -71,11 +71,11 @@ def render_chat(
             "add_generation_prompt and continue_final_message exclude each other.", "continue_final_message"
         )
     compiled = compile_template(template)
-    shown = _with_open_end(messages) if continue_final_message else list(messages)
-    everything = {**values, "messages": shown, "add_generation_prompt": add_generation_prompt}
+    marked = _add_continuation_marker(messages) if continue_final_message else list(messages)
+    variables = {**values, "messages": marked, "add_generation_prompt": add_generation_prompt}
     try:
         with limits.budget(max_seconds):
-            text = limits.checked_concat(compiled.template.generate(everything))
+            text = limits.checked_concat(compiled.template.generate(variables))
     except limits.TemplateLimitError as error:
         raise ChatTemplateError(f"The chat template was stopped: {error}.", "chat_template") from None
     except RecursionError:
@@ -84,7 +84,7 @@ def render_chat(
         ) from None
     except Exception as error:  # A template can fail with whatever Python raises: it is a program.
         raise ChatTemplateError(f"The chat template failed: {error}", "messages") from None
-    return _cut_at_open_end(text, messages[-1]) if continue_final_message else text
+    return _cut_at_continuation_marker(text, messages[-1]) if continue_final_message else text
 
 
 @lru_cache(CACHED_TEMPLATES)
@@ -128,7 +128,7 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (Jinja's signature)
-        limits.tick()
+        limits.check_deadline()
         return super().call(__context, limits.guarded_method(__obj), *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -169,7 +169,7 @@ def _environment() -> _LimitedEnvironment:
     environment.filters["tojson"] = _to_json
     for name, function in list(environment.filters.items()):
         environment.filters[name] = limits.guarded_filter(name, function)
-    environment.filters[_TICK] = limits.tick
+    environment.filters[_CHECK_DEADLINE] = limits.check_deadline
     environment.filters[_CONCAT] = limits.concat_values
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -180,7 +180,7 @@ def _insert_checks(tree: nodes.Template) -> None:
     """Add a time check to every loop iteration and macro call, and a length check to ``~``."""
     for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
         assert isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock))
-        clock = nodes.Filter(nodes.Const(None), _TICK, [], [], None, None)
+        clock = nodes.Filter(nodes.Const(None), _CHECK_DEADLINE, [], [], None, None)
         node.body.insert(0, nodes.ExprStmt(clock, lineno=node.lineno))
     _ConcatToFilter().visit(tree)
     tree.set_environment(_environment())
@@ -214,25 +214,25 @@ def _is_content(node: nodes.Node | None, aliases: set[str]) -> bool:
     return False
 
 
-def _with_open_end(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _add_continuation_marker(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The messages with a marker after the last one's text."""
     if not messages:
         raise ChatTemplateError("continue_final_message needs a message to continue.", "messages")
     *others, last = messages
     content = last.get("content")
     if isinstance(content, str):
-        return [*others, {**last, "content": content + _OPEN_END}]
+        return [*others, {**last, "content": content + _CONTINUATION_MARKER}]
     if isinstance(content, list):
         for index in reversed(range(len(content))):
             part = content[index]
             if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-                marked = {**part, "text": part["text"] + _OPEN_END}
+                marked = {**part, "text": part["text"] + _CONTINUATION_MARKER}
                 return [*others, {**last, "content": [*content[:index], marked, *content[index + 1 :]]}]
     raise ChatTemplateError("continue_final_message needs a last message with text.", "messages")
 
 
-def _cut_at_open_end(text: str, last: Mapping[str, Any]) -> str:
-    mark = _OPEN_END.strip()
+def _cut_at_continuation_marker(text: str, last: Mapping[str, Any]) -> str:
+    mark = _CONTINUATION_MARKER.strip()
     end = text.rfind(mark)
     if end < 0:
         raise ChatTemplateError(
@@ -240,7 +240,7 @@ def _cut_at_open_end(text: str, last: Mapping[str, Any]) -> str:
             "continue_final_message",
         )
     # A template that trims contents has removed the marker's trailing space: then remove the message's as well.
-    is_trimmed = not text.startswith(_OPEN_END, end)
+    is_trimmed = not text.startswith(_CONTINUATION_MARKER, end)
     return text[:end].rstrip() if is_trimmed else text[:end]
 
 

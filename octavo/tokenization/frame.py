@@ -40,11 +40,11 @@ class SpecialTokenFrame:
         return cls(tuple(parts), tuple(types))
 
     @property
-    def num_own(self) -> int:
+    def num_special_tokens(self) -> int:
         """Number of special tokens."""
         return sum(isinstance(part, int) for part in self.parts)
 
-    def around(self, *texts: Sequence[int]) -> list[int]:
+    def add_special_tokens(self, *texts: Sequence[int]) -> list[int]:
         """The texts' tokens with the special tokens."""
         return list(chain.from_iterable((part,) if isinstance(part, int) else texts[part[0]] for part in self.parts))
 
@@ -58,7 +58,7 @@ class SpecialTokenFrame:
             place += num_tokens
         return None
 
-    def inside(self, token_ids: Sequence[int]) -> Sequence[int]:
+    def strip_special_tokens(self, token_ids: Sequence[int]) -> Sequence[int]:
         """The tokens of the only text, without the special tokens."""
         num_before = self.parts.index((0,))
         return token_ids[num_before : len(token_ids) - (len(self.parts) - num_before - 1)]
@@ -69,4 +69,4 @@ def _sample(backend: tokenizers.Tokenizer) -> str:
     for text in (*_SAMPLES, *backend.get_vocab(with_added_tokens=False)):
         if backend.encode(text, add_special_tokens=False).ids:
             return text
-    raise AssertionError("a tokenizer knows some text")
+    raise AssertionError("every tokenizer has a token for some text")

@@ -43,44 +43,45 @@ class _TokenType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Splitting:
+class _PreTokenization:
     """The pre-tokenisation of byte-level BPE.
 
     Attributes:
         pattern: regex of a word; None is GPT-2's.
         splits_digits: every digit is a word.
-        composes: normalise to NFC first.
+        is_nfc: text is normalised to NFC first.
         ignores_merges: a word that is in the vocabulary is one token, whatever the merges.
         adds_bos: texts begin with the bos token, unless the file says otherwise.
     """
 
     pattern: str | None = None
     splits_digits: bool = False
-    composes: bool = False
+    is_nfc: bool = False
     ignores_merges: bool = False
     adds_bos: bool = False
 
 
-_GPT2 = _Splitting()
-_DIGITS_APART = _Splitting(splits_digits=True)
-_QWEN2 = _Splitting(
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}", composes=True
+_GPT2 = _PreTokenization()
+_SPLIT_DIGITS = _PreTokenization(splits_digits=True)
+_QWEN2 = _PreTokenization(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+    is_nfc=True,
 )
-_LLAMA3 = _Splitting(
+_LLAMA3 = _PreTokenization(
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
     ignores_merges=True,
     adds_bos=True,
 )
-_TEKKEN = _Splitting(
+_TEKKEN = _PreTokenization(
     rf"{_WORD_IN_CASES % ('', '')}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}", ignores_merges=True, adds_bos=True
 )
-_GPT4O = _Splitting(
+_GPT4O = _PreTokenization(
     rf"{_WORD_IN_CASES % (_CONTRACTIONS + '?', _CONTRACTIONS + '?')}"
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
-_SPLITTINGS: dict[str, _Splitting] = {
+_PRE_TOKENIZATIONS: dict[str, _PreTokenization] = {
     **dict.fromkeys(("default", "gpt-2", "phi-2"), _GPT2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), _DIGITS_APART),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), _SPLIT_DIGITS),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3),
     "tekken": _TEKKEN,
@@ -107,8 +108,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     vocabulary = _Vocabulary.read(metadata)
     try:
         backend = _byte_level(metadata, vocabulary) if kind == "gpt2" else _sentencepiece(metadata, vocabulary)
-        _add_whole_tokens(backend, vocabulary)
-        _add_begin_and_end(backend, metadata, vocabulary, adds_bos=_adds_bos_by_default(kind, metadata))
+        _add_unmerged_tokens(backend, vocabulary)
+        _add_bos_and_eos(backend, metadata, vocabulary, adds_bos=_adds_bos_by_default(kind, metadata))
     except (ValueError, TypeError, OverflowError) as error:
         raise UnsupportedModelError(f"The GGUF file's tokenizer contradicts itself: {error}.") from None
     except Exception as error:  # The tokenizers library raises plain Exception.
@@ -151,29 +152,29 @@ class _Vocabulary:
 
 
 def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend:
-    splitting = _splitting(metadata)
+    pre_tokenization = _pre_tokenization(metadata)
     merges = [(left, right) for left, _, right in (m.partition(" ") for m in _list_of(str, metadata, "merges"))]
     ids = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
-    backend = Backend(models.BPE(vocab=ids, merges=merges, ignore_merges=splitting.ignores_merges))
-    if splitting.composes:
+    backend = Backend(models.BPE(vocab=ids, merges=merges, ignore_merges=pre_tokenization.ignores_merges))
+    if pre_tokenization.is_nfc:
         backend.normalizer = normalizers.NFC()
     words: list[pre_tokenizers.PreTokenizer] = []
-    if splitting.splits_digits:
+    if pre_tokenization.splits_digits:
         words.append(pre_tokenizers.Digits(individual_digits=True))
-    if splitting.pattern is not None:
-        words.append(pre_tokenizers.Split(Regex(splitting.pattern), behavior="isolated"))
-    words.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splitting.pattern is None))
+    if pre_tokenization.pattern is not None:
+        words.append(pre_tokenizers.Split(Regex(pre_tokenization.pattern), behavior="isolated"))
+    words.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre_tokenization.pattern is None))
     backend.pre_tokenizer = pre_tokenizers.Sequence(words)
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _splitting(metadata: Mapping[str, Any]) -> _Splitting:
+def _pre_tokenization(metadata: Mapping[str, Any]) -> _PreTokenization:
     name = metadata.get("tokenizer.ggml.pre", "default")
-    if name not in _SPLITTINGS:
-        known = ", ".join(sorted(_SPLITTINGS))
+    if name not in _PRE_TOKENIZATIONS:
+        known = ", ".join(sorted(_PRE_TOKENIZATIONS))
         raise UnsupportedModelError(f"The GGUF file splits text as {name!r}, which is not known; known are {known}.")
-    return _SPLITTINGS[name]
+    return _PRE_TOKENIZATIONS[name]
 
 
 def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend:
@@ -210,7 +211,7 @@ def _merges_from_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     return merges
 
 
-def _add_whole_tokens(backend: Backend, vocabulary: _Vocabulary) -> None:
+def _add_unmerged_tokens(backend: Backend, vocabulary: _Vocabulary) -> None:
     """Match tokens that merging never forms directly in the text, longest first."""
     control = vocabulary.ids(_TokenType.CONTROL)
     backend.add_special_tokens([AddedToken(vocabulary.tokens[i], normalized=False, special=True) for i in control])
@@ -219,18 +220,16 @@ def _add_whole_tokens(backend: Backend, vocabulary: _Vocabulary) -> None:
 
 
 def _adds_bos_by_default(kind: str, metadata: Mapping[str, Any]) -> bool:
-    return kind == "llama" or _splitting(metadata).adds_bos
+    return kind == "llama" or _pre_tokenization(metadata).adds_bos
 
 
-def _add_begin_and_end(
-    backend: Backend, metadata: Mapping[str, Any], vocabulary: _Vocabulary, *, adds_bos: bool
-) -> None:
+def _add_bos_and_eos(backend: Backend, metadata: Mapping[str, Any], vocabulary: _Vocabulary, *, adds_bos: bool) -> None:
     bos = vocabulary.special(metadata, "bos_token") if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None
     eos = vocabulary.special(metadata, "eos_token") if metadata.get("tokenizer.ggml.add_eos_token", False) else None
-    set_begin_and_end(backend, bos, eos)
+    set_bos_and_eos(backend, bos, eos)
 
 
-def set_begin_and_end(backend: Backend, bos: str | None, eos: str | None) -> None:
+def set_bos_and_eos(backend: Backend, bos: str | None, eos: str | None) -> None:
     """Add ``bos`` and ``eos``, if given, around texts that are encoded with special tokens."""
     around = {token: backend.token_to_id(token) for token in (bos, eos) if token is not None}
     template = [*([bos] if bos else []), "$A", *([eos] if eos else [])]

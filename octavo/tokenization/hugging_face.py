@@ -6,7 +6,7 @@ import tokenizers
 
 from octavo.tokenization.tokenizer import Tokenizer
 
-if TYPE_CHECKING:  # takes a second to import, and servers do without
+if TYPE_CHECKING:  # takes a second to import, which servers avoid
     from transformers import PreTrainedTokenizerBase
 
 
@@ -16,7 +16,7 @@ def to_hugging_face(tokenizer: Tokenizer, name: str, max_length: int | None = No
     It is a copy: truncation and padding, which its callers may switch on, do not reach the engine's own.
 
     Args:
-        name: what it calls itself (``name_or_path``).
+        name: its ``name_or_path``.
         max_length: longest sequence of the model, in tokens.
     """
     from transformers import PreTrainedTokenizerFast

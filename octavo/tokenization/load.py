@@ -12,35 +12,26 @@ from typing import Any
 import tokenizers
 
 from octavo.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
-from octavo.tokenization.gguf_tokenizer import set_begin_and_end, tokenizer_from_gguf
+from octavo.tokenization.gguf_tokenizer import set_bos_and_eos, tokenizer_from_gguf
 from octavo.tokenization.tokenizer import SPECIAL_TOKEN_NAMES, SpecialTokens, Tokenizer
 
 # These classes add bos and eos as their configuration says, regardless of tokenizer.json.
-_CONFIGURED_BEGIN_AND_END = ("Llama", "CodeLlama", "Gemma", "Cohere")
+_CLASSES_WITH_CONFIGURED_BOS_AND_EOS = ("Llama", "CodeLlama", "Gemma", "Cohere")
 _OLDER_FILES = ("tokenizer.model", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 
-def load_tokenizer(path: Path, *, chat_template: str | None = None) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face folder or a GGUF file.
-
-    Args:
-        path: the folder or the file.
-        chat_template: replaces the model's own: the template, or the path of a file with it.
 
     Raises:
         ModelNotFoundError: the path does not exist.
         UnsupportedModelError: there is no tokenizer, or an unsupported one.
-        ConfigError: ``chat_template`` is neither a template nor a file.
     """
     if path.is_dir():
-        tokenizer = _from_folder(path)
-    elif path.is_file():
-        tokenizer = _from_gguf_file(path)
-    else:
-        raise ModelNotFoundError(f"There is no tokenizer at {path}.")
-    if chat_template is not None:
-        tokenizer.chat_templates = {"default": read_chat_template(chat_template)}
-    return tokenizer
+        return _from_folder(path)
+    if path.is_file():
+        return _from_gguf_file(path)
+    raise ModelNotFoundError(f"There is no tokenizer at {path}.")
 
 
 def read_chat_template(template_or_path: str) -> str:
@@ -71,8 +62,8 @@ def _from_folder(folder: Path) -> Tokenizer:
     _add_configured_tokens(backend, config, _read_json(folder / "added_tokens.json"))
     special_tokens = _special_tokens({**_read_json(folder / "special_tokens_map.json"), **config})
     class_name = str(config.get("tokenizer_class", ""))
-    if class_name.removesuffix("Fast").removesuffix("Tokenizer") in _CONFIGURED_BEGIN_AND_END:
-        _configure_begin_and_end(backend, config, special_tokens)
+    if class_name.removesuffix("Fast").removesuffix("Tokenizer") in _CLASSES_WITH_CONFIGURED_BOS_AND_EOS:
+        _configure_bos_and_eos(backend, config, special_tokens)
     return Tokenizer(backend, special_tokens, _chat_templates(folder, config))
 
 
@@ -138,7 +129,7 @@ def _token_text(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _configure_begin_and_end(
+def _configure_bos_and_eos(
     backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: SpecialTokens
 ) -> None:
     if not isinstance(config.get("add_bos_token"), bool) and not isinstance(config.get("add_eos_token"), bool):
@@ -151,7 +142,7 @@ def _configure_begin_and_end(
     if bos is None and eos is None:
         backend.post_processor = None
     else:
-        set_begin_and_end(backend, bos, eos)
+        set_bos_and_eos(backend, bos, eos)
 
 
 def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def budget(seconds: float) -> Iterator[None]:
         _budget.reset(token)
 
 
-def tick(value: Any = None) -> Any:
+def check_deadline(value: Any = None) -> Any:
     """Return ``value``; raise if the time is up."""
     if time.monotonic() > _budget.get().deadline:
         raise TemplateLimitError("it took too long")
@@ -102,7 +102,7 @@ def check_length(length: int) -> None:
 
 def check_printable(value: Any) -> Any:
     """Return ``value``, which is about to be converted to text; raise if the text would be too long."""
-    tick()
+    check_deadline()
     if isinstance(value, (list, tuple, dict, set)):
         check_length(_measure(value, 0))
     elif isinstance(value, str):
@@ -130,7 +130,7 @@ def concat_values(values: Iterable[Any]) -> str:
 
 def check_binary_operation(operator: str, left: Any, right: Any) -> None:
     """Raise if the result of ``left operator right`` would be too large."""
-    tick()
+    check_deadline()
     if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
         check_length(len(left) + len(right))
     elif operator == "*":
@@ -173,7 +173,7 @@ def guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        tick()
+        check_deadline()
         value, *rest = args[num_leading:] if len(args) > num_leading else (None,)
         _check_counts((*rest, *kwargs.values()))
         if makes_text:
@@ -211,7 +211,7 @@ def _measured(values: Iterator[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, str):
             check_length(len(value))
-        yield tick(value)
+        yield check_deadline(value)
 
 
 def _measure(value: Any, total: int) -> int:

@@ -1,4 +1,4 @@
-"""A model that answers with vectors, in this process, behind what the routers see of an engine."""
+"""A pooling model, in this process, behind what the routers see of an engine."""
 
 import asyncio
 from collections.abc import Sequence

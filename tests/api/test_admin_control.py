@@ -46,7 +46,7 @@ class ControlledEngine(FakeEngine, RemoteControl):
 
 
 class PoolingControlledEngine(ControlledEngine):
-    """The same around a model that answers with vectors."""
+    """The same around a pooling model."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from running_server import RunningServer, StartServer
 from test_chat_fields import CHAT, COMPLETIONS, HELLO, post, stream
 
 from octavo.config import ServerSettings
-from octavo.config.settings import convert_section
+from octavo.config.engine_config import convert_section
 from octavo.errors import ConfigError
 from octavo.inputs.chat import ChatRenderer
 

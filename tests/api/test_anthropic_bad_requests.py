@@ -92,7 +92,7 @@ def refusal(server: RunningServer, body: Any, path: str = PATH) -> dict[str, Any
         ({"messages": [{"role": "user", "content": "hi", "clear_at": "never"}]}, "role system"),
     ],
 )
-def test_refused_in_words(server: RunningServer, fields: dict[str, Any], sentence: str) -> None:
+def test_rejected_with_an_error(server: RunningServer, fields: dict[str, Any], sentence: str) -> None:
     error = refusal(server, {**BODY, **fields})
     assert error["type"] == "invalid_request_error"
     assert sentence in error["message"]

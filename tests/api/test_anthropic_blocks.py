@@ -53,7 +53,7 @@ def answers(draw: st.DrawFn) -> list[AnswerPart]:
 
 def write(parts: list[AnswerPart], **options: Any) -> list[BlockEvent]:
     writer = BlockWriter(**options)
-    return [event for part in parts for event in writer.add_part(part)] + writer.finish()
+    return [event for part in parts for event in writer.add_part(part)] + writer.flush()
 
 
 def blocks(events: list[BlockEvent]) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def test_choices_tell_their_tokens(server: RunningServer) -> None:
         ({"suffix": "x"}, "suffix"),
     ],
 )
-def test_refused_in_words(server: RunningServer, fields: dict[str, Any], sentence: str) -> None:
+def test_rejected_with_an_error(server: RunningServer, fields: dict[str, Any], sentence: str) -> None:
     response = server.client.post(PATH, json={"messages": [ONE, TWO], **fields})
     assert response.status_code == 400, response.text
     assert sentence in response.json()["error"]["message"]

@@ -104,7 +104,7 @@ def test_the_order_of_query_and_items(server: RunningServer) -> None:
         ({"label_token_ids": list(range(257))}, "label_token_ids"),
     ],
 )
-def test_refused_in_words(server: RunningServer, fields: dict[str, Any], sentence: str) -> None:
+def test_rejected_with_an_error(server: RunningServer, fields: dict[str, Any], sentence: str) -> None:
     response = server.client.post(PATH, json={**BODY, **fields})
     assert response.status_code == 400, response.text
     assert sentence in response.json()["error"]["message"]

@@ -28,7 +28,7 @@ def test_json_comes_through_unchanged(value: object, is_ascii: bool) -> None:
 
 
 @given(st.binary() | st.text('[]{}",:0123456789.eE+-\\u' + string.ascii_letters).map(str.encode))
-def test_anything_else_is_refused_in_words(body: bytes) -> None:
+def test_anything_else_is_rejected_with_an_error(body: bytes) -> None:
     try:
         value = decode_json(body)
     except InvalidRequestError as error:

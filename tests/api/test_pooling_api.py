@@ -151,14 +151,14 @@ def test_long_texts_are_refused_or_cut(serve: Serve) -> None:
         ({"messages": []}, "There is no input"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(body: dict[str, Any], sentence: str, serve: Serve) -> None:
+def test_what_cannot_be_is_rejected_with_an_error(body: dict[str, Any], sentence: str, serve: Serve) -> None:
     assert error_of(post(serve("embed"), "/v1/embeddings", **body)).startswith(sentence)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
 def test_a_model_of_vectors_writes_no_text(path: str, serve: Serve) -> None:
     answer = post(serve("embed"), path, prompt="x", messages=[{"role": "user", "content": "x"}])
-    assert "answers with vectors and does not write text" in error_of(answer)
+    assert "is a pooling model, which does not generate text" in error_of(answer)
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify", "/score", "/v2/rerank", "/v2/embed"])
@@ -199,7 +199,7 @@ def test_bytes_come_with_their_places(serve: Serve) -> None:
     ],
 )
 def test_fields_that_nothing_reads_are_told(serve: Serve, kind: str, path: str, body: dict[str, Any]) -> None:
-    """As on the routes that write text; see ``test_ignored_fields.py``."""
+    """As on the routes that generate text; see ``test_ignored_fields.py``."""
     answer = post(serve(kind), path, **body, no_such_field=1, truncation_side=None)
     assert answer.status_code == 200, answer.text
     assert answer.headers[ignored_fields.HEADER] == "no_such_field"

@@ -116,7 +116,7 @@ def test_stop_strings_need_text(server: RunningServer) -> None:
         ({"token_ids": [1], "sampling_params": {}, "output_mode": "bogus"}, "output_mode"),
     ],
 )
-def test_refused_in_words(server: RunningServer, body: dict[str, Any], sentence: str) -> None:
+def test_rejected_with_an_error(server: RunningServer, body: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(server, GENERATE, **body)
 
 

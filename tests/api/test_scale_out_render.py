@@ -172,7 +172,7 @@ CHOICE = {"index": 0, "token_ids": [1]}
         ),
     ],
 )
-def test_refused_in_words(server: RunningServer, path: str, body: Any, sentence: str) -> None:
+def test_rejected_with_an_error(server: RunningServer, path: str, body: Any, sentence: str) -> None:
     assert sentence in post(server, f"{path}/derender", body, 400)["error"]["message"]
 
 

@@ -42,7 +42,7 @@ SCHEMA = schemathesis.openapi.from_dict(
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, RunningServer]]:
-    """One that answers with text, and one that answers with vectors."""
+    """A generative model and a pooling model."""
     running = {"text": start(ShortEngine(), **EVERYTHING), "vectors": start(ShortEngine(SPEC), **EVERYTHING)}
     yield running
     for server in running.values():

@@ -15,8 +15,8 @@ from octavo.cli.flags import (
 )
 from octavo.cli.parser import Parser
 from octavo.config import EngineConfig, ServerSettings
+from octavo.config.engine_config import ENGINE_SECTIONS
 from octavo.config.kv_events import KVEventsConfig
-from octavo.config.settings import ENGINE_SECTIONS
 from octavo.errors import ConfigError
 
 ALL_FLAGS = [flag for settings in ALL_SECTIONS.values() for flag in flags_of(settings)]

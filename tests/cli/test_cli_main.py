@@ -30,6 +30,7 @@ def test_help_imports_nothing_heavy() -> None:
         ["run-batch"],
         ["plan"],
         ["profile"],
+        ["models"],
         *(["bench", name] for name in ("serve", "engine", "kernels")),
     ],
 )

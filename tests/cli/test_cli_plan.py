@@ -82,7 +82,7 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 64,
     "torch_dtype": "bfloat16",
 }
-GPTQ = {"quantization_config": {"quant_method": "gptq"}}
+QUIP = {"quantization_config": {"quant_method": "quip"}}
 OWN_CODE = {"architectures": ["OddForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_odd.OddForCausalLM"}}
 
 
@@ -90,8 +90,8 @@ OWN_CODE = {"architectures": ["OddForCausalLM"], "auto_map": {"AutoModelForCausa
     ("changes", "flags", "sentence"),
     [
         ({}, [], "safetensors"),
-        (GPTQ, [], "holds quantised weights ('gptq')"),
-        (GPTQ, ["--device-memory", "80GiB"], "holds quantised weights ('gptq')"),
+        (QUIP, [], "holds quantised weights ('quip')"),
+        (QUIP, ["--device-memory", "80GiB"], "holds quantised weights ('quip')"),
         ({}, ["--load-format", "gguf"], "load_format is 'gguf'"),
         ({}, ["--load-format", "dummy"], "tokenizer"),
         (OWN_CODE, ["--trust-remote-code"], "Octavo never runs such code"),
@@ -125,9 +125,9 @@ def test_what_flags_of_the_server_name_is_looked_at(
 
 
 def test_a_refusal_stands_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(SHAPE | GPTQ))
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE | QUIP))
     assert main(["plan", str(tmp_path), "--json"]) == 1
-    assert "gptq" in json.loads(capsys.readouterr().out)["refusal"]
+    assert "quip" in json.loads(capsys.readouterr().out)["refusal"]
 
 
 def test_weights_that_do_not_fit_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,11 @@ from octavo.cli.dotted import join_fields
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
 from octavo.cli.parser import Parser
 from octavo.cli.run_batch import BATCH_SETTINGS
-from octavo.config.settings import ENGINE_SECTIONS
+from octavo.config.engine_config import ENGINE_SECTIONS
 from octavo.config.vllm_arguments import vllm_arguments
 from octavo.errors import ConfigError
+
+QUANTIZATIONS = "awq, bitsandbytes, compressed-tensors, fp8, gguf, gptq, int4, int8"
 
 
 def parse(*arguments: str, sections: Any = ALL_SECTIONS) -> dict[str, Any]:
@@ -92,8 +94,14 @@ def test_flags_with_a_twin_reach_it(arguments: list[str], expected: dict[str, An
     ("arguments", "sentence"),
     [
         (["--kv-cache-dtype", "fp8"], "kv_cache_dtype='fp8' needs a quantised key/value cache"),
-        (["--quantization", "awq"], "is one of compressed-tensors, fp8, gguf, int4, int8, not 'awq'"),
-        (["-q", "awq"], "is one of compressed-tensors, fp8, gguf, int4, int8, not 'awq'"),
+        (
+            ["--quantization", "quip"],
+            "gguf, gptq, int4, int8, modelopt, mxfp4, quark, not 'quip'",
+        ),
+        (
+            ["-q", "quip"],
+            "gguf, gptq, int4, int8, modelopt, mxfp4, quark, not 'quip'",
+        ),
         (["--data-parallel-size", "2"], "Start several servers"),
         (["--pipeline-parallel-size", "two"], "takes a whole number"),
         (["--lora-modules", "a=b"], "needs LoRA adapters"),

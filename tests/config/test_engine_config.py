@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from octavo.config import EngineConfig, ServerSettings
-from octavo.config.settings import ENGINE_SECTIONS, convert_section
+from octavo.config.engine_config import ENGINE_SECTIONS, convert_section
 from octavo.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from octavo.cli.flags import engine_config
 from octavo.config import EngineConfig, ServerSettings
+from octavo.config.engine_config import ENGINE_SECTIONS
 from octavo.config.environment import TWINS, environment_warning, settings_from_environment
-from octavo.config.settings import ENGINE_SECTIONS
 from octavo.errors import ConfigError
 
 ENGINE_NAMES = {name for section in ENGINE_SECTIONS.values() for name in section.__struct_fields__}

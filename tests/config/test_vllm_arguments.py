@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.config import EngineConfig, ServerSettings
-from octavo.config.settings import ENGINE_SECTIONS
+from octavo.config.engine_config import ENGINE_SECTIONS
 from octavo.config.vllm_arguments import translate, vllm_arguments
 from octavo.config.vllm_table import SERVER_ONLY, SHORT_FLAGS
 from octavo.errors import ConfigError
@@ -83,7 +83,7 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
     ("name", "value", "sentence"),
     [
         ("kv_cache_dtype", "fp8", "needs a quantised key/value cache"),
-        ("quantization", "awq", "it is one of fp8, int8, int4, compressed-tensors, gguf"),
+        ("quantization", "quip", "it is one of fp8, int8, int4, compressed-tensors, gguf, gptq, awq, bitsandbytes"),
         ("quantization_config", {"weight": "int4"}, "Set quantization instead"),
         ("data_parallel_size", 2, "Start several servers behind a balancer instead."),
         ("pipeline_parallel_size", 2, "needs pipeline parallelism"),

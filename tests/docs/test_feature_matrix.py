@@ -17,7 +17,11 @@ EVIDENCE = {
     "NVIDIA GPUs": "tests/gpu/test_engine_on_gpu.py",
     "safetensors": "tests/models/loading/test_safetensors_files.py",
     "GGUF files": "tests/models/loading/test_gguf_weights.py",
-    "compressed-tensors": "tests/quantization/test_float8_models.py",
+    "ModelOpt and Quark": "tests/quantization/test_modelopt_models.py",
+    "compressed-tensors and fp8": "tests/quantization/test_float8_models.py",
+    "GPTQ, AWQ": "tests/quantization/test_integer_models.py",
+    "scales per block": "tests/quantization/test_float8_blocks.py",
+    "bitsandbytes": "tests/quantization/test_bitsandbytes.py",
     "INT8, INT4": "tests/quantization/test_block_models.py",
     "bfloat16": "tests/test_batch_independence.py",
     "continuous batching": "tests/parity/test_tiny_models.py",
@@ -71,7 +75,7 @@ def test_the_models_are_those_that_load() -> None:
 
 def test_the_models_from_gguf_files_are_those_that_load() -> None:
     named = {name for row in rows("Models") if row[4] == "yes" for name in re.findall(r"`(\w+)`", row[1])}
-    assert named == {*GGUF_ARCHITECTURES.values(), "MistralForCausalLM"}
+    assert named == {*GGUF_ARCHITECTURES.values(), "MistralForCausalLM", "MPTForCausalLM", "Olmo3ForCausalLM"}
 
 
 @pytest.mark.parametrize("heading", ["Devices and formats", "Engine", "Generation", "Interfaces"])

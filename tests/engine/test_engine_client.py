@@ -47,7 +47,7 @@ class Engine:
 
     async def bring(self, token_id: int, generation: int | None = None) -> None:
         outputs = StepOutputs(["r"], [token_id])
-        await self.say(messages.Batch(generation or self.generation, outputs, EngineStats()))
+        await self.say(messages.OutputBatch(generation or self.generation, outputs, EngineStats()))
 
     def die(self) -> None:
         self.socket.close(0)
@@ -166,11 +166,11 @@ def test_calls(tmp_path: Path) -> None:
         await engine.ready()
         calls = [asyncio.create_task(client.call("reset_prefix_cache")) for _ in range(3)]
         heard = [await engine.hear() for _ in range(3)]
-        ids = [message.call_id for message in heard if isinstance(message, messages.Call)]
+        ids = [message.call_id for message in heard if isinstance(message, messages.ControlCall)]
         assert len(set(ids)) == 3
-        await engine.say(messages.Reply(ids[1], False))
-        await engine.say(messages.Reply(12345, True))
-        await engine.say(messages.Reply(ids[0], True))
+        await engine.say(messages.ControlReply(ids[1], False))
+        await engine.say(messages.ControlReply(12345, True))
+        await engine.say(messages.ControlReply(ids[0], True))
         assert [await calls[0], await calls[1]] == [True, False]
         engine.die()
         with pytest.raises(EngineDeadError, match="before it answered"):
@@ -209,7 +209,7 @@ def test_others_have_their_turns_while_messages_never_run_out(tmp_path: Path, mo
         nonlocal num_turns
         engine = Engine(address, 1)
         await engine.ready()
-        batch = messages.encode(messages.Batch(1, StepOutputs(["r"], [7]), EngineStats()))
+        batch = messages.encode(messages.OutputBatch(1, StepOutputs(["r"], [7]), EngineStats()))
 
         async def at_once() -> list[bytes]:
             if len(frontend.tokens) > num_messages:

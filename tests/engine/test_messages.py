@@ -88,7 +88,9 @@ def test_arrays_of_other_types_do_not_travel() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [messages.Abort(["a", "b"]), messages.Call(7, "reset_prefix_cache")], ids=lambda m: type(m).__name__
+    "message",
+    [messages.Abort(["a", "b"]), messages.ControlCall(7, "reset_prefix_cache")],
+    ids=lambda m: type(m).__name__,
 )
 def test_other_messages_to_the_engine(message: messages.ToEngine) -> None:
     assert messages.decode_to_engine(messages.encode(message)) == message
@@ -99,7 +101,7 @@ def test_other_messages_to_the_engine(message: messages.ToEngine) -> None:
     [
         messages.Ready(3, EngineInfo(128, 1000, 50, 16, 8, True, [{"name": "x"}]), EngineStats(is_paused=True)),
         messages.Failed(1, "A sentence.", True, False),
-        messages.Batch(
+        messages.OutputBatch(
             2,
             StepOutputs(
                 ["q", "s"],
@@ -119,7 +121,7 @@ def test_other_messages_to_the_engine(message: messages.ToEngine) -> None:
             ),
             EngineStats(num_running=1, cache_usage=0.25),
         ),
-        messages.Reply(9, False),
+        messages.ControlReply(9, False),
     ],
     ids=lambda m: type(m).__name__,
 )

@@ -36,11 +36,11 @@ def test_suspects_go_one_by_one() -> None:
     replays.enter([newcomer])
     now, guilty = replays.resume([*requests, newcomer])
     assert (ids(now), guilty) == (["new", "a"], [])
-    assert replays.take(tokens("new", 50)) == []
-    assert replays.take(tokens("a", 3)) == []
-    assert ids(replays.take(tokens("a", 1))) == ["b"]
-    assert ids(replays.take(StepOutputs(others=[EngineOutput("b", [1], finish_reason="stop")]))) == ["c"]
-    assert replays.take(tokens("c", 4)) == []
+    assert replays.note_outputs(tokens("new", 50)) == []
+    assert replays.note_outputs(tokens("a", 3)) == []
+    assert ids(replays.note_outputs(tokens("a", 1))) == ["b"]
+    assert ids(replays.note_outputs(StepOutputs(others=[EngineOutput("b", [1], finish_reason="stop")]))) == ["c"]
+    assert replays.note_outputs(tokens("c", 4)) == []
 
 
 def test_the_next_one_follows_when_a_suspect_leaves() -> None:
@@ -90,6 +90,6 @@ def test_only_the_guilty_one_fails(count: int, guilty: int, fatal_length: int, d
         outputs = StepOutputs(list(running), [1] * len(running))
         for name in running:
             length[name] += 1
-        running |= set(ids(replays.take(outputs)))
+        running |= set(ids(replays.note_outputs(outputs)))
     assert failed == [poison]
     assert num_deaths == 4

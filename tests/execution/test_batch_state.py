@@ -63,7 +63,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self.plan = make_plan()
-        self.state = BatchState(self.plan, CPU)
+        self.state = BatchState(self.plan, 64, CPU)
         self.slots: dict[int, Naive] = {}
 
     def run(self, draw: Callable[[st.SearchStrategy[int]], int]) -> None:
@@ -115,6 +115,7 @@ class Mirror:
             naive.num_computed = computed + num_new
             drawn.append(draw(st.integers(-1, 99)))
             if naive.num_computed == len(naive.tokens):
+                assert self.state.tokens_at(slot, torch.arange(len(naive.tokens))).tolist() == naive.tokens
                 naive.tokens.append(max(0, drawn[-1]))
         StepKernels().append_tokens(self.state, torch.tensor(drawn), new_tokens, num_rows=len(rows))
 
@@ -123,8 +124,19 @@ class Mirror:
         num_rows = len(step.slots)
         assert self.state.row_slots[:num_rows].tolist() == step.slots.tolist()
         assert self.state.row_num_new[:num_rows].tolist() == step.num_new.tolist()
+        known = []
+        for slot, computed, num_new in zip(step.slots, step.num_computed, step.num_new, strict=True):
+            positions = torch.arange(computed, computed + num_new)
+            known += self.state.tokens_at(int(slot), positions).tolist()
+            assert num_new == 1 or (self.state.step_tokens[len(known) - num_new : len(known)] >= 0).all()
+        sent = self.state.step_tokens[: len(known)].tolist()
+        read = [mine if theirs < 0 else theirs for mine, theirs in zip(known, sent, strict=True)]
+        rows = zip(step.slots.tolist(), step.num_computed.tolist(), step.num_new.tolist(), strict=True)
+        assert read == [
+            token for slot, computed, count in rows for token in self.slots[slot].tokens[computed : computed + count]
+        ]
+        assert (self.state.step_tokens[len(known) :] < 0).all()
         for slot, naive in self.slots.items():
-            assert self.state.token_ids[slot, : len(naive.tokens)].tolist() == naive.tokens
             assert int(self.state.num_computed[slot]) == naive.num_computed
             for group, table in enumerate(naive.tables):
                 assert self.state.block_tables[group, slot, : len(table)].tolist() == table
@@ -142,7 +154,7 @@ class TestWhatIsSent:
     """The arena is written in one place; a step without changes must not touch it."""
 
     def start(self) -> BatchState:
-        state = BatchState(make_plan(), CPU)
+        state = BatchState(make_plan(), 64, CPU)
         blocks = [BlockUpdate(group, 0, 0, [1 + group]) for group in range(2)]
         state.apply(make_step([(0, 0, 2)], [new_row(0, [5, 6])], blocks))
         return state

@@ -5,7 +5,8 @@ from engine_requests import engine_request
 from msgspec.structs import replace
 from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
-from octavo.records import EngineRequest, NgramDrafts, SamplingParams
+from octavo.platforms.native import native_kernels
+from octavo.records import EngineOutput, EngineRequest, NgramDrafts, SamplingParams
 
 DRAFTS = NgramDrafts(3, 1, 3)
 CONFIG = tiny_config("Mamba2ForCausalLM", ("full_attention",) * 2, None)
@@ -78,3 +79,25 @@ def test_a_state_that_is_not_a_number_ends_its_request_alone() -> None:
     again = engine.run([replace(good, request_id="again")])
     assert tokens(again["again"]) == tokens(outputs["good"])
     assert len(tokens(outputs["good"])) == 4
+
+
+@pytest.mark.skipif(native_kernels() is None, reason="the compiled kernels' promise")
+def test_neighbours_and_chunks_do_not_change_a_bit() -> None:
+    model = tiny_model(CONFIG)
+    params = SamplingParams(temperature=0.7, max_tokens=10, logprobs=0, prompt_logprobs=0)
+    requests = [
+        engine_request(str(index), [(5 * index + token) % VOCAB for token in range(length)], params, seed=index)
+        for index, length in enumerate((40, 3, 17, 22))
+    ]
+
+    def figures(outputs: list[EngineOutput]) -> tuple[list[int], list[float]]:
+        rows = [row for output in outputs for row in [*(output.prompt_logprobs or []), *(output.logprobs or [])]]
+        return tokens(outputs), [value for row in rows for value in row.logprobs]
+
+    def engine(**settings: int) -> TinyEngine:
+        return TinyEngine(CONFIG, model, enable_prefix_caching=False, **settings)
+
+    alone = {request.request_id: figures(engine().run([request])[request.request_id]) for request in requests}
+    for budget in (256, 9):
+        found = engine(max_num_batched_tokens=budget).run(requests)
+        assert {request_id: figures(outputs) for request_id, outputs in found.items()} == alone

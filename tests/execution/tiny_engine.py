@@ -9,10 +9,13 @@ import torch
 
 from octavo.execution.build import Runner, build_runner
 from octavo.execution.results import HeldStep
-from octavo.hub.families.deepseek import DeepseekV2Fields
-from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.deepseek import DeepseekFields
+from octavo.hub.families.experts import ExpertFields
+from octavo.hub.families.gemma import GemmaFields
+from octavo.hub.families.gpt_oss import GptOssFields
 from octavo.hub.families.llama import LlamaFields
 from octavo.hub.families.mamba2 import Mamba2Fields
+from octavo.hub.families.sparse import SparseFields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots, finish
@@ -21,6 +24,7 @@ from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
 from octavo.platforms import select_platform
 from octavo.records import EngineOutput, EngineRequest, Plan, Step, StepResult
+from octavo.records.experts import ExpertSpec, Routing, StackedExperts
 from octavo.sampling.rules import TokenRule
 from octavo.sampling.token_masks import fill_masks
 from octavo.scheduling import Scheduler
@@ -50,31 +54,39 @@ def tiny_config(architecture: str, layer_types: tuple[LayerType, ...], window: i
         tie_word_embeddings=False,
         hidden_act="gelu_pytorch_tanh" if is_gemma else "silu",
         dtype="float32",
-        bos_token_id=None,
         eos_token_ids=(),
         own=_OWN.get(architecture, LlamaFields()),
     )
 
 
 _OWN: dict[str, object] = {
-    "Gemma3ForCausalLM": Gemma3Fields(False, RopeConfig(1_000.0), 8, None, None),
+    "Gemma3ForCausalLM": GemmaFields(
+        False, 8, has_post_norms=True, has_head_norms=True, local_rope=RopeConfig(1_000.0)
+    ),
     "Mamba2ForCausalLM": Mamba2Fields(2, 8, 4, (0.0, math.inf), False, True),
-    "DeepseekV2ForCausalLM": DeepseekV2Fields(
+    "Qwen3MoeForCausalLM": SparseFields(
+        ExpertFields(Routing(4, 2, renormalises=True), size=16, is_sparse=(True,) * 4), query_norms="heads"
+    ),
+    "GptOssForCausalLM": GptOssFields(
+        ExpertFields(
+            Routing(4, 2, renormalises=True),
+            size=16,
+            is_sparse=(True,) * 4,
+            storage=StackedExperts(is_interleaved=True),
+            spec=ExpertSpec("clamped_swiglu", 1.7, 7.0),
+            has_bias=True,
+        ),
+        attention_bias=True,
+    ),
+    "DeepseekV2ForCausalLM": DeepseekFields(
+        experts=ExpertFields(Routing(4, 2), size=16, is_sparse=(False, True, True, True), shared_size=16),
         q_lora_rank=12,
         kv_lora_rank=16,
         qk_nope_head_dim=8,
         v_head_dim=8,
-        first_k_dense_replace=1,
-        n_routed_experts=4,
-        n_shared_experts=1,
-        num_experts_per_tok=2,
-        moe_intermediate_size=16,
-        n_group=1,
-        topk_group=1,
-        routed_scaling_factor=1.0,
         score_scale=0.25,
+        rope_interleave=True,
         attention_bias=False,
-        mlp_bias=False,
     ),
 }
 

@@ -70,7 +70,7 @@ def test_sizes_that_are_missing(key: str) -> None:
         ({"torch_dtype": 16}, "dtype"),
         ({"max_position_embeddings": 10**12}, "max_position_embeddings"),
         ({"architectures": ["Gemma3ForCausalLM"], "final_logit_softcapping": 0}, "final_logit_softcapping"),
-        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"use_bidirectional_attention": "vision"}, "use_bidirectional_attention"),
     ],
 )
 def test_values_that_cannot_be(changes: dict[str, Any], named: str) -> None:

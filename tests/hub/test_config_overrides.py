@@ -8,7 +8,7 @@ import pytest
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub import ModelConfig, RopeConfig, load_model_config, resolve
-from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.gemma import GemmaFields
 
 LLAMA: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 GEMMA: dict[str, Any] = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}
@@ -65,10 +65,10 @@ def test_overrides_reach_parameters_by_layer_type(tmp_path: Path) -> None:
     raw = {**GEMMA, "rope_parameters": NESTED}
     config = _load(tmp_path, raw, {"rope_theta": 7e5})
     assert config.rope == RopeConfig(7e5, "linear", {"factor": 8.0})
-    assert config.own_as(Gemma3Fields).local_rope == RopeConfig(2e4)
+    assert config.own_as(GemmaFields).local_rope == RopeConfig(2e4)
     config = _load(tmp_path, raw, {"rope_scaling": {"rope_type": "linear", "factor": 2.0}})
     assert config.rope == RopeConfig(5e5, "linear", {"factor": 2.0})
-    assert config.own_as(Gemma3Fields).local_rope == RopeConfig(2e4)
+    assert config.own_as(GemmaFields).local_rope == RopeConfig(2e4)
 
 
 @pytest.mark.parametrize("missing", ["full_attention", "sliding_attention"])
@@ -79,9 +79,9 @@ def test_a_layer_type_without_parameters_has_the_familys(missing: str, is_null: 
     )
     config = _load(tmp_path, {**GEMMA, "rope_parameters": parameters})
     if missing == "full_attention":
-        assert (config.rope, config.own_as(Gemma3Fields).local_rope) == (RopeConfig(1e6), RopeConfig(2e4))
+        assert (config.rope, config.own_as(GemmaFields).local_rope) == (RopeConfig(1e6), RopeConfig(2e4))
     else:
-        assert (config.rope.theta, config.own_as(Gemma3Fields).local_rope) == (5e5, RopeConfig(1e4))
+        assert (config.rope.theta, config.own_as(GemmaFields).local_rope) == (5e5, RopeConfig(1e4))
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_rotary_parameters_that_cannot_be(parameters: Any, named: str, tmp_path:
 
 
 def test_an_unknown_family_with_keys_of_its_own_is_refused_by_name(tmp_path: Path) -> None:
-    raw = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 768, "n_layer": 12}
-    with pytest.raises(UnsupportedModelError, match=r"'GPT2LMHeadModel' is not supported.*LlamaForCausalLM"):
+    raw = {"architectures": ["NewLMHeadModel"], "model_type": "new", "n_embd": 768, "n_layer": 12}
+    with pytest.raises(UnsupportedModelError, match=r"'NewLMHeadModel' is not supported.*GPT2LMHeadModel"):
         _load(tmp_path, raw)
-    with pytest.raises(UnsupportedModelError, match="Near it are: Gemma3ForCausalLM"):
-        _load(tmp_path, {**raw, "architectures": ["Gemma2ForCausalLM"]})
+    with pytest.raises(UnsupportedModelError, match="Near it are: Gemma"):
+        _load(tmp_path, {**raw, "architectures": ["Gemma9ForCausalLM"]})

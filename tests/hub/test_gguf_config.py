@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from octavo.errors import OctavoError, UnsupportedModelError
 from octavo.hub import ModelConfig, RopeConfig, load_generation_config, load_model_config, resolve
-from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.gemma import GemmaFields
 from octavo.hub.families.llama import LlamaFields
 from octavo.layers.build import Build
 from octavo.models.registry import build_model
@@ -64,6 +64,20 @@ def _load(path: Path, overrides: dict[str, Any] | None = None) -> ModelConfig:
         ("qwen2", "Qwen2ForCausalLM", 16, True),
         ("qwen3", "Qwen3ForCausalLM", 32, False),
         ("gemma3", "Gemma3ForCausalLM", 32, False),
+        ("gemma", "GemmaForCausalLM", 32, False),
+        ("gemma2", "Gemma2ForCausalLM", 32, False),
+        ("phi3", "Phi3ForCausalLM", 16, False),
+        ("glm4", "Glm4ForCausalLM", 32, False),
+        ("granite", "GraniteForCausalLM", 16, False),
+        ("minicpm", "MiniCPMForCausalLM", 16, False),
+        ("olmo2", "Olmo2ForCausalLM", 16, False),
+        ("exaone", "ExaoneForCausalLM", 16, False),
+        ("exaone4", "Exaone4ForCausalLM", 16, False),
+        ("smollm3", "SmolLM3ForCausalLM", 16, False),
+        ("arcee", "ArceeForCausalLM", 16, False),
+        ("seed_oss", "SeedOssForCausalLM", 32, False),
+        ("ernie4_5", "Ernie4_5ForCausalLM", 32, False),
+        ("hunyuan-dense", "HunYuanDenseV1ForCausalLM", 32, False),
     ],
 )
 def test_sizes_of_every_family(
@@ -82,7 +96,7 @@ def test_sizes_of_every_family(
     assert config.tie_word_embeddings
     assert config.eos_token_ids == ()
     assert config.dtype == "float16"
-    assert set(config.layer_types) == {"full_attention"} or architecture == "gemma3"
+    assert set(config.layer_types) == {"full_attention"} or architecture in ("gemma2", "gemma3")
 
 
 def test_a_head_of_its_own_is_not_tied(tmp_path: Path) -> None:
@@ -92,7 +106,7 @@ def test_a_head_of_its_own_is_not_tied(tmp_path: Path) -> None:
 
 def test_llama_with_biases_and_with_a_window(tmp_path: Path) -> None:
     biased = {**EMBEDDING, "blk.0.attn_q.bias": np.zeros(64, np.float32)}
-    assert _load(_write(tmp_path, "llama", tensors=biased)).own == LlamaFields(attention_bias=True)
+    assert _load(_write(tmp_path, "llama", tensors=biased)).own == LlamaFields(attention_bias=True, output_bias=True)
     config = _load(_write(tmp_path, "llama", **{"attention.sliding_window": 128, "rope.dimension_count": 16}))
     assert (config.architecture, config.sliding_window, config.head_dim) == ("MistralForCausalLM", 128, 16)
     assert set(config.layer_types) == {"sliding_attention"}
@@ -105,14 +119,14 @@ def test_gemma3_has_local_layers_and_two_rotary_bases(tmp_path: Path) -> None:
     assert [kind == "full_attention" for kind in config.layer_types] == [False] * 5 + [True, False]
     assert config.sliding_window == 32
     assert config.rope == RopeConfig(1e6, "linear", {"factor": 8.0})
-    assert config.own_as(Gemma3Fields).local_rope == RopeConfig(1e4)
-    assert (config.own_as(Gemma3Fields).query_pre_attn_scalar, config.hidden_act) == (24, "gelu_pytorch_tanh")
+    assert config.own_as(GemmaFields).local_rope == RopeConfig(1e4)
+    assert (config.own_as(GemmaFields).query_pre_attn_scalar, config.hidden_act) == (24, "gelu_pytorch_tanh")
 
 
 def test_the_largest_gemma3_scales_by_its_width(tmp_path: Path) -> None:
     keys = {"block_count": 62, "embedding_length": 5376, "attention.head_count": 32, "attention.head_count_kv": 16}
     config = _load(_write(tmp_path, "gemma3", **keys, **{"attention.key_length": 128}))
-    assert config.own_as(Gemma3Fields).query_pre_attn_scalar == 168
+    assert config.own_as(GemmaFields).query_pre_attn_scalar == 168
 
 
 def test_llama3_scaling_follows_from_the_stored_divisors(tmp_path: Path) -> None:
@@ -135,11 +149,11 @@ def test_yarn_and_no_scaling(tmp_path: Path) -> None:
 
 
 def test_ends_of_text_and_sampling_defaults(tmp_path: Path) -> None:
-    tokens = {f"tokenizer.ggml.{kind}_token_id": value for kind, value in (("bos", 1), ("eos", 2), ("eot", 7))}
+    tokens = {f"tokenizer.ggml.{kind}_token_id": value for kind, value in (("eos", 2), ("eot", 7))}
     sampling = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20, "general.sampling.penalty_repeat": 1.25}
     path = _write(tmp_path, "llama", **tokens, **sampling)
     config = _load(path)
-    assert (config.bos_token_id, config.eos_token_ids) == (1, (2, 7))
+    assert config.eos_token_ids == (2, 7)
     defaults = load_generation_config(resolve(str(path)))
     assert defaults == {"temperature": 0.5, "top_k": 20, "repetition_penalty": 1.25}
 
@@ -175,7 +189,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         _load(_write(tmp_path, "llama", tensors={**EMBEDDING, "rope_freqs.weight": np.zeros(8, np.float16)}))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3", "phi3", "minicpm", "exaone4"])
 @given(position=st.integers(0, 1 << 12), noise=st.binary(min_size=1, max_size=8))
 @settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_metadata_is_read_or_refused(architecture: str, position: int, noise: bytes, tmp_path: Path) -> None:

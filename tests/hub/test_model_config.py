@@ -17,7 +17,7 @@ from transformers import (
 
 from octavo.hub import ModelConfig, RopeConfig, load_generation_config, load_model_config, resolve
 from octavo.hub.config_file import parse_config
-from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.gemma import GemmaFields
 from octavo.hub.families.llama import LlamaFields
 
 LLAMA3_ROPE = {
@@ -65,21 +65,20 @@ def assert_alike(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
         "max_position_embeddings": "max_position_embeddings",
         "rms_norm_eps": "rms_norm_eps",
         "tie_word_embeddings": "tie_word_embeddings",
-        "bos_token_id": "bos_token_id",
     }.items():
         assert getattr(ours, name) == getattr(theirs, hf_name), name
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
     assert ours.head_dim == head_dim
     assert ours.hidden_act == (getattr(theirs, "hidden_activation", None) or theirs.hidden_act)
     if kind == "gemma3_text":
-        gemma = ours.own_as(Gemma3Fields)
+        gemma = ours.own_as(GemmaFields)
         assert gemma.attention_bias == theirs.attention_bias
         assert gemma.query_pre_attn_scalar == theirs.query_pre_attn_scalar
         assert gemma.attn_logit_softcap == theirs.attn_logit_softcapping
         assert gemma.final_logit_softcap == theirs.final_logit_softcapping
     elif kind in ("llama", "qwen3"):
-        biases = LlamaFields(theirs.attention_bias, getattr(theirs, "mlp_bias", False))
-        assert ours.own == biases
+        bias = theirs.attention_bias
+        assert ours.own == LlamaFields(bias, output_bias=bias, mlp_bias=getattr(theirs, "mlp_bias", False))
     else:
         assert ours.own is None
     eos = theirs.eos_token_id
@@ -100,7 +99,7 @@ def assert_layers_alike(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
 def assert_ropes_alike(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     parameters = dict(theirs.rope_parameters)
     if "full_attention" in parameters:
-        assert_rope(ours.own_as(Gemma3Fields).local_rope, dict(parameters["sliding_attention"]))
+        assert_rope(ours.own_as(GemmaFields).local_rope, dict(parameters["sliding_attention"]))
         parameters = dict(parameters["full_attention"])
     assert_rope(ours.rope, parameters)
 

@@ -95,6 +95,7 @@ def test_a_download_asks_only_for_what_is_loaded(tmp_path: Path, monkeypatch: py
         )
 
     wanted = ["config.json", "model-00001-of-00002.safetensors", "chat_template.jinja", "tokenizer.model", "merges.txt"]
+    wanted += ["quantize_config.json", "quant_config.json", "hf_quant_config.json"]
     unwanted = ["pytorch_model.bin", "model.pt", "consolidated.safetensors", "onnx/config.json", "original/params.json"]
     assert [path for path in wanted + unwanted if is_wanted(path)] == wanted
 

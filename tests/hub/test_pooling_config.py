@@ -62,11 +62,11 @@ def test_the_purpose(changes: dict[str, Any], settings: dict[str, Any], expected
 @pytest.mark.parametrize(
     ("changes", "settings", "sentence"),
     [
-        (BERT, {"runner": "generate"}, "'BertModel' does not write text"),
+        (BERT, {"runner": "generate"}, "'BertModel' does not generate text"),
         (BERT, {"convert": "classify"}, "'BertModel' cannot be used with 'classify'"),
         ({}, {"runner": "pooling", "convert": "none"}, "needs convert=embed or convert=classify"),
         ({}, {"pooler_config": {"task": "embed"}}, "add runner=pooling"),
-        ({}, {"runner": "pooling", "pooler_config": {"tok_pooling_type": "STEP"}}, "tok_pooling_type is ALL"),
+        ({}, {"runner": "pooling", "pooler_config": {"tok_pooling_type": "STEP"}}, "STEP needs step_tag_id"),
     ],
 )
 def test_settings_that_contradict(
@@ -115,7 +115,7 @@ def test_modules_say_how_to_pool_and_how_long_a_text_may_be(tmp_path: Path) -> N
                 "modules.json": [{"type": "x.Dense", "path": "2_Dense"}],
                 "2_Dense/config.json": {"in_features": 9, "out_features": 4},
             },
-            "takes 9 numbers, but 8 come to it",
+            "takes 9 features, but its input has 8",
         ),
         (
             {"modules.json": [{"type": "x.Dense", "path": "2_Dense"}], "2_Dense/config.json": {"in_features": True}},
@@ -173,3 +173,43 @@ def test_what_makes_probabilities(changes: dict[str, Any], expected: str, tmp_pa
 def test_broken_classes_are_refused(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=sentence):
         read(write(tmp_path, CLASSIFIER | changes))
+
+
+@pytest.mark.parametrize("switch", [{"use_bidirectional_attention": True}, {"is_causal": False}])
+def test_a_model_that_attends_in_both_directions_writes_no_text(switch: dict[str, Any], tmp_path: Path) -> None:
+    folder = write(tmp_path, QWEN | switch)
+    with pytest.raises(ConfigError, match="bidirectional attention"):
+        read(folder)
+    assert read(folder, runner="pooling").is_encoder
+
+
+@pytest.mark.parametrize(
+    ("pooler_config", "named"),
+    [
+        ({"step_tag_id": "a"}, "step_tag_id"),
+        ({"returned_token_ids": [2]}, "a list of classes below 2"),
+        ({"logit_sigma": 0}, "a number above 0"),
+        ({"tok_pooling_type": "MEAN"}, "tok_pooling_type is one of ALL, STEP"),
+    ],
+)
+def test_what_pooler_config_cannot_say_of_classes(pooler_config: dict[str, Any], named: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, QWEN | {"architectures": ["Qwen3ForSequenceClassification"]})
+    with pytest.raises(ConfigError, match=named):
+        read(folder, pooler_config=pooler_config)
+
+
+def test_settings_of_classes_are_for_classifiers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not"):
+        read(write(tmp_path, BERT), pooler_config={"step_tag_id": 3})
+
+
+def test_a_splade_model_pools_in_one_way(tmp_path: Path) -> None:
+    folder = write(tmp_path, BERT | {"architectures": ["BertSpladeSparseEmbeddingModel"]})
+    with pytest.raises(ConfigError, match="SPLADE"):
+        read(folder, pooler_config={"seq_pooling_type": "MEAN"})
+
+
+def test_a_splade_head_of_another_kind(tmp_path: Path) -> None:
+    folder = write(tmp_path, BERT | {"architectures": ["BertSpladeSparseEmbeddingModel"], "hidden_act": "relu"})
+    with pytest.raises(UnsupportedModelError, match="hidden_act = 'relu'"):
+        read(folder)

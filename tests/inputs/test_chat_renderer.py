@@ -62,7 +62,7 @@ def test_contents_take_the_form_that_the_template_understands():
         ([USER] * 20000, "16384"),
     ],
 )
-def test_malformed_messages_are_refused_in_words(messages, words):
+def test_malformed_messages_are_rejected_with_an_error(messages, words):
     with pytest.raises(ChatTemplateError, match=words) as caught:
         text_of(messages)
     assert caught.value.param is not None

@@ -78,7 +78,7 @@ def test_numbers_of_other_libraries_become_plain():
         ("half \ud800", "surrogates"),
     ],
 )
-def test_impossible_prompts_are_refused_in_words(prompt, words):
+def test_impossible_prompts_are_rejected_with_an_error(prompt, words):
     with pytest.raises(InvalidRequestError, match=words) as caught:
         process(prompt)
     assert caught.value.param == "prompt"
@@ -191,6 +191,8 @@ def test_without_a_tokenizer_only_tokens_work():
 def test_bad_words_are_forbidden_in_both_spellings():
     words = process(params=SamplingParams(bad_words=["fox", " dog"])).children[0].bad_words_token_ids
     assert {TOKENIZER.decode(word) for word in words} == {"fox", " fox", " dog"}
+    with pytest.raises(InvalidRequestError, match="the most are 128"):
+        process(params=SamplingParams(bad_words=["fox dog " * 70]))
 
 
 def test_a_cache_salt_has_a_length():

@@ -13,7 +13,7 @@ from tiny_bert import WORDS, write_bert
 from transformers import AutoTokenizer
 
 from octavo.errors import InvalidRequestError
-from octavo.inputs.texts import bare_text, encode_pair, encode_text
+from octavo.inputs.texts import bare_text, encode_pair, encode_text, write_pair
 from octavo.tokenization import Tokenizer, load_tokenizer
 from octavo.tokenization.tokenizer import PARALLEL_ENCODE_LENGTH
 
@@ -95,3 +95,13 @@ def test_other_threads_run_while_a_long_text_is_tokenised(limit: int | None, mon
 class _OnlyBatches:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.encode_batch_fast = backend.encode_batch_fast
+
+
+@pytest.mark.parametrize(("most", "wanted"), [((0, 0), "cat purrs and stocks fell"), ((1, 2), "cat and stocks fell")])
+def test_a_pair_is_written_by_a_template(most: tuple[int, int], wanted: str) -> None:
+    ours, _ = _tokenizers()
+    template = "{{ messages[0].content }} and {{ messages[1].content }}"
+    limits = {"limit": None, "max_first": most[0], "max_second": most[1]}
+    pair = write_pair(ours, template, "cat purrs", "stocks fell", **limits)
+    assert pair.token_ids == ours.encode(wanted)
+    assert pair.segment_start is None

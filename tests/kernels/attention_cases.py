@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import torch
 
-from octavo.kernels import AttentionInputs, AttentionSpec, DeviceRows, StepShape
+from octavo.kernels import NO_TERMS, AttentionInputs, AttentionSpec, DeviceRows, HeadTerms, StepShape
 
 
 @dataclass
@@ -16,6 +16,7 @@ class Case:
     q: torch.Tensor
     cache: torch.Tensor
     spec: AttentionSpec
+    terms: HeadTerms = NO_TERMS
 
 
 def make_inputs(
@@ -54,10 +55,14 @@ def make_case(
     softcap: float | None = None,
     dtype: torch.dtype = torch.float32,
     decode_len: int = 1,
+    terms: str = "",
 ) -> Case:
     """Requests of (query length, length after the step), their blocks strewn over a cache full of garbage.
 
     Entries of the block tables past a request's length, and leading ones that no query sees, name arbitrary blocks.
+
+    Args:
+        terms: names of the terms that heads have, see :func:`make_terms`.
     """
     random = torch.Generator().manual_seed(seed)
     counts = [-(-seq_len // block_size) for _, seq_len in lengths]
@@ -77,4 +82,15 @@ def make_case(
     merged = torch.randn(num_tokens, num_heads + num_kv_heads, head_dim, generator=random).to(dtype)
     cache = 2 * torch.randn(2, num_blocks, num_kv_heads, block_size, head_dim, generator=random).to(dtype)
     spec = AttentionSpec(num_heads, num_kv_heads, head_dim, head_dim**-0.5, softcap)
-    return Case(inputs, merged[:, :num_heads], cache, spec)
+    return Case(inputs, merged[:, :num_heads], cache, spec, make_terms(terms, num_heads))
+
+
+TERMS = ("sinks", "slopes", "sinks and slopes")
+"""Kinds of terms of heads."""
+
+
+def make_terms(names: str, num_heads: int) -> HeadTerms:
+    """Terms of heads: sinks below and above usual scores, slopes steep and flat; no name for none."""
+    sinks = torch.linspace(-2.0, 6.0, num_heads) if "sinks" in names else None
+    slopes = 2 ** -torch.linspace(1.0, 8.0, num_heads) if "slopes" in names else None
+    return HeadTerms(sinks, slopes)

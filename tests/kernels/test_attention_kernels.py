@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_cases import Case, make_case, make_inputs
+from attention_cases import TERMS, Case, make_case, make_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +12,7 @@ from octavo.kernels.cpu.attention import CpuAttention
 
 
 def attend(backend: ReferenceAttention | CpuAttention, case: Case) -> torch.Tensor:
-    return backend.attend(case.q, case.cache, backend.plan(case.inputs, case.q.dtype), case.spec)
+    return backend.attend(case.q, case.cache, backend.plan(case.inputs, case.q.dtype), case.spec, case.terms)
 
 
 @st.composite
@@ -35,6 +35,7 @@ def lengths(draw: st.DrawFn) -> list[tuple[int, int]]:
     dtype=st.sampled_from([torch.float32, torch.float32, torch.bfloat16]),
     decode_len=st.integers(1, 4),
     softcap=st.none() | st.just(2.0),
+    terms=st.sampled_from(["", *TERMS]),
 )
 def test_fast_attention_equals_the_reference(
     seed: int,
@@ -48,6 +49,7 @@ def test_fast_attention_equals_the_reference(
     dtype: torch.dtype,
     decode_len: int,
     softcap: float | None,
+    terms: str,
 ) -> None:
     case = make_case(
         seed,
@@ -61,6 +63,7 @@ def test_fast_attention_equals_the_reference(
         dtype=dtype,
         decode_len=decode_len,
         softcap=softcap,
+        terms=terms,
     )
     expected = attend(ReferenceAttention(), case)
     result = attend(CpuAttention(), case)
@@ -88,9 +91,47 @@ def test_the_reference_equals_dense_attention_over_a_sequence_in_order(window: i
         torch.testing.assert_close(attend(backend, case).double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@settings(max_examples=60)
+@given(
+    query_len=st.integers(1, 9),
+    past=st.integers(0, 40),
+    window=st.none() | st.integers(1, 20),
+    ratio=st.sampled_from([1, 3, 5, 7]),
+    head_dim=st.sampled_from([16, 64, 80, 128]),
+    softcap=st.none() | st.just(2.0),
+    terms=st.sampled_from(TERMS),
+)
+def test_terms_of_heads_follow_their_formula(
+    query_len: int, past: int, window: int | None, ratio: int, head_dim: int, softcap: float | None, terms: str
+) -> None:
+    """``e^s / (e^sink + Σ e^s)`` for ``s = cap(q·k) − slope · (i − j)``, in float64 without a largest score."""
+    options = {"window": window, "ratio": ratio, "head_dim": head_dim, "softcap": softcap, "terms": terms}
+    case = make_case(0, [(query_len, past + query_len)], **options)
+    positions = torch.arange(past + query_len)
+    blocks = case.inputs.block_tables[0].long()
+    keys, values = (
+        part[blocks[positions // 4], :, positions % 4].repeat_interleave(ratio, 1).double() for part in case.cache
+    )
+    scores = torch.einsum("qhd,khd->hqk", case.q.double(), keys) * case.spec.scale
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    distances = positions[past:, None] - positions
+    if case.terms.slopes is not None:
+        scores = scores - case.terms.slopes.double()[:, None, None] * distances
+    weights = scores.exp() * ((distances >= 0) & (distances < (window or 100)))
+    total = weights.sum(-1, keepdim=True)
+    if case.terms.sinks is not None:
+        total = total + case.terms.sinks.double().exp()[:, None, None]
+    expected = torch.einsum("hqk,khd->qhd", weights / total, values)
+    for backend in (ReferenceAttention(), CpuAttention()):
+        torch.testing.assert_close(attend(backend, case).double(), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("window", [None, 3, 130, 200])
-def test_chunks_longer_than_a_tile_of_queries(window: int | None) -> None:
-    case = make_case(1, [(300, 300), (1, 40), (140, 333)], block_size=16, window=window, head_dim=4)
+@pytest.mark.parametrize("terms", ["", "sinks and slopes"])
+def test_chunks_longer_than_a_tile_of_queries(window: int | None, terms: str) -> None:
+    lengths = [(300, 300), (1, 40), (140, 333)]
+    case = make_case(1, lengths, block_size=16, window=window, head_dim=4, terms=terms)
     expected = attend(ReferenceAttention(), case)
     torch.testing.assert_close(attend(CpuAttention(), case), expected, rtol=1e-5, atol=1e-5)
 

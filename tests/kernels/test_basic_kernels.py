@@ -52,6 +52,25 @@ def test_add_rms_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, wid
         close(normed, rms_norm_by_hand(total, weight, 1e-6))
 
 
+@settings(max_examples=30)
+@given(seed=st.integers(0, 99), tokens=st.integers(1, 5), size=st.integers(2, 70), dtype=DTYPES, has_bias=st.booleans())
+def test_layer_norm(seed: int, tokens: int, size: int, dtype: torch.dtype, has_bias: bool) -> None:
+    x, residual = random(seed, tokens, size, dtype=dtype), random(seed + 1, tokens, size, dtype=dtype)
+    weight = random(seed + 2, size, dtype=dtype)
+    bias = random(seed + 3, size, dtype=dtype) if has_bias else None
+    total = residual + x
+    wide = total.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    expected = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    expected += 0 if bias is None else bias.double()
+    normed, new_residual = kernels.add_layer_norm(x.clone(), residual.clone(), weight, bias, 1e-6)
+    assert torch.equal(new_residual, total)
+    close(normed, expected)
+    assert torch.equal(kernels.layer_norm(total, weight, bias, 1e-6), normed)
+    alone = [kernels.layer_norm(row[None].clone(), weight, bias, 1e-6) for row in total]
+    assert torch.equal(torch.cat(alone), normed), "a row's bits depend on that row alone"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gated_activations(dtype: torch.dtype) -> None:
     x = 3 * random(0, 7, 32, dtype=dtype)

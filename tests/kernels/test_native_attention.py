@@ -4,10 +4,18 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from attention_cases import Case, make_case, make_inputs
+from attention_cases import TERMS, Case, make_case, make_inputs, make_terms
 from native_builds import threads
 
-from octavo.kernels import AttentionInputs, AttentionSpec, HeadNorms, ReferenceAttention, RopeTables
+from octavo.kernels import (
+    NO_TERMS,
+    AttentionInputs,
+    AttentionSpec,
+    HeadNorms,
+    HeadTerms,
+    ReferenceAttention,
+    RopeTables,
+)
 from octavo.kernels.basic import qk_rope_store
 from octavo.kernels.cpu.attention import CpuAttentionPlan
 from octavo.kernels.cpu.native_attention import NativeAttention
@@ -33,6 +41,7 @@ class Step:
     norms: HeadNorms | None
     cache: torch.Tensor
     spec: AttentionSpec
+    terms: HeadTerms = NO_TERMS
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -65,6 +74,7 @@ def make_step(
     ratio: int = 2,
     window: int | None = None,
     softcap: float | None = None,
+    terms: str = "",
 ) -> Step:
     """A step of requests of (tokens, length after the step); with a type of norms, heads are normed."""
     case: Case = make_case(
@@ -92,7 +102,8 @@ def make_step(
     if norm_type is not None:
         norms = HeadNorms(random(2, head_dim).to(norm_type), random(3, head_dim).to(norm_type), 1e-5)
     width = (case.spec.num_heads + 2 * num_kv_heads) * head_dim
-    return Step(case.inputs, random(4, num_rows, width).to(dtype), rope, norms, case.cache, case.spec)
+    qkv = random(4, num_rows, width).to(dtype)
+    return Step(case.inputs, qkv, rope, norms, case.cache, case.spec, make_terms(terms, case.spec.num_heads))
 
 
 def own_places(inputs: AttentionInputs, row: int, positions: range) -> torch.Tensor:
@@ -126,7 +137,7 @@ def run_reference(step: Step) -> Result:
     weights = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
     qk_rope_store.reference(qkv, *weights, *step.rope, cache, step.inputs.slot_mapping, heads, kv_heads)
     attention = ReferenceAttention()
-    output = attention.attend(qkv[:, :heads], cache, attention.plan(step.inputs, qkv.dtype), step.spec)
+    output = attention.attend(qkv[:, :heads], cache, attention.plan(step.inputs, qkv.dtype), step.spec, step.terms)
     return Result(output.flatten(1), qkv, cache)
 
 
@@ -139,7 +150,7 @@ def run_native(native: NativeKernels, step: Step) -> Result:
     plan = backend.plan(step.inputs, step.qkv.dtype)
     assert not isinstance(plan, CpuAttentionPlan)
     qkv = step.qkv.clone()
-    output = backend.run(qkv, step.rope, step.norms, cache, plan, step.spec)
+    output = backend.run(qkv, step.rope, step.norms, cache, plan, step.spec, step.terms)
     assert (layers[:, ::2] == 7).all()
     return Result(output, qkv.view(step.sizes), torch.stack((as_they_are(cache[0]), cache[1])))
 
@@ -210,12 +221,10 @@ def test_sizes_of_blocks(native: NativeKernels, dtype: torch.dtype, block_size: 
 
 
 def test_blocks_of_other_sizes_are_pytorchs(native: NativeKernels) -> None:
-    step = make_step(MIXED, block_size=12)
+    step = make_step(MIXED, block_size=12, terms="sinks and slopes")
     backend = NativeAttention(native)
-    cache = step.cache.clone()
-    output = backend.run(
-        step.qkv.clone(), step.rope, step.norms, cache, backend.plan(step.inputs, torch.float32), step.spec
-    )
+    cache, plan = step.cache.clone(), backend.plan(step.inputs, torch.float32)
+    output = backend.run(step.qkv.clone(), step.rope, step.norms, cache, plan, step.spec, step.terms)
     expected = run_reference(step)
     torch.testing.assert_close(output, expected.output, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(cache, expected.cache, rtol=1e-5, atol=1e-5)
@@ -226,6 +235,26 @@ def test_blocks_of_other_sizes_are_pytorchs(native: NativeKernels) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_windows_and_soft_caps(native: NativeKernels, dtype: torch.dtype, window: int, softcap: float | None) -> None:
     check(native, make_step([*MIXED, (1, 600)], dtype, window=window, softcap=softcap))
+
+
+@pytest.mark.parametrize(("ratio", "head_dim"), [(1, 16), (3, 64), (5, 80), (7, 128)])
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_terms_of_heads(native: NativeKernels, dtype: torch.dtype, terms: str, ratio: int, head_dim: int) -> None:
+    """Over decoding rows, chunks and rows whose keys are split, whatever else changes scores."""
+    rows = [*MIXED, (1, 600)]
+    sizes = {"ratio": ratio, "head_dim": head_dim, "rotary": head_dim // 2, "terms": terms}
+    check(native, make_step(rows, dtype, **sizes))
+    check(native, make_step(rows, dtype, **sizes, window=40, softcap=2.0))
+
+
+def test_a_sink_far_from_all_scores(native: NativeKernels) -> None:
+    step = make_step([*MIXED, (1, 600)])
+    for sink in (-torch.inf, -1000.0):
+        terms = HeadTerms(sinks=torch.full((4,), sink))
+        assert torch.equal(run_native(native, replace(step, terms=terms)).output, run_native(native, step).output)
+    everything = HeadTerms(sinks=torch.full((4,), 1000.0))
+    assert not run_native(native, replace(step, terms=everything)).output.any()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -253,11 +282,13 @@ def test_a_token_without_a_place_is_not_stored(native: NativeKernels) -> None:
     check(native, step)
 
 
-@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize(("window", "terms"), [(None, ""), (40, ""), (9, "sinks"), (None, "sinks and slopes")])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_token_has_the_same_bits_in_every_step(native: NativeKernels, dtype: torch.dtype, window: int | None) -> None:
+def test_a_token_has_the_same_bits_in_every_step(
+    native: NativeKernels, dtype: torch.dtype, window: int | None, terms: str
+) -> None:
     """Decoded alone, in a chunk, in a batch, on any number of threads."""
-    step = make_step(MIXED, dtype, ratio=3, window=window)
+    step = make_step(MIXED, dtype, ratio=3, window=window, terms=terms)
     together = run_native(native, step)
     for num_threads in (2, 4):
         with threads(native, num_threads):
@@ -313,15 +344,17 @@ def test_a_plan_serves_all_layers(native: NativeKernels) -> None:
         assert torch.equal(output, run_native(native, layer).output)
 
 
-def test_a_replay_follows_the_steps_rows(native: NativeKernels) -> None:
+@pytest.mark.parametrize("terms", ["", "sinks and slopes"])
+def test_a_replay_follows_the_steps_rows(native: NativeKernels, terms: str) -> None:
     """Where the rows are is on the tape, not how long they are."""
-    step = make_step([(1, 254), (1, 20)])
+    step = make_step([(1, 254), (1, 20)], terms=terms)
     qkv, cache, rows = step.qkv.clone(), step.cache.clone(), step.inputs.rows
     cache[0] = transposed(step.cache[0])
     backend = NativeAttention(native)
     owners: list[object] = []
     native.start_tape(owners)
-    output = backend.run(qkv, step.rope, None, cache, backend.plan(step.inputs, qkv.dtype), step.spec)
+    plan = backend.plan(step.inputs, qkv.dtype)
+    output = backend.run(qkv, step.rope, None, cache, plan, step.spec, step.terms)
     tape = native.end_tape()
     for seed in range(4):  # the first row's keys become two partitions on the way
         rows.seq_lens += 1

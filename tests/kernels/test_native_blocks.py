@@ -62,6 +62,8 @@ def test_products(native: NativeKernels, name: str, dtype: torch.dtype) -> None:
     gemm = blocks.linear(packed, name, (50, 256), bias, torch.float32)
     weight = gemm.rows(torch.arange(50)).double()
     x = torch.randn(21, 256, generator=torch.Generator().manual_seed(2)).to(dtype)
+    x[::3, 40] *= 30  # large values, whose groups are rounded to finer steps in those rows
+    x[::4, 200] = 20
     y = gemm(x)
     tolerance = 1e-3 if dtype is torch.float32 else 2e-2
     expected = round_inputs(x).double() @ weight.T + bias.double()
@@ -87,7 +89,7 @@ def test_infinities_and_nans_stay_in_their_row(native: NativeKernels, name: str)
     assert torch.equal(y[[0, 3]], alone[[0, 3]])
 
 
-@pytest.mark.parametrize(("name", "group", "steps"), [("int8", 512, 254), ("int4", 32, 15)])
+@pytest.mark.parametrize(("name", "group", "steps"), [("int8", 32, 254), ("int4", 32, 15)])
 def test_errors_of_gaussian_weights_with_outliers(native: NativeKernels, name: str, group: int, steps: int) -> None:
     """Errors are those of evenly spaced values over each group's range, or less; some weights are large."""
     random = torch.Generator().manual_seed(0)

@@ -11,6 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import RopeConfig
+from octavo.kernels import apply_rope
 from octavo.layers.rotary import RotaryEmbedding
 
 POSITIONS = 200
@@ -20,6 +21,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LONGROPE = {"short_factor": [1.0 + 0.1 * i for i in range(8)], "long_factor": [2.0 + 0.3 * i for i in range(8)]}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
 SCALINGS: list[tuple[str, float, dict[str, Any]]] = [
     ("default", 10_000.0, {}),
@@ -67,6 +69,41 @@ def test_tables_equal_those_of_transformers(kind: str, theta: float, params: dic
     torch.testing.assert_close(sin[:, 0].double(), signed, rtol=0, atol=5e-5)
 
 
+@pytest.mark.parametrize(("original", "name"), [(64, "long_factor"), (POSITIONS, "short_factor")])
+def test_longrope_divides_by_the_factors_of_the_longest_text(original: int, name: str) -> None:
+    params = {**LONGROPE, "factor": 8.0, "original_max_position_embeddings": original}
+    cos, _ = RotaryEmbedding(16, RopeConfig(10_000.0, "longrope", params), POSITIONS)(torch.tensor([1]))
+    # Transformers takes the short factors until a text is longer.
+    expected, _ = reference("longrope", 10_000.0, {**params, "short_factor": params[name]}, 16)
+    torch.testing.assert_close(cos[0, 0].double(), expected[1], rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("factors", [None, [1.0] * 7, [0.0] * 8, 2.0])
+def test_longrope_without_a_factor_per_pair_is_rejected(factors: object) -> None:
+    params = {"factor": 8.0, "original_max_position_embeddings": 64, "long_factor": factors}
+    with pytest.raises(UnsupportedModelError, match="needs 8 positive numbers in 'long_factor'"):
+        RotaryEmbedding(16, RopeConfig(10_000.0, "longrope", params), POSITIONS)
+
+
+@pytest.mark.parametrize("original", [POSITIONS // 2, POSITIONS])
+def test_dynamic_scaling_begins_beyond_the_models_own_length(original: int) -> None:
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=original,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 3.0},
+    )
+    inverse, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, torch.device("cpu"), seq_len=POSITIONS)
+    params = {"factor": 3.0, "original_max_position_embeddings": original}
+    cos, _ = RotaryEmbedding(16, RopeConfig(10_000.0, "dynamic", params), POSITIONS)(torch.tensor([1]))
+    torch.testing.assert_close(cos[0, 0, :8], inverse.cos(), rtol=0, atol=5e-5)
+
+
+def test_a_table_without_rotation_leaves_heads_as_they_are() -> None:
+    x = torch.randn(3, 2, 16)
+    assert torch.equal(apply_rope(x, *RotaryEmbedding(16, None, 10)(torch.tensor([0, 4, 9]))), x)
+
+
 def test_only_part_of_a_head_rotates_with_a_partial_factor() -> None:
     whole = RotaryEmbedding(8, RopeConfig(10_000.0), 10)
     part = RotaryEmbedding(16, RopeConfig(10_000.0, partial_rotary_factor=0.5), 10)
@@ -83,7 +120,7 @@ def test_tables_are_looked_up_by_position() -> None:
 
 
 def test_an_unknown_scaling_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnsupportedModelError, match="'spiral' is not supported; supported are default, linear"):
+    with pytest.raises(UnsupportedModelError, match="'spiral' is not supported; supported are default, dynamic"):
         RotaryEmbedding(8, RopeConfig(10_000.0, "spiral"), 10)
 
 

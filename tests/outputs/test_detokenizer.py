@@ -22,8 +22,8 @@ NAMES = st.sampled_from(sorted(TOKENIZERS))
 
 def stream(tokenizer, prompt_ids, pushes, skip_special_tokens=True):
     detokenizer = make_detokenizer(tokenizer, prompt_ids, skip_special_tokens)
-    pieces = [detokenizer.push(push) for push in pushes]
-    return [*pieces, detokenizer.finish()]
+    pieces = [detokenizer.decode_delta(push) for push in pushes]
+    return [*pieces, detokenizer.flush()]
 
 
 @st.composite

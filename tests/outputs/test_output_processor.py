@@ -498,7 +498,7 @@ def test_a_request_whose_text_cannot_be_made_fails_alone(kind, in_columns, monke
     for name in ("bad", "good"):
         processor.add(prepared(name, output_kind=kind, n=2, stop=["never"]))
     detokenizer = processor._completions["0_bad"][1]._detokenizer
-    monkeypatch.setattr(type(detokenizer), "push", fails_at(detokenizer, type(detokenizer).push))
+    monkeypatch.setattr(type(detokenizer), "decode_delta", fails_at(detokenizer, type(detokenizer).decode_delta))
     token_id = ids_of("a")[0]
     names = ["1_bad", "0_bad", "1_bad", "0_good", "1_good"]
     if in_columns:
@@ -513,10 +513,10 @@ def test_a_request_whose_text_cannot_be_made_fails_alone(kind, in_columns, monke
     assert sum(output.finished for output in outputs if output.request_id == "good") == 1
 
 
-def fails_at(bad, push):
-    def maybe_push(detokenizer, token_ids):
+def fails_at(bad, decode_delta):
+    def maybe_decode(detokenizer, token_ids):
         if detokenizer is bad:
             raise RuntimeError("no such token")
-        return push(detokenizer, token_ids)
+        return decode_delta(detokenizer, token_ids)
 
-    return maybe_push
+    return maybe_decode

@@ -87,11 +87,11 @@ def test_only_a_reader_that_waits_is_passed_over() -> None:
     async def scenario() -> None:
         taken: list[int] = []
 
-        def take(index: int, token_id: int, text: str) -> bool:
+        def take_text(index: int, token_id: int, text: str) -> bool:
             taken.append(token_id)
             return token_id != 5
 
-        stream = OutputStream(is_delta=True, take=take)
+        stream = OutputStream(is_delta=True, take_text=take_text)
         assert not stream.relay(0, 1, "1")  # nobody waits yet
         stream.put(delta(0, [1], None, is_first=True))
         await stream.get()
@@ -111,10 +111,10 @@ def test_only_a_reader_that_waits_is_passed_over() -> None:
 
 def test_a_taker_that_fails_ends_its_stream() -> None:
     async def scenario() -> None:
-        def take(index: int, token_id: int, text: str) -> bool:
+        def take_text(index: int, token_id: int, text: str) -> bool:
             raise RuntimeError("cannot be written")
 
-        stream = OutputStream(is_delta=True, take=take)
+        stream = OutputStream(is_delta=True, take_text=take_text)
         waiting = asyncio.create_task(stream.get())
         await asyncio.sleep(0)
         assert stream.relay(0, 1, "1")

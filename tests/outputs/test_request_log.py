@@ -32,8 +32,8 @@ def lines(caplog: pytest.LogCaptureFixture, prompt: str | None = SECRET, **setti
     log = RequestLog(LoggingSettings(enable_log_requests=True, **settings))  # type: ignore[arg-type]
     with caplog.at_level(logging.INFO, logger="octavo"):
         log.begin(prepared(prompt))
-        log.take(output("tell "), RequestOutputKind.DELTA)
-        log.take(output("nobody"), RequestOutputKind.DELTA)
+        log.add_output(output("tell "), RequestOutputKind.DELTA)
+        log.add_output(output("nobody"), RequestOutputKind.DELTA)
         log.end("id", ["stop"])
     assert not log._texts
     return [record.getMessage() for record in caplog.records]

@@ -10,10 +10,10 @@ def run(stop_strings, pieces, include=False):
     matcher = StopStringMatcher(stop_strings, include)
     text = ""
     for count, piece in enumerate(pieces, 1):
-        text += matcher.push(piece)
+        text += matcher.match_delta(piece)
         if matcher.matched is not None:
             return text, matcher.matched, count
-    return text + matcher.finish(), None, len(pieces)
+    return text + matcher.flush(), None, len(pieces)
 
 
 def by_definition(stop_strings, text, include):
@@ -46,7 +46,7 @@ def test_only_a_possible_beginning_is_held_back(stop_strings, pieces):
     matcher = StopStringMatcher(stop_strings)
     shown, seen = "", ""
     for piece in pieces:
-        shown += matcher.push(piece)
+        shown += matcher.match_delta(piece)
         seen += piece
         if matcher.matched is not None:
             return

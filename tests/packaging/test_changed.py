@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = sorted(path.name for path in (ROOT / "octavo").iterdir() if (ROOT / "tests" / path.name).is_dir())
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +25,14 @@ def changed() -> ModuleType:
         (["octavo/cache/block_pool.py"], ["tests/cache"]),
         (["octavo/sampling/grammar/base.py"], ["tests/sampling/grammar"]),
         (["octavo/sampling/sampler.py", "octavo/sampling/grammar/base.py"], ["tests/sampling"]),
-        (["octavo/models/llama.py"], ["tests/models", "tests/parity"]),
-        (["native/gemm.h"], ["tests/execution", "tests/kernels", "tests/parity", "tests/platforms"]),
+        (["octavo/models/llama.py"], ["tests/models"]),
+        (["native/gemm.h"], ["tests/execution", "tests/kernels", "tests/platforms"]),
         (["octavo/llm.py"], ["tests/test_llm.py"]),
         (["tests/e2e/test_serving.py"], ["tests/e2e/test_serving.py"]),
         (["tests/e2e/server_process.py", "tests/e2e/test_serving.py"], ["tests/e2e"]),
         (["octavo/errors.py", "tests/conftest.py", "README.md", "octavo/gone/module.py"], []),
+        (["tests/parity/test_tiny_models.py", "tests/cache/test_block_pool.py"], ["tests/cache/test_block_pool.py"]),
+        ([f"octavo/{name}/module.py" for name in PACKAGES], []),
         ([], []),
     ],
 )

@@ -15,8 +15,9 @@ TOLERANCE = 1e-4
 def reference_logprobs(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
     """Log-probabilities behind each position of a sequence, ``[len(token_ids), V]``, without any cache."""
     # Transformers reads Gemma 3's cap on attention scores but does not hand it down; its attention takes it from here.
-    softcap = getattr(model.config, "attn_logit_softcapping", None)
-    logits = model(torch.tensor([token_ids]), use_cache=False, softcap=softcap).logits[0]
+    is_gemma3 = model.config.model_type == "gemma3_text"
+    own = {"softcap": model.config.attn_logit_softcapping} if is_gemma3 else {}
+    logits = model(torch.tensor([token_ids]), use_cache=False, **own).logits[0]
     return logits.float().log_softmax(-1)
 
 

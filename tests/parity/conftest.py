@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from record import register_recorder
 from tiny_checkpoints import MAX_LENGTH, Checkpoint, write_checkpoint
 
 from octavo import LLM
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    register_recorder(config)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,6 +57,7 @@ def start() -> Iterator[Callable[..., LLM]]:
             "num_gpu_blocks_override": 2048,
             "num_threads": 1,
             "use_tqdm_on_load": False,
+            "model_impl": getattr(source, "model_impl", "auto"),
         }
         started.append(LLM(str(source.folder), **(defaults | settings)))
         return started[-1]

@@ -14,9 +14,33 @@ from octavo import LLM, SamplingParams
 
 # What transformers 4 did not write, and by what Gemma's layers were known instead.
 _NEW_KEYS = ("rope_parameters", "layer_types", "dtype", "transformers_version")
-_PATTERNS = {"gemma3-linear-rope": 3, "gemma3-released-pattern": 6}
+_PATTERNS = {"cohere2": 4, "gemma3-linear-rope": 3, "gemma3-released-pattern": 6}
+# What GPT-NeoX calls them.
+_ROTARY = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 
-NAMES = ("llama3-rope", "mistral-window", "qwen2-window", "qwen2-yarn", "qwen3", *_PATTERNS)
+NAMES = (
+    "llama3-rope",
+    "mistral-window",
+    "qwen2-window",
+    "qwen2-yarn",
+    "qwen3",
+    *_PATTERNS,
+    "apertus",
+    "cohere",
+    "exaone4-window",
+    "falcon-multi-query",
+    "gemma2",
+    "glm",
+    "gpt-neox",
+    "hunyuan-alpha-rope",
+    "ministral3",
+    "nemotron",
+    "olmo3-yarn",
+    "phi",
+    "phi3-long-rope",
+    "smollm3",
+    "stablelm",
+)
 
 
 def _as_transformers_4(name: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -24,14 +48,17 @@ def _as_transformers_4(name: str, config: dict[str, Any]) -> dict[str, Any]:
     old |= {"torch_dtype": config["dtype"], "transformers_version": "4.51.0"}
     ropes = config["rope_parameters"]
     if "full_attention" in ropes:
-        old["rope_local_base_freq"] = ropes["sliding_attention"]["rope_theta"]
+        if name in _PATTERNS:
+            old["rope_local_base_freq"] = ropes["sliding_attention"]["rope_theta"]
         ropes = ropes["full_attention"]
     old["rope_theta"] = ropes["rope_theta"]
-    scaling = {key: value for key, value in ropes.items() if key != "rope_theta"}
+    if "partial_rotary_factor" in ropes:
+        old["partial_rotary_factor"] = ropes["partial_rotary_factor"]
+    scaling = {key: value for key, value in ropes.items() if key not in ("rope_theta", "partial_rotary_factor")}
     old["rope_scaling"] = None if scaling["rope_type"] == "default" else scaling
     if name in _PATTERNS:
         old["sliding_window_pattern"] = _PATTERNS[name]
-    return old
+    return {_ROTARY.get(key, key): value for key, value in old.items()} if name == "gpt-neox" else old
 
 
 @pytest.mark.parametrize("name", NAMES)

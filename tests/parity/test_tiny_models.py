@@ -53,7 +53,8 @@ def _check(source: Checkpoint, outputs: list[RequestOutput]) -> None:
 
 
 def _groups(source: Checkpoint) -> tuple[CacheGroup, ...]:
-    specs = model_size(load_model_config(resolve(str(source.folder))), torch.float32).cache_specs
+    config = load_model_config(resolve(str(source.folder)), model_impl=source.model_impl)
+    specs = model_size(config, torch.float32).cache_specs
     return make_groups(specs, 4, LONGEST, 1, 16)[0]
 
 

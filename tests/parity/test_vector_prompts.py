@@ -25,7 +25,7 @@ def tokens_of(outputs: list[Any]) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2-window"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2-window", "granite"])
 @pytest.mark.parametrize(
     "settings", [{}, {"max_num_batched_tokens": 8, "async_scheduling": True}], ids=["one", "chunks"]
 )

@@ -9,118 +9,34 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    DeepseekV2Config,
-    Gemma3TextConfig,
-    LlamaConfig,
-    Mamba2Config,
-    MistralConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen3Config,
-)
+from tiny import classic, dense, experts, first, generic
+from tiny.sizes import MAX_LENGTH, VOCAB_SIZE
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 
-VOCAB_SIZE = 211
-MAX_LENGTH = 256
+from octavo.config.settings import ModelImpl
+
+__all__ = ["CONFIGS", "MAX_LENGTH", "VOCAB_SIZE", "Checkpoint", "write_checkpoint"]
+
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+    **first.CONFIGS,
+    **dense.CONFIGS,
+    **classic.CONFIGS,
+    **experts.CONFIGS,
+    **generic.CONFIGS,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model as Hugging Face runs it, and the folder that it was saved to."""
+    """A model as Hugging Face runs it, the folder that it was saved to, and who implements it in Octavo."""
 
     model: PreTrainedModel
     folder: Path
-
-
-def _sizes(**changes: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": MAX_LENGTH,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-    } | changes
-
-
-def _rope(kind: str, theta: float = 10_000.0, **params: float) -> dict[str, Any]:
-    return {"rope_type": kind, "rope_theta": theta, **params}
-
-
-def _gemma3(pattern: str, **changes: Any) -> Gemma3TextConfig:
-    """``pattern``: a letter per layer, ``l`` for local and ``g`` for global."""
-    kinds = {"l": "sliding_attention", "g": "full_attention"}
-    layers = {"num_hidden_layers": len(pattern), "layer_types": [kinds[letter] for letter in pattern]}
-    sizes = _sizes(head_dim=16, query_pre_attn_scalar=24, sliding_window=12, **layers)
-    return Gemma3TextConfig(**(sizes | changes))
-
-
-def _deepseek_v2(**changes: Any) -> DeepseekV2Config:
-    ranks = {"q_lora_rank": 20, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
-    experts = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1}
-    sizes = _sizes(num_key_value_heads=None, first_k_dense_replace=1, **ranks, **experts)
-    return DeepseekV2Config(**(sizes | changes))
-
-
-def _mamba2(**changes: Any) -> Mamba2Config:
-    sizes = {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "state_size": 12, "n_groups": 2, "num_hidden_layers": 3}
-    return Mamba2Config(vocab_size=VOCAB_SIZE, chunk_size=8, pad_token_id=0, **(sizes | changes))
-
-
-_LLAMA3_SCALING = _rope(
-    "llama3", 500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
-)
-_GEMMA3_SCALING = {
-    "full_attention": _rope("linear", 1_000_000.0, factor=8.0),
-    "sliding_attention": _rope("default"),
-}
-
-CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
-    "llama": lambda: LlamaConfig(**_sizes()),
-    "llama-tied": lambda: LlamaConfig(**_sizes(tie_word_embeddings=True)),
-    "llama-biased": lambda: LlamaConfig(**_sizes(attention_bias=True, mlp_bias=True)),
-    "llama-one-kv-head": lambda: LlamaConfig(**_sizes(num_key_value_heads=1, head_dim=24)),
-    "llama3-rope": lambda: LlamaConfig(**_sizes(rope_parameters=_LLAMA3_SCALING)),
-    "llama-linear-rope": lambda: LlamaConfig(**_sizes(rope_parameters=_rope("linear", factor=4.0))),
-    "mistral": lambda: MistralConfig(**_sizes(sliding_window=None)),
-    "mistral-window": lambda: MistralConfig(**_sizes(sliding_window=11, head_dim=16)),
-    "qwen2": lambda: Qwen2Config(**_sizes()),
-    "qwen2-window": lambda: Qwen2Config(
-        **_sizes(use_sliding_window=True, sliding_window=9, max_window_layers=1, tie_word_embeddings=True)
-    ),
-    "qwen2-yarn": lambda: Qwen2Config(
-        **_sizes(rope_parameters=_rope("yarn", factor=4.0, original_max_position_embeddings=64))
-    ),
-    "qwen3": lambda: Qwen3Config(**_sizes(head_dim=16)),
-    "qwen3-biased": lambda: Qwen3Config(**_sizes(head_dim=20, attention_bias=True, tie_word_embeddings=True)),
-    "gemma3": lambda: _gemma3("llglglg"),
-    "gemma3-released-pattern": lambda: _gemma3("lllllglllllgl", hidden_size=32, sliding_window=8),
-    "gemma3-linear-rope": lambda: _gemma3("llgll", rope_parameters=_GEMMA3_SCALING, sliding_window=16),
-    "gemma3-soft-caps": lambda: _gemma3("lglg", attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
-    "deepseek-v2-lite": lambda: _deepseek_v2(q_lora_rank=None),
-    "deepseek-v2-grouped": lambda: _deepseek_v2(
-        topk_method="group_limited_greedy",
-        n_group=3,
-        topk_group=2,
-        routed_scaling_factor=1.7,
-        rope_parameters=_rope("yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=0.9),
-    ),
-    "mamba2": _mamba2,
-    "mamba2-biased": lambda: _mamba2(use_bias=True, n_groups=1, conv_kernel=3, tie_word_embeddings=True),
-    "mamba2-limited": lambda: _mamba2(use_conv_bias=False, time_step_limit=(0.05, 0.4)),
-    "gemma3-untied": lambda: _gemma3("lg", tie_word_embeddings=False, attention_bias=True),
-}
+    model_impl: ModelImpl = "auto"
 
 
 def write_checkpoint(name: str, folder: Path) -> Checkpoint:
@@ -128,11 +44,12 @@ def write_checkpoint(name: str, folder: Path) -> Checkpoint:
     config = CONFIGS[name]()
     if getattr(config, "n_groups", 1) > 1 and "group_size" not in inspect.signature(MambaRMSNormGated).parameters:
         pytest.skip("this version of transformers norms all groups of Mamba-2 as one; run with 5.23 or newer")
-    # Only the plain implementation knows soft caps.
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    # Only the plain implementation knows soft caps; that of Falcon adds ALiBi's penalties twice.
+    kind = "sdpa" if getattr(config, "alibi", False) else "eager"
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=kind).eval()
     _randomise(model, seed=zlib.crc32(name.encode()))
     model.save_pretrained(folder)
-    return Checkpoint(model, folder)
+    return Checkpoint(model, folder, "transformers" if name in generic.CONFIGS else "auto")
 
 
 @torch.no_grad()
@@ -140,9 +57,12 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
+        if "norm" in name or ".ln_" in name:
             parameter.add_(0.3 * noise)
         elif name.endswith("bias"):
             parameter.copy_(0.5 * noise)
         else:
             parameter.copy_(0.2 * noise)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))

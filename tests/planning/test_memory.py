@@ -17,10 +17,12 @@ from octavo.planning.memory import (
     graph_bytes,
     model_size,
     num_parameters,
-    parameters_read_per_token,
+    read_parameters,
     state_bytes,
 )
 from octavo.platforms import ImaginedGpu
+from octavo.quantization.config import SchemeOptions
+from octavo.quantization.resolve import ROUNDED
 from octavo.records import Plan
 
 
@@ -64,8 +66,19 @@ def test_biases_are_counted(attention_bias: bool, mlp_bias: bool) -> None:
 
 def test_a_decode_step_reads_everything_but_an_untied_embedding() -> None:
     tied, untied = tiny_config(), tiny_config(tie_word_embeddings=False)
-    assert parameters_read_per_token(tied) == num_parameters(tied)
-    assert parameters_read_per_token(untied) == parameters_read_per_token(tied) < num_parameters(untied)
+    assert read_parameters(tied) == (num_parameters(tied), None)
+    assert read_parameters(untied) == read_parameters(tied)
+    assert num_parameters(tied) < num_parameters(untied)
+
+
+@pytest.mark.parametrize("method", ["int4", "fp8"])
+@pytest.mark.parametrize("tie_word_embeddings", [True, False])
+def test_parameters_are_counted_however_they_are_stored(method: str, tie_word_embeddings: bool) -> None:
+    config = replace(tiny_config(tie_word_embeddings=tie_word_embeddings), hidden_size=256, intermediate_size=512)
+    stored = ROUNDED[method](SchemeOptions(has_float8=True))
+    size = model_size(config, torch.bfloat16, stored)
+    assert size.num_parameters == num_parameters(config)
+    assert size.weight_bytes < 2 * size.num_parameters
 
 
 def test_a_models_bytes_are_those_of_its_tensors() -> None:
@@ -81,8 +94,8 @@ def test_a_models_bytes_are_those_of_its_tensors() -> None:
 def test_the_batchs_state_is_no_larger_than_reckoned(num_groups: int) -> None:
     groups = cache_groups(*[None] * num_groups, block_size=8)
     plan = make_plan(max_num_seqs=7, max_model_len=50, block_size=8, groups=groups)
-    arena = BatchState(plan, torch.device("cpu")).arena.nbytes
-    reckoned = state_bytes(7, 50, num_tokens=0, num_groups=num_groups, blocks=7)
+    arena = BatchState(plan, 64, torch.device("cpu")).arena.nbytes
+    reckoned = state_bytes(7, plan.num_recent_tokens, num_tokens=0, num_groups=num_groups, blocks=7)
     assert arena <= reckoned <= arena + 7 * 100 + 64
 
 

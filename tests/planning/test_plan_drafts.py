@@ -69,7 +69,7 @@ def test_rows_with_drafts_decode_if_a_tile_holds_their_queries(
 
 
 def test_what_does_not_go_together() -> None:
-    with pytest.raises(ConfigError, match="vectors"):
+    with pytest.raises(ConfigError, match="pooling model"):
         resolve_drafts(settings_of(NGRAM), is_pooling=True)
     settings = settings_of(NGRAM)
     settings.model.logits_processors = ["a:B"]

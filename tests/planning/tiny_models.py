@@ -1,6 +1,6 @@
 """Small model configurations of every family."""
 
-from octavo.hub.families.gemma3 import Gemma3Fields
+from octavo.hub.families.gemma import GemmaFields
 from octavo.hub.families.llama import LlamaFields
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 
@@ -31,7 +31,8 @@ def tiny_config(
     )
     rope = RopeConfig(10_000.0)
     is_gemma = architecture.startswith("Gemma")
-    own = Gemma3Fields(attention_bias, rope, 16, None, None) if is_gemma else LlamaFields(attention_bias, mlp_bias)
+    gemma = GemmaFields(attention_bias, 16, has_post_norms=True, has_head_norms=True, local_rope=rope)
+    own = gemma if is_gemma else LlamaFields(attention_bias, mlp_bias)
     return ModelConfig(
         architecture=architecture,
         model_type=FAMILIES.get(architecture, "other"),
@@ -50,7 +51,6 @@ def tiny_config(
         tie_word_embeddings=tie_word_embeddings,
         hidden_act="gelu_pytorch_tanh" if is_gemma else "silu",
         dtype=dtype,
-        bos_token_id=1,
         eos_token_ids=(),
         own=own,
     )

@@ -68,3 +68,15 @@ def write_float8(
         stored |= {f"model.layers.0.self_attn.{name}_scale": torch.tensor([0.01]) for name in "kv"}
     save_file(stored, folder / "model.safetensors")
     return dequantised
+
+
+def float8_layer(
+    shape: tuple[int, int], random: torch.Generator, *, per_channel: bool = False
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """A random layer of a shape ``[out, in]``: its tensors, with a static scale of activations beside a scale per
+    tensor, and the weight that they stand for.
+    """
+    values = torch.randn(shape, generator=random).to(torch.float8_e4m3fn)
+    scales = 0.05 + 0.05 * torch.rand(shape[0] if per_channel else 1, generator=random)
+    tensors = {"weight": values, "weight_scale": scales if per_channel else scales[0]}
+    return tensors | ({} if per_channel else {"input_scale": torch.tensor(0.01)}), values.float() * scales[:, None]

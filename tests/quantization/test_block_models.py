@@ -87,6 +87,13 @@ def test_sizes_that_do_not_fit_stay_plain() -> None:
     assert build.linear("q_proj", 512, 32).scheme == BlockScheme("Q4_K")
 
 
+def test_slots_take_tensors_of_their_type_alone() -> None:
+    layer = Build(parse_gguf(gguf_config(q_proj="Q4_0"), OPTIONS)).at("attn").linear("q_proj", 64, 32)
+    (_, slot), *_ = layer.weight_slots("attn.q_proj")
+    assert slot.takes(torch.float32, "Q4_0")
+    assert not slot.takes(torch.float32, "Q8_0") and not slot.takes(torch.float32), "an update from another file"
+
+
 def test_devices_without_kernels_dequantise() -> None:
     assert parse_gguf(gguf_config(q_proj="Q4_0"), SchemeOptions()).description == ""
     assert parse_gguf(gguf_config(q_proj="Q2_K"), OPTIONS).description == "", "no kernel for this type"
@@ -118,5 +125,5 @@ def test_quality_of_the_demo_model() -> None:
 
 def test_rounding_needs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuPlatform, "has_blocks", lambda self: False)
-    with pytest.raises(ConfigError, match=r"quantization is 'int8', which needs a CPU with compiled kernels"):
+    with pytest.raises(ConfigError, match=r"quantization is 'int8', which needs a GPU or a CPU with compiled kernels"):
         LLM(MODEL, quantization="int8")

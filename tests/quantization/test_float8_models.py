@@ -101,8 +101,9 @@ def test_activations_are_rounded_exactly_as_the_twin_does(folder: Path) -> None:
 
 
 def test_layers_are_mixed_by_name(folder: Path, tmp_path: Path) -> None:
-    ignore = ["lm_head", "model.layers.0.self_attn.o_proj", r"re:.*layers\.1\.mlp\..*"]
-    plain = {"model.layers.0.self_attn.o_proj", *(f"model.layers.1.mlp.{part}_proj" for part in ("gate", "up", "down"))}
+    names = ["model.layers.0.self_attn.o_proj", "model.layers.0.self_attn.k_proj"]
+    ignore = ["lm_head", *names, r"re:.*layers\.1\.mlp\..*"]
+    plain = {*names, *(f"model.layers.1.mlp.{part}_proj" for part in ("gate", "up", "down"))}
     write_float8(
         folder,
         tmp_path,
@@ -113,7 +114,8 @@ def test_layers_are_mixed_by_name(folder: Path, tmp_path: Path) -> None:
     llm = LLM(str(tmp_path), **SETTINGS)
     quantised = {name for name, scheme in _schemes(llm).items() if isinstance(scheme, Float8Scheme)}
     assert quantised == {
-        "model.layers.0.self_attn.qkv_proj",
+        "model.layers.0.self_attn.qkv_proj.members.0",
+        "model.layers.0.self_attn.qkv_proj.members.2",
         "model.layers.0.mlp.gate_up_proj",
         "model.layers.0.mlp.down_proj",
         "model.layers.1.self_attn.qkv_proj",
@@ -149,8 +151,8 @@ def test_static_scales_of_activations_are_not_used(method: str, folder: Path, tm
 
 
 def test_parts_of_one_layer_must_be_alike(folder: Path, tmp_path: Path) -> None:
-    config = compressed_tensors(ignore=["lm_head", "model.layers.1.self_attn.k_proj"])
-    write_float8(folder, tmp_path, config, per_tensor=False, is_quantised=_everything_but_the_head)
+    config = FP8_METHOD | {"ignored_layers": ["model.layers.1.self_attn.k_proj"]}
+    write_float8(folder, tmp_path, config, per_tensor=True, is_quantised=_everything_but_the_head)
     with pytest.raises(UnsupportedModelError, match=r"q_proj is stored as .*k_proj as .*quantise them alike"):
         LLM(str(tmp_path), **SETTINGS)
 

@@ -9,7 +9,7 @@ from octavo.errors import UnsupportedModelError
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.layers.norm import UnitOffsetRMSNorm
-from octavo.layers.weights import collect_slots, finish
+from octavo.layers.weights import CheckpointNames, collect_slots, finish
 from octavo.quantization.config import QuantizationConfig
 from octavo.quantization.scheme import LinearScheme, PlainScheme
 
@@ -39,6 +39,18 @@ def test_the_scheme_is_asked_for_by_the_full_names_of_the_parts() -> None:
     prefix = "model.layers.3.self_attn"
     assert config.asked == [f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj", f"{prefix}.o_proj"]
     assert (qkv.scheme, out.scheme) == (PlainScheme(), PlainScheme(deterministic=True))
+
+
+def test_the_scheme_is_asked_for_by_the_checkpoints_names() -> None:
+    config = ByName()
+    names = CheckpointNames({"model.layers.": "transformer.h."}, {"self_attn": "attn.attention", "o_proj": "out_proj"})
+    build = Build(config, names=names).at("model.layers.3").at("self_attn")
+    model = torch.nn.Module()
+    model.self_attn = torch.nn.Module()
+    model.self_attn.o_proj = build.linear("o_proj", 16, 8)
+    model.module_names = names.modules
+    assert config.asked == ["transformer.h.3.attn.attention.out_proj"]
+    assert list(collect_slots(model)) == ["attn.attention.out_proj.weight"]
 
 
 def test_parts_of_one_layer_are_stored_alike() -> None:

@@ -15,6 +15,7 @@ from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.float8 import Float8Scheme
 from octavo.quantization.resolve import resolve_quantization, stored_quantization
 from octavo.quantization.scheme import PlainScheme
+from octavo.quantization.stored import StoredScheme
 
 SIZES = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -77,12 +78,38 @@ def test_fp8_leaves_named_modules_out(key: str, name: str) -> None:
 
 
 REJECTED: dict[str, tuple[Any, str]] = {
-    "method": ({"quant_method": "awq", "bits": 4}, r"'awq'.*not supported; supported are compressed-tensors and fp8"),
+    "method": ({"quant_method": "quip", "bits": 4}, r"'quip'.*not supported; supported are awq, bitsandbytes"),
     "no-method": ({"bits": 4}, "None"),
     "odd-method": ({"quant_method": ["fp8"]}, "not supported"),
-    "blocks": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "scales per block"),
+    "blocks": (
+        {"quant_method": "fp8", "weight_block_size": [128, 0]},
+        r"weight_block_size = \[128, 0\]; it must be two whole numbers above 0",
+    ),
+    "bitsandbytes-none": ({"quant_method": "bitsandbytes"}, "neither 4 nor 8 bits"),
+    "bitsandbytes-kind": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "int4"},
+        "type 'int4'; supported are nf4 and fp4",
+    ),
+    "compressed-blocks": (
+        compressed_tensors(weights={"strategy": "block", "block_structure": 128}),
+        "strategy 'block'",
+    ),
     "odd-names": ({"quant_method": "fp8", "ignored_layers": 5}, "ignored_layers = 5; it must be a list of names"),
-    "four-bits": (compressed_tensors(weights={"num_bits": 4, "type": "int"}), r"group_0 .*num_bits 4.*supported are"),
+    "two-bits": (
+        compressed_tensors(format="pack-quantized", weights={"num_bits": 2, "type": "int"}),
+        r"group_0 .*num_bits 2.*supported are",
+    ),
+    "group-of-none": (
+        compressed_tensors(format="pack-quantized", weights={"num_bits": 4, "type": "int", "strategy": "group"}),
+        r"strategy 'group'",
+    ),
+    "order": (
+        compressed_tensors(format="pack-quantized", weights={"num_bits": 4, "type": "int", "actorder": "odd"}),
+        r"group_0 .*num_bits 4",
+    ),
+    "awq-version": ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv'; supported is gemm"),
+    "awq-bits": ({"quant_method": "awq", "bits": 8}, "AWQ weights have 8 bits; supported are 4"),
+    "awq-names": ({"quant_method": "awq", "w_bit": 4, "modules_to_not_convert": "a"}, "must be a list of names"),
     "format": (compressed_tensors(format="pack-quantized"), "format 'pack-quantized'"),
     "grouped": (compressed_tensors(weights={"strategy": "group", "group_size": 128}), "strategy 'group'"),
     "dynamic-weights": (compressed_tensors(weights={"dynamic": True}), "dynamic True"),
@@ -97,6 +124,16 @@ REJECTED: dict[str, tuple[Any, str]] = {
     "odd-ignore": (compressed_tensors(ignore=[3]), "no list of names"),
     "pattern": (compressed_tensors(ignore=["re:("]), "no regular expression"),
     "no-object": ("fp8", "quantization_config"),
+    "gptq-bits": ({"quant_method": "gptq", "bits": 3}, "GPTQ weights have 3 bits; supported are 4 and 8"),
+    "gptq-no-bits": ({"quant_method": "gptq"}, "lacks 'bits'"),
+    "gptq-group": ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size = 0; it must be a whole number"),
+    "gptq-format": ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "format 'marlin'.*supported"),
+    "gptq-dynamic": ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:(": {}}}, "no regular expression"),
+    "gptq-override": ({"quant_method": "gptq", "bits": 4, "dynamic": {"a": 1}}, "dynamic = 1; it must be an object"),
+    "gptq-modules": (
+        {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": "all"},
+        "modules_in_block_to_quantize = 'all'; it must be lists of names",
+    ),
 }
 
 
@@ -115,10 +152,19 @@ _VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from(["compressed-tensors", "fp8"]), st.data())
+@given(st.sampled_from(["compressed-tensors", "fp8", "gptq", "awq", "bitsandbytes", "modelopt", "quark"]), st.data())
 @settings(max_examples=200)
 def test_whatever_it_says_it_is_read_or_rejected(method: str, data: st.DataObject) -> None:
-    config = compressed_tensors() | {"activation_scheme": "dynamic", "modules_to_not_convert": []}
+    own = {
+        "bits": 4,
+        "group_size": 32,
+        "desc_act": False,
+        "dynamic": {},
+        "version": "gemm",
+        "load_in_8bit": True,
+        "quant_algo": "FP8",
+    }
+    config = compressed_tensors() | own | {"activation_scheme": "dynamic", "modules_to_not_convert": []}
     group = config["config_groups"]["group_0"]
     config["config_groups"] = {"group_0": {key: data.draw(st.just(group[key]) | _VALUES) for key in group}}
     config |= {key: data.draw(st.just(config[key]) | _VALUES) for key in config}
@@ -126,7 +172,7 @@ def test_whatever_it_says_it_is_read_or_rejected(method: str, data: st.DataObjec
         found = _stored(config | {"quant_method": method})
     except UnsupportedModelError:
         return
-    assert isinstance(found.scheme(LAYER), Float8Scheme | PlainScheme)
+    assert isinstance(found.scheme(LAYER), Float8Scheme | PlainScheme | StoredScheme)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +186,58 @@ def test_values_are_multiplied_as_the_device_can(has_float8: bool, deterministic
     assert found.plain == PlainScheme(deterministic)
 
 
-def test_gguf_files_stay_as_they_are_if_that_is_wanted() -> None:
+@pytest.mark.parametrize(
+    ("settings", "stored"),
+    [({}, "Q4_0"), ({"dtype": "float32"}, ""), ({"dtype": "float32", "quantization": "gguf"}, "Q4_0")],
+)
+def test_gguf_files_stay_as_they_are_unless_float32_is_asked_for(settings: dict[str, Any], stored: str) -> None:
     model = parse_config({**SIZES, "quantization_config": {"quant_method": "gguf", "types": {LAYER: "Q4_0"}}})
-    default = EngineConfig.from_kwargs(model="m")
-    assert resolve_quantization(default, model, has_float8=False, has_blocks=True).description == ""
-    config = EngineConfig.from_kwargs(model="m", quantization="gguf")
-    assert resolve_quantization(config, model, has_float8=False, has_blocks=True).description == "Q4_0"
+    config = EngineConfig.from_kwargs(model="m", **settings)
+    assert resolve_quantization(config, model, has_float8=False, has_blocks=True).description == stored
     assert resolve_quantization(config, model, has_float8=False).description == "", "the device has no such kernels"
+
+
+@pytest.mark.parametrize(
+    ("quantization", "on_a_cpu", "on_a_gpu"),
+    [
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 128},
+            "GPTQ: 4-bit integers, a scale per output and 128 inputs; kept as Q4_0, activations in 8 bits",
+            "GPTQ: 4-bit integers, a scale per output and 128 inputs; unpacked in each GEMM",
+        ),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 64},
+            "AWQ: 4-bit integers, a scale per output and 64 inputs; kept as Q4_1, activations in 8 bits",
+            "AWQ: 4-bit integers, a scale per output and 64 inputs; unpacked in each GEMM",
+        ),
+        (
+            compressed_tensors(
+                format="int-quantized", weights={"type": "int"}, input_activations={"type": "int", "num_bits": 8}
+            ),
+            "compressed-tensors: 8-bit integers, a scale per output; kept as Q8_0, activations in 8 bits",
+            "compressed-tensors: 8-bit integers, a scale per output; unpacked in each GEMM",
+        ),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            "float8, a scale per block of 128 × 128; expanded at load",
+            "float8, a scale per block of 128 × 128; unpacked in each GEMM",
+        ),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            "bitsandbytes nf4; expanded at load",
+            "bitsandbytes nf4; expanded at load",
+        ),
+    ],
+    ids=["gptq", "awq", "int8", "blocks", "nf4"],
+)
+def test_what_the_plan_says(quantization: dict[str, Any], on_a_cpu: str, on_a_gpu: str) -> None:
+    settings, model = EngineConfig.from_kwargs(model="m"), _model(quantization)
+    cpu = resolve_quantization(settings, model, has_float8=False, has_blocks=True)
+    gpu = resolve_quantization(settings, model, has_float8=True, has_groups=True)
+    assert (cpu.description, gpu.description) == (on_a_cpu, on_a_gpu)
+    in_float32 = EngineConfig.from_kwargs(model="m", dtype="float32")
+    for has in ({"has_float8": False, "has_blocks": True}, {"has_float8": True, "has_groups": True}):
+        assert resolve_quantization(in_float32, model, **has).description.endswith("; expanded at load")
 
 
 def test_gguf_confirms_what_is_there() -> None:

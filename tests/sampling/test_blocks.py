@@ -1,33 +1,42 @@
 """Reductions in blocks equal those over whole rows, for any width."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.kernels.row_blocks import argmax
 from octavo.sampling import blocks
+
+Argmax = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 WIDTHS = [1, 2, 255, 256, 257, 512, 1000, 5120]
 
 
+FORMS = [argmax, argmax.reference]
+
+
+@pytest.mark.parametrize("argmax", FORMS, ids=["kernel", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_argmax_takes_the_first_of_equals(width: int, dtype: torch.dtype) -> None:
+def test_argmax_takes_the_first_of_equals(argmax: Argmax, width: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(width)
     logits = torch.randint(-3, 4, (20, width), generator=generator).to(dtype)
-    best, index = blocks.argmax(logits)
+    best, index = argmax(logits)
     assert best.tolist() == logits.float().numpy().max(1).tolist()
     assert index.tolist() == logits.float().numpy().argmax(1).tolist()
 
 
-@given(st.data(), st.sampled_from(WIDTHS))
-def test_argmax_shows_what_is_not_a_number(data: st.DataObject, width: int) -> None:
+@given(st.data(), st.sampled_from(WIDTHS), st.sampled_from(FORMS))
+def test_argmax_shows_what_is_not_a_number(data: st.DataObject, width: int, argmax: Argmax) -> None:
     column = data.draw(st.integers(0, width - 1))
     value = data.draw(st.sampled_from([float("nan"), float("inf")]))
     logits = torch.zeros(2, width)
     logits[0, column] = value
-    best, index = blocks.argmax(logits)
+    best, index = argmax(logits)
     assert not best[0].isfinite()
     assert index[0] == column
     assert (best[1], index[1]) == (0, 0)

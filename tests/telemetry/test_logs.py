@@ -119,7 +119,9 @@ def test_a_message_cannot_forge_a_line() -> None:
 
 def test_stats_line_shows_rates_since_the_last_one() -> None:
     stats_line = StatsLine(now=0.0)
-    line = stats_line.line(EngineStats(num_running=2, prompt_tokens=100, generation_tokens=50, num_steps=5), now=10.0)
+    line = stats_line.format_line(
+        EngineStats(num_running=2, prompt_tokens=100, generation_tokens=50, num_steps=5), now=10.0
+    )
     assert line is not None
     assert "10.0 prompt and 5.0 generated tokens/s" in line
     assert "2 running" in line
@@ -128,18 +130,18 @@ def test_stats_line_shows_rates_since_the_last_one() -> None:
 def test_stats_line_shows_the_drafts_since_the_last_one() -> None:
     stats_line = StatsLine(now=0.0)
     first = EngineStats(num_running=1, num_steps=5, num_draft_tokens=30, acceptances=[10, 0, 0, 0])
-    line = stats_line.line(first, now=10.0)
+    line = stats_line.format_line(first, now=10.0)
     assert line is not None and "0.0% of drafts accepted, mean acceptance length 1.00" in line
     second = EngineStats(num_running=1, num_steps=9, num_draft_tokens=42, acceptances=[11, 1, 0, 2])
-    line = stats_line.line(second, now=20.0)
+    line = stats_line.format_line(second, now=20.0)
     assert line is not None and "58.3% of drafts accepted, mean acceptance length 2.75" in line
 
 
 def test_stats_line_is_silent_when_idle() -> None:
     stats_line = StatsLine(now=0.0)
     busy = EngineStats(generation_tokens=50, num_steps=5)
-    assert stats_line.line(busy, now=10.0) is not None
-    assert stats_line.line(busy, now=20.0) is None
+    assert stats_line.format_line(busy, now=10.0) is not None
+    assert stats_line.format_line(busy, now=20.0) is None
 
 
 class Catcher(logging.Handler):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.records import STEP_SIZES, EngineInfo, EngineStats, RequestStateStats
-from octavo.telemetry.metrics import Metrics, one_two_five_up_to
+from octavo.telemetry.metrics import Metrics, one_two_five_buckets
 from octavo.telemetry.reader import Vector, read_metrics
 
 
@@ -156,7 +156,7 @@ def test_a_grammar_that_is_awaited_is_no_lack_of_room() -> None:
 
 @given(st.integers(1, 10**7))
 def test_buckets_rise_and_stay_within_the_limit(limit: int) -> None:
-    buckets = one_two_five_up_to(limit)
+    buckets = one_two_five_buckets(limit)
     assert buckets == sorted(set(buckets))
     assert buckets[0] == 1
     assert limit / 2.5 <= buckets[-1] <= limit

@@ -40,11 +40,11 @@ def test_frames(kind: str, first: str, second: str) -> None:
     tokenizer = tokenizer_with(kind)
     bare = [tokenizer.encode(text, add_special_tokens=False).ids for text in (first, second)]
     single, pair = SpecialTokenFrame.of(tokenizer, 1), SpecialTokenFrame.of(tokenizer, 2)
-    assert single.num_own == len(tokenizer.encode("a")) - 1
-    assert pair.num_own == len(tokenizer.encode("a", "b")) - 2
+    assert single.num_special_tokens == len(tokenizer.encode("a")) - 1
+    assert pair.num_special_tokens == len(tokenizer.encode("a", "b")) - 2
     framed = tokenizer.encode(first)
-    assert single.around(bare[0]) == framed.ids
-    assert list(single.inside(framed.ids)) == bare[0]
+    assert single.add_special_tokens(bare[0]) == framed.ids
+    assert list(single.strip_special_tokens(framed.ids)) == bare[0]
     both = tokenizer.encode(first, second)
-    assert pair.around(*bare) == both.ids
+    assert pair.add_special_tokens(*bare) == both.ids
     assert pair.segment_start(*bare) == (both.type_ids.index(1) if 1 in both.type_ids else None)

@@ -225,7 +225,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_header_that_lies_is_refused_in_words_and_costs_little(
+def test_a_header_that_lies_is_rejected_with_an_error_and_costs_little(
     lie: str, open_bytes: Callable[[bytes], GGUFFile]
 ) -> None:
     content, reason = LIES[lie]

@@ -138,7 +138,7 @@ def test_named_chat_templates_are_kept():
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["lonely"]}, "tokenizer"),
     ],
 )
-def test_a_broken_or_unknown_tokenizer_is_refused_in_words(change, words):
+def test_a_broken_or_unknown_tokenizer_is_rejected_with_an_error(change, words):
     with pytest.raises(UnsupportedModelError, match=words):
         tokenizer_from_gguf(sentencepiece_metadata(add_space_prefix=True) | change)
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError, ModelNotFoundError, UnsupportedModelError
-from octavo.tokenization import load_tokenizer
+from octavo.tokenization import load_tokenizer, read_chat_template
 from octavo.tokenization.decoding import byte_alphabet
 
 from .tiny import CHATML, byte_level_tokenizer, sentencepiece_tokenizer, word_piece_tokenizer
@@ -47,17 +47,20 @@ def test_a_folder_gives_roles_and_templates(folder):
     assert tokenizer.encode("a<extra>") == [*tokenizer.encode("a"), extra]
 
 
-def test_a_template_file_wins_and_an_override_wins_over_that(folder):
+def test_a_template_file_wins(folder):
     write(folder, "tokenizer_config.json", {"chat_template": "config"})
     write(folder, "chat_template.json", {"chat_template": "json"})
     assert load_tokenizer(folder).chat_template == "json"
     write(folder, "chat_template.jinja", "jinja")
     assert load_tokenizer(folder).chat_template == "jinja"
+
+
+def test_a_template_is_given_as_text_or_as_a_file(folder):
     write(folder, "mine.txt", "mine")
-    assert load_tokenizer(folder, chat_template=str(folder / "mine.txt")).chat_template == "mine"
-    assert load_tokenizer(folder, chat_template="{{ x }}").chat_template == "{{ x }}"
+    assert read_chat_template(str(folder / "mine.txt")) == "mine"
+    assert read_chat_template("{{ x }}") == "{{ x }}"
     with pytest.raises(ConfigError, match="no template"):
-        load_tokenizer(folder, chat_template="missing.jinja")
+        read_chat_template("missing.jinja")
 
 
 def test_llama_classes_begin_and_end_as_configured(folder):
@@ -71,7 +74,7 @@ def test_llama_classes_begin_and_end_as_configured(folder):
     assert load_tokenizer(folder).encode("a")[0] != tokenizer.bos_token_id
 
 
-def test_a_missing_or_broken_tokenizer_is_refused_in_words(tmp_path):
+def test_a_missing_or_broken_tokenizer_is_rejected_with_an_error(tmp_path):
     with pytest.raises(ModelNotFoundError):
         load_tokenizer(tmp_path / "nowhere")
     write(tmp_path, "tokenizer.json", "{")

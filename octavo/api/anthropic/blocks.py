@@ -80,7 +80,7 @@ class BlockWriter:
                     return []
                 return self._end_call() + self._add_text(part)
 
-    def finish(self) -> list[BlockEvent]:
+    def flush(self) -> list[BlockEvent]:
         """The answer has ended: close what is open."""
         return self._end_call() + self._close()
 

@@ -178,7 +178,7 @@ class AnthropicAnswer:
     def _block_events(self, update: ChatUpdate) -> list[BlockEvent]:
         self._num_output += len(update.completion.token_ids)
         events = [event for part in update.parts for event in self._writer.add_part(part)]
-        return events + self._writer.finish() if update.finish_reason is not None else events
+        return events + self._writer.flush() if update.finish_reason is not None else events
 
     def _stop(self, last: ChatUpdate) -> StopDelta:
         """Why the message ended."""

@@ -65,7 +65,7 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
         raise ChatTemplateError("This model has no chat template; use /v1/completions or give one to the server.")
     check_tool_choice(conversation)
     if conversation.tools:
-        _check_tools_can_be_told(frontend, conversation, renderer)
+        _check_tools_fit_template(frontend, conversation, renderer)
     shows_tools = conversation.may_call or not frontend.settings.exclude_tools_when_tool_choice_none
     return await asyncio.to_thread(
         renderer.render,
@@ -95,7 +95,7 @@ def check_tool_choice(conversation: Conversation) -> None:
         )
 
 
-def _check_tools_can_be_told(frontend: Frontend, conversation: Conversation, renderer: ChatRenderer) -> None:
+def _check_tools_fit_template(frontend: Frontend, conversation: Conversation, renderer: ChatRenderer) -> None:
     """Reject tools that cannot be described to the model: neither by its template nor by the tool parser's format."""
     formats = frontend.formats()
     if not conversation.may_call or conversation.is_forced or formats.tools is None:
@@ -113,7 +113,7 @@ def merged_kwargs(frontend: Frontend, conversation: Conversation) -> dict[str, A
     """The request's values for the template, over the server's."""
     own = dict(conversation.template_kwargs)
     effort = own.get("reasoning_effort")
-    efforts = {str(asked): told for asked, told in (frontend.settings.reasoning_effort_map or {}).items()}
+    efforts = {str(requested): given for requested, given in (frontend.settings.reasoning_effort_map or {}).items()}
     if isinstance(effort, str):
         own["reasoning_effort"] = efforts.get(effort, effort)
     return {**pinned_date(frontend.settings), **(frontend.settings.default_chat_template_kwargs or {}), **own}

@@ -88,7 +88,7 @@ class AnswerFormats:
         """How the prompt describes calls if the chat template does not; None if that is not known."""
         return None if self.tools is None else TOOL_FORMATS[self.tools].call_text
 
-    def tells_apart(self, *, with_tools: bool) -> bool:
+    def needs_parsing(self, *, with_tools: bool) -> bool:
         """Whether text is parsed, which requires special tokens in the text."""
         return self.reasoning is not None or (with_tools and self.tools is not None)
 

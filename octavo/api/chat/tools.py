@@ -12,7 +12,7 @@ MAX_NAME_LENGTH = 256
 MAX_SCHEMA_DEPTH = 64
 
 
-def parse_tools(tools: Sequence[Mapping[str, Any]] | None, where: str = "tools") -> tuple[Tool, ...]:
+def parse_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
     """What the model may call.
 
     Raises:
@@ -21,12 +21,12 @@ def parse_tools(tools: Sequence[Mapping[str, Any]] | None, where: str = "tools")
     if not tools:
         return ()
     if len(tools) > MAX_TOOLS:
-        raise InvalidRequestError(f"{where} takes at most {MAX_TOOLS} tools, got {len(tools)}.", where)
-    parsed = tuple(_parse_tool(f"{where}[{index}]", tool) for index, tool in enumerate(tools))
+        raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, got {len(tools)}.", "tools")
+    parsed = tuple(_parse_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools))
     seen: set[str] = set()
     for tool in parsed:
         if tool.name in seen:
-            raise InvalidRequestError(f"{where} names {tool.name!r} twice.", where)
+            raise InvalidRequestError(f"tools names {tool.name!r} twice.", "tools")
         seen.add(tool.name)
     return parsed
 

@@ -125,7 +125,7 @@ class ChatTurn:
         self.conversation = conversation
         self.engine_id = engine_id(answer_id, 0)
         self._parsers: dict[int, AnswerParser] = {}
-        self.is_bare = not (conversation.is_forced or self._formats.tells_apart(with_tools=conversation.may_call))
+        self.is_bare = not (conversation.is_forced or self._formats.needs_parsing(with_tools=conversation.may_call))
         self.params = self._adapted(params)
         # An answer that comes in one piece is parsed as a whole, so its reasoning tokens are counted afterwards.
         self._is_whole = length_penalty is not None or params.output_kind is RequestOutputKind.FINAL_ONLY
@@ -185,7 +185,7 @@ class ChatTurn:
         if self.is_bare:
             return [ContentText(text)] if text else []
         parser = self._parser(index)
-        parts = parser.feed(text, token_ids)
+        parts = parser.parse_delta(text, token_ids)
         if parser.is_reasoning:
             self.num_reasoning_tokens[index] += len(token_ids)
         return _named(parts)
@@ -198,7 +198,7 @@ class ChatTurn:
             if self._is_whole and not parser.is_reasoning:
                 num_tokens = self._num_reasoning_tokens(completion.token_ids, parts)
                 self.num_reasoning_tokens[completion.index] += num_tokens
-            rest = _named(parser.finish(is_whole=reason == "stop"))
+            rest = _named(parser.flush(is_whole=reason == "stop"))
             if self.conversation.is_forced and (reason != "stop" or completion.stop_reason is not None):
                 # Held back was the beginning of a call: text that only the grammar made, and nothing for a reader.
                 rest = [part for part in rest if not isinstance(part, ContentText)]
@@ -238,7 +238,7 @@ class ChatTurn:
     def _adapted(self, params: SamplingParams) -> SamplingParams:
         conversation = self.conversation
         changes: dict[str, Any] = {}
-        if self._formats.tells_apart(with_tools=conversation.may_call):
+        if self._formats.needs_parsing(with_tools=conversation.may_call):
             changes["skip_special_tokens"] = False
         if params.thinking_token_budget is not None and self._frontend.engine.tokenizer is not None:
             changes["reasoning_tags"] = self._formats.reasoning_tags(self._prompt_end, self._frontend.engine.tokenizer)

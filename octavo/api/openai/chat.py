@@ -131,8 +131,8 @@ class ChatAnswer:
         self._usage = UsageCounter(1, frontend.settings.enable_prompt_tokens_details)
         self._usage_mode = UsageMode.of(body.stream_options, frontend.settings)
         self.hides_reasoning = not body.include_reasoning and frontend.formats().reasoning is not None
-        self._tells_ids = bool(body.return_token_ids) and not self.hides_reasoning
-        self._has_details = not self.hides_reasoning and (self._params.logprobs is not None or self._tells_ids)
+        self._has_token_ids = bool(body.return_token_ids) and not self.hides_reasoning
+        self._has_details = not self.hides_reasoning and (self._params.logprobs is not None or self._has_token_ids)
         self._is_brief = not self._usage_mode.is_continuous  # an event of text holds nothing else that changes
         self._text_events: dict[tuple[int, str], TextEvents] = {}
         self._is_begun = False
@@ -174,7 +174,7 @@ class ChatAnswer:
         output, answers = gathered
         completions = [update.completion for update, _ in answers.values()]
         return pieces.num_entries(output.prompt_logprobs) + sum(
-            len(completion.token_ids) * self._tells_ids + pieces.num_entries(completion.logprobs)
+            len(completion.token_ids) * self._has_token_ids + pieces.num_entries(completion.logprobs)
             for completion in completions
         )
 
@@ -194,7 +194,7 @@ class ChatAnswer:
                 self._logprobs(update.completion, write),
                 update.finish_reason,
                 update.completion.stop_reason,
-                list(update.completion.token_ids) if self._tells_ids else None,
+                list(update.completion.token_ids) if self._has_token_ids else None,
             )
             for index, (update, answer) in sorted(answers.items())
         ]
@@ -334,7 +334,7 @@ class ChatAnswer:
         choice = ChatChunkChoice(completion.index, delta, self._logprobs(completion), update.finish_reason)
         if update.finish_reason is not None:
             choice.stop_reason = completion.stop_reason
-        if self._tells_ids:
+        if self._has_token_ids:
             choice.token_ids = list(completion.token_ids)
         return choice
 

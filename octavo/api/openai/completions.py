@@ -107,7 +107,7 @@ class CompletionAnswer:
         self._text_events: dict[int, TextEvents] = {}
         self._given_metrics = metrics
         # With several prompts there would be one set of metrics per prompt.
-        self._tells_metrics = frontend.settings.enable_per_request_metrics and self._usage.num_prompts == 1
+        self._has_metrics = frontend.settings.enable_per_request_metrics and self._usage.num_prompts == 1
         self._new_completion = partial(
             CompletionResponse, answer, int(time.time()), model, system_fingerprint=frontend.fingerprint
         )
@@ -117,11 +117,11 @@ class CompletionAnswer:
         body = self._body
         if self._embeds:
             return [EmbedsPrompt(prompt_embeds=await asyncio.to_thread(decode_embeds, text)) for text in self._embeds]
-        tells_prompts = self._params.prompt_logprobs is not None or bool(body.return_token_ids)
+        needs_prompts = self._params.prompt_logprobs is not None or bool(body.return_token_ids)
         inputs = await engine_prompts(
-            self._frontend, body, self._prompts, body.add_special_tokens, are_counted=tells_prompts
+            self._frontend, body, self._prompts, body.add_special_tokens, are_counted=needs_prompts
         )
-        if tells_prompts:
+        if needs_prompts:
             num_tokens = sum(len(token_ids_of(prompt)) for prompt in inputs)
             check_prompt_entries(
                 self._params,
@@ -216,7 +216,7 @@ class CompletionAnswer:
         answer = self._new_completion(choices, usage=self._usage.usage(), kv_transfer_params=None)
         if self._given_metrics is not None:
             answer.metrics = self._given_metrics
-        elif self._tells_metrics:
+        elif self._has_metrics:
             answer.metrics = request_metrics(outputs[0], self._params.n)
         return answer
 
@@ -230,11 +230,11 @@ class CompletionAnswer:
             async for prompt_index, last in outputs:
                 if data := self._events(prompt_index, last):
                     yield data
-        if self._usage_mode.is_sent or self._tells_metrics:
+        if self._usage_mode.is_sent or self._has_metrics:
             closing = self._new_completion([])
             if self._usage_mode.is_sent:
                 closing.usage = self._usage.usage()
-            if self._tells_metrics and last is not None:
+            if self._has_metrics and last is not None:
                 closing.metrics = request_metrics(last, self._params.n, StreamedMetrics)
             yield encode_event(closing)
 

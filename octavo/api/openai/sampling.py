@@ -46,8 +46,8 @@ def refuse_unsupported(body: GenerationRequest) -> None:
         InvalidRequestError: naming the field.
     """
     for name, value in extras(body, UNSUPPORTED):
-        says_nothing = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
-        if not says_nothing:
+        is_default = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
+        if not is_default:
             raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
     if body.use_beam_search:
         _check_beam_search(body)

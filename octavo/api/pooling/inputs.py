@@ -21,10 +21,10 @@ Conversation = Sequence[Mapping[str, Any]]
 
 
 def processor_of(frontend: Frontend) -> PoolingProcessor:
-    """The processor of a model that answers with vectors.
+    """The processor of a pooling model.
 
     Raises:
-        InvalidRequestError: it writes text.
+        InvalidRequestError: it is a generative model.
     """
     processor = frontend.engine.pooling_processor
     _ = processor.spec

@@ -101,7 +101,7 @@ class InputBody(PoolingBody):
 
 
 class EncodingBody(InputBody):
-    """Fields of requests that say how vectors are to be written."""
+    """Fields of requests that select the encoding of vectors."""
 
     encoding_format: EncodingFormat = "float"
     embed_dtype: EmbedDType = "float32"

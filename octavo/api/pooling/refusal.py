@@ -4,7 +4,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.api.errors import send_error
 from octavo.api.middleware import route_path
-from octavo.inputs.processor import NO_TEXT
+from octavo.inputs.processor import NOT_A_GENERATIVE_MODEL
 
 TEXT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 
@@ -17,6 +17,6 @@ class NoTextMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and route_path(scope) in TEXT_PATHS:
-            await send_error(send, 400, NO_TEXT, scope=scope)
+            await send_error(send, 400, NOT_A_GENERATIVE_MODEL, scope=scope)
         else:
             await self._app(scope, receive, send)

@@ -164,10 +164,10 @@ def _with_instructions(messages: list[Message], instructions: str | None) -> lis
     texts = [instructions] if instructions else []
     rest: list[Message] = []
     for message in messages:
-        is_told = message.get("role") in ("system", "developer") and isinstance(message.get("content"), str)
-        if is_told and not rest:
+        is_instruction = message.get("role") in ("system", "developer") and isinstance(message.get("content"), str)
+        if is_instruction and not rest:
             texts.append(message["content"])
-        elif is_told:
+        elif is_instruction:
             rest.append({**message, "role": "system"})
         else:
             rest.append(message)
@@ -182,5 +182,5 @@ def cut_points(messages: Sequence[Message]) -> list[int]:
 
 def without_beginning(messages: Sequence[Message], start: int) -> list[Message]:
     """The messages from ``start`` on; instructions stay."""
-    told = [message for message in messages[:start] if message.get("role") in ("system", "developer")]
-    return [*told, *messages[start:]]
+    instructions = [message for message in messages[:start] if message.get("role") in ("system", "developer")]
+    return [*instructions, *messages[start:]]

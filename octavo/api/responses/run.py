@@ -412,8 +412,8 @@ class ResponseRun:
 
     async def _on_cancelled(self) -> None:
         """The client has left, or cancelled, or the server ends."""
-        is_told = self._prepared.body.background or self._frontend.drain.is_aborting
-        if not is_told or not (self._is_begun or self._prepared.body.background):
+        is_recorded = self._prepared.body.background or self._frontend.drain.is_aborting
+        if not is_recorded or not (self._is_begun or self._prepared.body.background):
             raise asyncio.CancelledError
         if self._frontend.drain.is_aborting:
             await self._fail(OverloadedError(SHUTTING_DOWN))

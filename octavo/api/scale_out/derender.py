@@ -22,7 +22,7 @@ from octavo.api.openai.completions import CompletionAnswer
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.openai.sampling import completion_prompts, refuse_unsupported
 from octavo.api.request_body import RequestModel, TokenIds
-from octavo.api.scale_out.replay import GivenResponse, ReplayEngine, count_at_most
+from octavo.api.scale_out.replay import GivenResponse, ReplayEngine, at_most_max_responses
 from octavo.api.watched import last_items
 from octavo.errors import InvalidRequestError
 
@@ -44,7 +44,7 @@ class DerenderCompletionRequest(RequestModel):
     """Body of ``POST /v1/completions/derender``."""
 
     generate_responses: Annotated[
-        list[GivenResponse], Field(min_length=1, fail_fast=True), count_at_most("generate_responses")
+        list[GivenResponse], Field(min_length=1, fail_fast=True), at_most_max_responses("generate_responses")
     ]
     stream: Literal[False] = False
     prompt_tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None = None
@@ -57,11 +57,11 @@ def derender_router(frontend: Frontend) -> APIRouter:
     router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
 
     @cache
-    def tells_apart() -> bool:
+    def needs_parsing() -> bool:
         """Whether parsers are chosen, other than the one for models that only the prompt teaches tool calls."""
         engine = frontend.engine
         formats = AnswerFormats.choose(engine.model_settings, frontend.settings, engine.tokenizer)
-        return formats.tells_apart(with_tools=True)
+        return formats.needs_parsing(with_tools=True)
 
     @router.post("/v1/chat/completions/derender", summary="A conversation's answer from its tokens.")
     async def derender_chat(body: DerenderChatRequest) -> Response:
@@ -75,7 +75,7 @@ def derender_router(frontend: Frontend) -> APIRouter:
             count = count or 0
         is_parsed = body.chat_request is not None
         engine = ReplayEngine(frontend.engine, [given], [body.prompt_token_ids], [count], is_parsed=is_parsed)
-        if not is_parsed and tells_apart():
+        if not is_parsed and needs_parsing():
             raise InvalidRequestError(
                 "chat_request is needed, because this server has parsers: without it, reasoning and tool calls "
                 "cannot be distinguished from text.",

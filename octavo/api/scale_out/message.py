@@ -76,7 +76,7 @@ class DerenderedAnswer:
 def _chat_request(frontend: Frontend, body: GenerateRequest, params: SamplingParams) -> ChatCompletionRequest:
     context = body.parse_context
     if context is None:
-        if frontend.formats().tells_apart(with_tools=True):
+        if frontend.formats().needs_parsing(with_tools=True):
             raise InvalidRequestError(
                 "output_mode derender needs the parse_context of the render route, because this server has parsers.",
                 "parse_context",

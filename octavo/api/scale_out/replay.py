@@ -33,12 +33,12 @@ from octavo.tokenization.tokenizer import Tokenizer
 MAX_RESPONSES = 4096
 
 
-def count_at_most(name: str, limit: int = MAX_RESPONSES) -> BeforeValidator:
-    """Rejects longer lists before any of their entries is looked at."""
+def at_most_max_responses(name: str) -> BeforeValidator:
+    """Rejects lists of more than :data:`MAX_RESPONSES` entries before their entries are validated."""
 
     def check(value: object) -> object:
-        if isinstance(value, list) and len(value) > limit:
-            known = {"name": name, "count": len(value), "limit": limit}
+        if isinstance(value, list) and len(value) > MAX_RESPONSES:
+            known = {"name": name, "count": len(value), "limit": MAX_RESPONSES}
             raise PydanticCustomError("too_many", "the {name} count is {count}; the maximum is {limit}", known)
         return value
 
@@ -102,7 +102,7 @@ _TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 class GivenResponse(ReplayModel):
     """An answer of ``/inference/v1/generate``."""
 
-    choices: Annotated[list[GivenChoice], Field(min_length=1, fail_fast=True), count_at_most("choices")]
+    choices: Annotated[list[GivenChoice], Field(min_length=1, fail_fast=True), at_most_max_responses("choices")]
     request_id: str | None = None
     output_mode: Literal["tokens"] = "tokens"
     prompt_token_ids: TokenIds | None = None
@@ -235,10 +235,10 @@ def spell(tokenizer: Tokenizer, prompt_ids: list[int], choice: GivenChoice, para
         if is_end and not isinstance(choice.stop_reason, str):
             token_ids = token_ids[:-1]
     detokenizer = make_detokenizer(tokenizer, prompt_ids, params.skip_special_tokens)
-    text = detokenizer.push(token_ids) + detokenizer.finish()
+    text = detokenizer.decode_delta(token_ids) + detokenizer.flush()
     if isinstance(choice.stop_reason, str) and choice.stop_reason:
         matcher = StopStringMatcher([choice.stop_reason], params.include_stop_str_in_output)
-        return matcher.push(text) + matcher.finish()
+        return matcher.match_delta(text) + matcher.flush()
     return text
 
 

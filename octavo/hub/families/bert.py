@@ -1,15 +1,14 @@
-"""BERT and RoBERTa (bidirectional attention): configuration parsing."""
+"""BERT, RoBERTa and DistilBERT (learned positions): configuration parsing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, wrong
-from octavo.hub.decoder_config import checkpoint_dtype
-from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
+from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.encoder_config import HEADS, MAX_POSITIONS, EncoderFields, encoder_config, tanh_head
+from octavo.hub.model_config import ModelConfig
+from octavo.hub.splade import SPLADE
+from octavo.records import DenseSpec
 
-_FULL: LayerType = "full_attention"
-_MAX_POSITIONS = 1 << 20
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -22,25 +21,13 @@ _DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-12,
     "position_embedding_type": "absolute",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class BertFields:
-    """What only these encoders have.
-
-    Attributes:
-        prefix: what precedes the names of their weights in checkpoints with a head beside them.
-        classifier: names of the two layers that make classes of the first token's state.
-        num_positions: rows of the table of positions.
-        position_offset: row of the first position.
-        type_vocab_size: kinds of segments.
-    """
-
-    prefix: str
-    classifier: tuple[str, str]
-    num_positions: int
-    position_offset: int
-    type_vocab_size: int
+_DISTILBERT_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +36,15 @@ class BertFamily:
 
     Attributes:
         model_type: as config.json names it.
-        prefix, classifier: see :class:`BertFields`.
+        prefix, classifier: see :class:`EncoderFields`.
+        head: name of the layer before the classifier.
         numbers_after_padding: positions count from the padding token's id + 1.
     """
 
     model_type: str
     prefix: str
-    classifier: tuple[str, str]
+    head: str
+    classifier: str
     numbers_after_padding: bool = False
 
     @property
@@ -68,68 +57,50 @@ class BertFamily:
         values = ConfigValues(raw, _DEFAULTS, {})
         if values.text("position_embedding_type") != "absolute":
             raise wrong("position_embedding_type", values.get("position_embedding_type"), "'absolute'")
-        if values.flag("is_decoder"):
-            raise UnsupportedModelError("The model's configuration has is_decoder = true; only encoders are supported.")
-        hidden_size, num_heads = values.count("hidden_size"), values.count("num_attention_heads")
-        if hidden_size % num_heads:
-            raise wrong("hidden_size", hidden_size, f"a multiple of num_attention_heads = {num_heads}")
-        num_positions = values.count("max_position_embeddings", _MAX_POSITIONS)
+        num_positions = values.count("max_position_embeddings", MAX_POSITIONS)
         offset = 0
         if self.numbers_after_padding:
             padding = values.optional_count("pad_token_id", least=0)
             offset = (1 if padding is None else padding) + 1
             if num_positions <= offset:
                 raise wrong("max_position_embeddings", num_positions, f"more than {offset}")
-        num_layers = values.count("num_hidden_layers", MAX_LAYERS)
-        return ModelConfig(
-            architecture=architecture,
-            model_type=self.model_type,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_dim=hidden_size // num_heads,
-            intermediate_size=values.count("intermediate_size"),
-            vocab_size=values.count("vocab_size"),
-            max_position_embeddings=num_positions - offset,
-            rms_norm_eps=values.number("layer_norm_eps"),
-            rope=RopeConfig(theta=10000.0),
-            layer_types=(_FULL,) * num_layers,
-            sliding_window=None,
-            tie_word_embeddings=False,
-            hidden_act=values.text("hidden_act"),
-            dtype=checkpoint_dtype(values),
-            bos_token_id=None,
-            eos_token_ids=(),
-            own=BertFields(
-                prefix=self.prefix,
-                classifier=self.classifier,
-                num_positions=num_positions,
-                position_offset=offset,
-                type_vocab_size=values.count("type_vocab_size", least=1),
-            ),
-            quantization=values.mapping("quantization_config"),
-            is_encoder=True,
+        own = EncoderFields(
+            self.prefix,
+            head=tanh_head(self.head, values),
+            classifier=self.classifier,
+            num_positions=num_positions,
+            position_offset=offset,
+            type_vocab_size=values.count("type_vocab_size", least=1),
         )
+        return encoder_config(architecture, self.model_type, values, own, max_positions=num_positions - offset)
 
 
-_BERT = BertFamily("bert", "bert.", ("bert.pooler.dense", "classifier"))
-_ROBERTA_HEAD = ("classifier.dense", "classifier.out_proj")
-_ROBERTA = BertFamily("roberta", "roberta.", _ROBERTA_HEAD, numbers_after_padding=True)
-_XLM_ROBERTA = BertFamily("xlm-roberta", "roberta.", _ROBERTA_HEAD, numbers_after_padding=True)
+@dataclass(frozen=True, slots=True)
+class DistilBertFamily:
+    """Reading rules of DistilBERT, whose keys have names of their own."""
 
-FAMILIES = {
-    "BertModel": _BERT,
-    "BertForMaskedLM": _BERT,
-    "BertForSequenceClassification": _BERT,
-    "BertForTokenClassification": _BERT,
+    model: str = "octavo.models.bert:DistilBertBackbone"
+
+    def parse(self, architecture: str, raw: dict[str, Any]) -> ModelConfig:
+        """See :meth:`octavo.hub.families.registry.Family.parse`."""
+        raw = raw | {name: raw[own] for name, own in _DISTILBERT_NAMES.items() if own in raw}
+        values = ConfigValues(raw, {**_DEFAULTS, "num_hidden_layers": 6}, {"layer_norm_eps": 1e-12})
+        num_positions, size = values.count("max_position_embeddings", MAX_POSITIONS), values.count("hidden_size")
+        head = DenseSpec("", "pre_classifier", size, size, True, "relu")
+        own = EncoderFields("distilbert.", head=(head,), num_positions=num_positions)
+        return encoder_config(architecture, "distilbert", values, own, max_positions=num_positions)
+
+
+_BERT = BertFamily("bert", "bert.", "bert.pooler.dense", "classifier")
+_ROBERTA = BertFamily("roberta", "roberta.", "classifier.dense", "classifier.out_proj", numbers_after_padding=True)
+_XLM_ROBERTA = replace(_ROBERTA, model_type="xlm-roberta")
+_DISTILBERT = DistilBertFamily()
+
+FAMILIES: dict[str, BertFamily | DistilBertFamily] = {
+    **{f"Bert{head}": _BERT for head in HEADS},
     "HF_ColBERT": _BERT,
-    "RobertaModel": _ROBERTA,
-    "RobertaForMaskedLM": _ROBERTA,
-    "RobertaForSequenceClassification": _ROBERTA,
-    "RobertaForTokenClassification": _ROBERTA,
-    "XLMRobertaModel": _XLM_ROBERTA,
-    "XLMRobertaForMaskedLM": _XLM_ROBERTA,
-    "XLMRobertaForSequenceClassification": _XLM_ROBERTA,
-    "XLMRobertaForTokenClassification": _XLM_ROBERTA,
+    SPLADE: _BERT,
+    **{f"Roberta{head}": _ROBERTA for head in HEADS},
+    **{f"XLMRoberta{head}": _XLM_ROBERTA for head in HEADS},
+    **{f"DistilBert{head}": _DISTILBERT for head in HEADS},
 }

@@ -1,23 +1,49 @@
 """Llama and Mistral: configuration parsing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from octavo.hub.config_values import ConfigValues
-from octavo.hub.decoder_config import DecoderFamily
+from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaFields:
-    """What varies in Llama's layer: biases of the attention's projections and of the feed-forward part."""
+    """What varies in Llama's layer.
+
+    Attributes:
+        attention_bias, output_bias, mlp_bias: biases of queries, keys and values, of the attention's output, and of the
+            feed-forward part.
+        has_head_norms: whether each head's query and key are normed.
+        is_gated: whether the feed-forward part has a gate.
+        is_interleaved: whether checkpoints have rotary pairs ``(2i, 2i + 1)``.
+        has_fused_qkv, has_fused_gate_up: whether checkpoints have these layers as one.
+        has_post_norms: whether what is added to the residual stream is normed.
+        unrotated: layers without rotary embedding.
+    """
 
     attention_bias: bool = False
+    output_bias: bool = False
     mlp_bias: bool = False
+    has_head_norms: bool = False
+    is_gated: bool = True
+    is_interleaved: bool = False
+    has_fused_qkv: bool = False
+    has_fused_gate_up: bool = False
+    has_post_norms: bool = False
+    unrotated: frozenset[int] = frozenset()
 
 
-def parse_biases(values: ConfigValues, config: ModelConfig) -> LlamaFields:
-    """The biases that a configuration asks for."""
-    return LlamaFields(attention_bias=values.flag("attention_bias"), mlp_bias=values.flag("mlp_bias"))
+def parse_biases(values: ConfigValues, config: ModelConfig, **code: Any) -> LlamaFields:
+    """The fields that a configuration has.
+
+    Args:
+        code: fields that the family's code fixes.
+    """
+    bias = values.flag("attention_bias")
+    fields = LlamaFields(attention_bias=bias, output_bias=bias, mlp_bias=values.flag("mlp_bias"))
+    return replace(fields, **code)
 
 
 FAMILIES = {
@@ -30,10 +56,9 @@ FAMILIES = {
             "intermediate_size": 11008,
             "num_hidden_layers": 32,
             "num_attention_heads": 32,
-            "bos_token_id": 1,
             "eos_token_id": 2,
         },
-        fixed={"sliding_window": None, "layer_types": None},
+        fixed=NO_WINDOW,
         parse_own=parse_biases,
     ),
     "MistralForCausalLM": DecoderFamily(
@@ -48,7 +73,6 @@ FAMILIES = {
             "num_key_value_heads": 8,
             "max_position_embeddings": 131072,
             "sliding_window": 4096,
-            "bos_token_id": 1,
             "eos_token_id": 2,
         },
     ),

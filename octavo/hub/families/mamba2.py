@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import ConfigValues, wrong
-from octavo.hub.decoder_config import DecoderFamily
+from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.model_config import ModelConfig
 
 
@@ -72,15 +72,13 @@ FAMILIES = {
             "conv_kernel": 4,
             "time_step_limit": [0.0, float("inf")],
             "use_conv_bias": True,
-            "bos_token_id": 0,
             "eos_token_id": 2,
         },
         fixed={
+            **NO_WINDOW,
             "num_key_value_heads": None,
             "intermediate_size": 1,  # there is no feed-forward part
             "max_position_embeddings": 32768,  # there are no positions: a length that batch state has room for
-            "sliding_window": None,
-            "layer_types": None,
         },
         parse_own=_parse_own,
     ),

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen3: configuration parsing."""
+"""Qwen2, Qwen3 and MiMo: configuration parsing."""
 
 from typing import Any
 
@@ -20,6 +20,9 @@ _DEFAULTS: dict[str, Any] = {
 FAMILIES = {
     "Qwen2ForCausalLM": DecoderFamily(
         model="octavo.models.qwen2:Qwen2ForCausalLM", model_type="qwen2", defaults=_DEFAULTS, has_window_switch=True
+    ),
+    "MiMoForCausalLM": DecoderFamily(
+        model="octavo.models.qwen2:Qwen2ForCausalLM", model_type="mimo", defaults=_DEFAULTS, has_window_switch=True
     ),
     "Qwen3ForCausalLM": DecoderFamily(
         model="octavo.models.qwen3:Qwen3ForCausalLM",

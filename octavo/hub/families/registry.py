@@ -6,7 +6,52 @@ To add a family, write its reading rules in a file beside this one and add its a
 import difflib
 from typing import Any, Protocol
 
-from octavo.hub.families import bert, deepseek, gemma3, llama, mamba2, qwen
+from octavo.hub.families import (
+    baichuan,
+    bert,
+    bloom,
+    cohere,
+    cohere_moe,
+    dbrx,
+    deepseek,
+    ernie_moe,
+    falcon,
+    gated_moe,
+    gemma,
+    glm_moe,
+    gpt2,
+    gpt_neo,
+    gpt_neox,
+    gpt_oss,
+    gptj,
+    granite,
+    hunyuan4,
+    hunyuan_moe,
+    indexed,
+    jais2,
+    llama,
+    llama4,
+    llama_variants,
+    longcat,
+    mamba2,
+    mimo2,
+    mixtral,
+    modernbert,
+    mpt,
+    nemotron,
+    olmo,
+    olmo1,
+    olmo_moe,
+    opt,
+    orion,
+    persimmon,
+    phi,
+    qwen,
+    qwen_moe,
+    rotary_bert,
+    stablelm,
+    starcoder2,
+)
 from octavo.hub.model_config import ModelConfig
 
 
@@ -27,18 +72,56 @@ class Family(Protocol):
             raw: what config.json holds; of a model with several parts, its language part.
 
         Raises:
-            UnsupportedModelError: a key is missing or its value cannot be.
+            UnsupportedModelError: a key is missing or has an invalid value.
         """
         ...
 
 
+_ENCODERS: dict[str, Family] = {**bert.FAMILIES, **rotary_bert.FAMILIES, **modernbert.FAMILIES}
+
 FAMILIES: dict[str, Family] = {
     **llama.FAMILIES,
+    **llama4.FAMILIES,
+    **llama_variants.FAMILIES,
     **qwen.FAMILIES,
-    **gemma3.FAMILIES,
+    **gemma.FAMILIES,
+    **granite.FAMILIES,
+    **olmo.FAMILIES,
     **deepseek.FAMILIES,
+    **indexed.FAMILIES,
+    **longcat.FAMILIES,
+    **gpt_oss.FAMILIES,
+    **mimo2.FAMILIES,
+    **mixtral.FAMILIES,
+    **qwen_moe.FAMILIES,
+    **olmo_moe.FAMILIES,
+    **glm_moe.FAMILIES,
+    **gated_moe.FAMILIES,
+    **hunyuan_moe.FAMILIES,
+    **hunyuan4.FAMILIES,
+    **ernie_moe.FAMILIES,
+    **cohere_moe.FAMILIES,
+    **dbrx.FAMILIES,
     **mamba2.FAMILIES,
-    **bert.FAMILIES,
+    **baichuan.FAMILIES,
+    **bloom.FAMILIES,
+    **cohere.FAMILIES,
+    **falcon.FAMILIES,
+    **gpt2.FAMILIES,
+    **gpt_neo.FAMILIES,
+    **gpt_neox.FAMILIES,
+    **gptj.FAMILIES,
+    **jais2.FAMILIES,
+    **mpt.FAMILIES,
+    **nemotron.FAMILIES,
+    **olmo1.FAMILIES,
+    **opt.FAMILIES,
+    **orion.FAMILIES,
+    **persimmon.FAMILIES,
+    **phi.FAMILIES,
+    **stablelm.FAMILIES,
+    **starcoder2.FAMILIES,
+    **_ENCODERS,
 }
 
 
@@ -57,4 +140,4 @@ def unsupported_architecture(architecture: str, *, has_own_code: bool = False) -
 
 
 def _names(*, is_encoder: bool) -> list[str]:
-    return [name for name in FAMILIES if (name in bert.FAMILIES) is is_encoder]
+    return [name for name in FAMILIES if (name in _ENCODERS) is is_encoder]

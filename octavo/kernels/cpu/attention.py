@@ -16,12 +16,15 @@ import torch
 import torch.nn.functional as F
 
 from octavo.kernels.attention import (
+    NO_TERMS,
     AttentionBackend,
     AttentionInputs,
     AttentionSpec,
     ComposedAttention,
+    HeadTerms,
     attention_backend,
     causal_mask,
+    sink_softmax,
 )
 
 _MAX_TILE = 128
@@ -37,12 +40,15 @@ class _DecodeGroup:
         rows: ``[B · Q]`` int64, their tokens in the step; None if they are all tokens of the step, in order.
         gather: ``[B · Hkv · blocks]`` int64, which (block, head) runs to gather.
         mask: ``[B, 1, Q, S]`` additive, of the model's type; None if every gathered key counts.
+        queries, keys: ``[B, Q, 1]`` and ``[B, 1, S]`` int64, positions of their tokens.
     """
 
     rows: torch.Tensor | None
     num_rows: int
     gather: torch.Tensor
     mask: torch.Tensor | None
+    queries: torch.Tensor
+    keys: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -117,17 +123,23 @@ class CpuAttention(ComposedAttention):
         values.index_copy_(0, plan.store_rows, v[:num_tokens].reshape(-1, head_dim))
 
     def attend(
-        self, q: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan, spec: AttentionSpec
+        self,
+        q: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: CpuAttentionPlan,
+        spec: AttentionSpec,
+        terms: HeadTerms = NO_TERMS,
     ) -> torch.Tensor:
         if plan.is_one_group:
-            attended = _attend_decodes(q[: plan.num_tokens], kv_cache, plan.decodes[0], spec)
+            attended = _attend_decodes(q[: plan.num_tokens], kv_cache, plan.decodes[0], spec, terms)
             return attended if len(q) == len(attended) else F.pad(attended, (0, 0, 0, 0, 0, len(q) - len(attended)))
         output = torch.empty(q.shape, dtype=q.dtype)
         output[plan.num_tokens :] = 0
         for group in plan.decodes:
-            output[group.rows] = _attend_decodes(q[group.rows], kv_cache, group, spec)
+            output[group.rows] = _attend_decodes(q[group.rows], kv_cache, group, spec, terms)
         for chunk in plan.chunks:
-            _attend_chunk(output[chunk.start : chunk.stop], q[chunk.start : chunk.stop], kv_cache, chunk, plan, spec)
+            own = slice(chunk.start, chunk.stop)
+            _attend_chunk(output[own], q[own], kv_cache, chunk, plan, spec, terms)
         return output
 
 
@@ -215,7 +227,7 @@ def _plan_decode_group(
         visible &= positions > queries - inputs.window
     mask = None if bool(visible.all()) else _additive(visible).to(dtype)[:, None]
     tokens = None if tokens is None else tokens.flatten()
-    return _DecodeGroup(tokens, len(rows), _runs(inputs, blocks), mask)
+    return _DecodeGroup(tokens, len(rows), _runs(inputs, blocks), mask, queries, positions)
 
 
 def _plan_chunk(inputs: AttentionInputs, row: int, start: int) -> _Chunk:
@@ -246,7 +258,9 @@ def _scores(q: torch.Tensor, keys: torch.Tensor, spec: AttentionSpec) -> torch.T
     return scores
 
 
-def _attend_decodes(q: torch.Tensor, kv_cache: torch.Tensor, group: _DecodeGroup, spec: AttentionSpec) -> torch.Tensor:
+def _attend_decodes(
+    q: torch.Tensor, kv_cache: torch.Tensor, group: _DecodeGroup, spec: AttentionSpec, terms: HeadTerms
+) -> torch.Tensor:
     """``[B · Q, H, D]`` in and out."""
     kv_heads, head_dim, mask = spec.num_kv_heads, spec.head_dim, group.mask
     keys, values = _gather(kv_cache, group.gather, group.num_rows * kv_heads)
@@ -255,26 +269,38 @@ def _attend_decodes(q: torch.Tensor, kv_cache: torch.Tensor, group: _DecodeGroup
     by_token = (group.num_rows, query_len, kv_heads, num_members, head_dim)
     # Queries of a key head, by token, then by head.
     queries = q.reshape(by_token).transpose(1, 2).reshape(shape)
-    if mask is not None and query_len > 1:
-        mask = mask.repeat_interleave(num_members, 2)
-    if spec.softcap is None:
+    if spec.softcap is None and terms.are_none:
+        if mask is not None and query_len > 1:
+            mask = mask.repeat_interleave(num_members, 2)
         attended = F.scaled_dot_product_attention(
             queries, keys.view(shape), values.view(shape), attn_mask=mask, scale=spec.scale
         )
     else:
-        attended = _attend_capped(queries, keys, values, mask, spec)
+        attended = _attend_unfused(queries, keys, values, group, spec, terms)
     by_head = (group.num_rows, kv_heads, query_len, num_members, head_dim)
     return attended.reshape(by_head).transpose(1, 2).reshape(q.shape)
 
 
-def _attend_capped(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, spec: AttentionSpec
+def _attend_unfused(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    group: _DecodeGroup,
+    spec: AttentionSpec,
+    terms: HeadTerms,
 ) -> torch.Tensor:
-    """The same with capped scores, which PyTorch's fused attention does not support."""
+    """The same with what PyTorch's fused attention does not support: capped scores, and terms of heads."""
+    kv_heads, num_members = spec.num_kv_heads, spec.num_heads // spec.num_kv_heads
     scores = _scores(queries.reshape(len(keys), -1, spec.head_dim), keys, spec)
-    if mask is not None:
-        scores.view(*queries.shape[:3], -1).add_(mask)
-    return torch.bmm(scores.softmax(-1).to(values.dtype), values).view(queries.shape)
+    by_head = scores.view(group.num_rows, kv_heads, -1, num_members, scores.shape[-1])  # [B, Hkv, Q, G, S]
+    if terms.slopes is not None:
+        distances = group.queries - group.keys
+        by_head.addcmul_(terms.slopes.view(kv_heads, 1, num_members, 1), distances[:, None, :, None], value=-1)
+    if group.mask is not None:
+        by_head.add_(group.mask[:, :, :, None])
+    sinks = None if terms.sinks is None else terms.sinks.view(kv_heads, 1, num_members, 1)
+    weights = sink_softmax(by_head, sinks).reshape(scores.shape)
+    return torch.bmm(weights.to(values.dtype), values).view(queries.shape)
 
 
 def _attend_chunk(
@@ -284,12 +310,14 @@ def _attend_chunk(
     chunk: _Chunk,
     plan: CpuAttentionPlan,
     spec: AttentionSpec,
+    terms: HeadTerms,
 ) -> None:
     """Fill ``output`` for the queries of one chunk, ``[Q, H, D]`` each."""
     kv_heads, head_dim = spec.num_kv_heads, spec.head_dim
     keys, values = _gather(kv_cache, chunk.gather, kv_heads)
     keys = keys.float()
     num_queries = len(q)
+    sinks = None if terms.sinks is None else terms.sinks[:, None, None]
     queries = q.view(num_queries, kv_heads, -1, head_dim).permute(1, 2, 0, 3).float()  # [Hkv, G, Q, D]
     tile = max(1, min(_MAX_TILE, _MAX_SCORES // (spec.num_heads * keys.shape[1])))
     for start in range(0, num_queries, tile):
@@ -301,6 +329,10 @@ def _attend_chunk(
         masked_from = first if plan.window is None else lowest
         mask = plan.tile_mask(stop - start, first - masked_from, last - masked_from)
         by_query = scores.view(spec.num_heads, stop - start, last - lowest)
+        if terms.slopes is not None:
+            positions = torch.arange(lowest, last)
+            by_query.addcmul_(terms.slopes[:, None, None], positions[first - lowest :, None] - positions, value=-1)
         by_query[:, :, masked_from - lowest :].add_(mask)
-        attended = torch.bmm(scores.softmax(-1).to(values.dtype), values[:, lowest:last])
+        weights = sink_softmax(by_query, sinks).reshape(scores.shape)
+        attended = torch.bmm(weights.to(values.dtype), values[:, lowest:last])
         output[start:stop] = attended.view(spec.num_heads, stop - start, head_dim).transpose(0, 1)

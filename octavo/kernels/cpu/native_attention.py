@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import torch
 
 from octavo.kernels.attention import (
+    NO_TERMS,
     AttentionBackend,
     AttentionInputs,
     AttentionSpec,
     HeadNorms,
+    HeadTerms,
     RopeTables,
     attention_backend,
 )
@@ -50,18 +52,7 @@ class NativeAttention(AttentionBackend):
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> NativePlan | CpuAttentionPlan:
         if inputs.block_size % _GROUP:
             return self._other.plan(inputs, dtype)
-        rows = (
-            inputs.rows.counts.data_ptr(),
-            inputs.rows.query_starts.data_ptr(),
-            inputs.rows.seq_lens.data_ptr(),
-            inputs.block_tables.data_ptr(),
-            inputs.slots.data_ptr(),
-            inputs.slot_mapping.data_ptr(),
-            inputs.block_tables.stride(0),
-            inputs.block_size,
-            inputs.window or 0,
-        )
-        return NativePlan(self._native.new_plan(), rows, inputs)
+        return NativePlan(self._native.new_plan(), attention_rows(inputs), inputs)
 
     def run(
         self,
@@ -71,9 +62,10 @@ class NativeAttention(AttentionBackend):
         kv_cache: torch.Tensor,
         plan: NativePlan | CpuAttentionPlan,
         spec: AttentionSpec,
+        terms: HeadTerms = NO_TERMS,
     ) -> torch.Tensor:
         if isinstance(plan, CpuAttentionPlan):
-            return self._other.run(qkv, rope, norms, kv_cache, plan, spec)
+            return self._other.run(qkv, rope, norms, kv_cache, plan, spec, terms)
         if not plan.is_made:
             self._native.plan_attention(plan.handle, *plan.rows, spec.num_heads // spec.num_kv_heads)
             plan.is_made = True
@@ -92,6 +84,8 @@ class NativeAttention(AttentionBackend):
                 spec.num_kv_heads,
                 spec.head_dim,
                 type_number,
+                _address_of_heads(terms.sinks),
+                _address_of_heads(terms.slopes),
                 0 if norms is None else norms.query.data_ptr(),
                 0 if norms is None else norms.key.data_ptr(),
                 0.0 if norms is None else norms.eps,
@@ -104,6 +98,29 @@ class NativeAttention(AttentionBackend):
                 spec.softcap or 0.0,
             )
         return output
+
+
+def attention_rows(inputs: AttentionInputs) -> tuple[int, ...]:
+    """Addresses and sizes that tell the compiled kernels where the step's rows are."""
+    return (
+        inputs.rows.counts.data_ptr(),
+        inputs.rows.query_starts.data_ptr(),
+        inputs.rows.seq_lens.data_ptr(),
+        inputs.block_tables.data_ptr(),
+        inputs.slots.data_ptr(),
+        inputs.slot_mapping.data_ptr(),
+        inputs.block_tables.stride(0),
+        inputs.block_size,
+        inputs.window or 0,
+    )
+
+
+def _address_of_heads(values: torch.Tensor | None) -> int:
+    """The address of a constant per head; 0 if there is none."""
+    if values is None:
+        return 0
+    assert values.dtype == torch.float32 and values.is_contiguous()
+    return values.data_ptr()
 
 
 def register(native: NativeKernels) -> None:

@@ -8,10 +8,6 @@ from octavo.kernels.linear import LinearOp
 from octavo.platforms.native import BLOCK_NUMBERS, TYPE_NUMBERS, NativeKernels
 
 
-class BlockLinear(PackedLinear):
-    """A GEMM that reads the packed weight where it is."""
-
-
 class NativeBlocks(BlockKernels):
     """See :class:`octavo.kernels.blocks.BlockKernels`."""
 
@@ -35,7 +31,7 @@ class NativeBlocks(BlockKernels):
     def linear(
         self, packed: torch.Tensor, name: str, shape: tuple[int, int], bias: torch.Tensor | None, dtype: torch.dtype
     ) -> LinearOp:
-        return BlockLinear(self._native, packed, BLOCK_NUMBERS[name], shape, bias, dtype)
+        return PackedLinear(self._native, packed, BLOCK_NUMBERS[name], shape, bias, dtype)
 
 
 def register(native: NativeKernels) -> None:

@@ -26,6 +26,8 @@ class PackedLinear(LinearOp):
     """
 
     has_rows = True
+    widens = True
+    writes_strided = True
 
     def __init__(
         self,
@@ -73,12 +75,13 @@ class PackedLinear(LinearOp):
         """Write the result into ``y``, ``[T, out]``, or ``[T, out / 2]`` behind a gate; its rows may lie apart."""
         if x.dim() != 2 or x.stride(1) != 1:
             x = x.reshape(-1, self._num_inputs).contiguous()
+        bias = self._bias if self._bias is None or self._bias.dtype == y.dtype else self._bias.to(y.dtype)
         with _PROFILED:
             self._native.linear(
                 self.packed.data_ptr(),
                 x.data_ptr(),
                 y.data_ptr(),
-                0 if self._bias is None else self._bias.data_ptr(),
+                0 if bias is None else bias.data_ptr(),
                 len(x),
                 self.num_outputs,
                 self._num_inputs,
@@ -86,6 +89,7 @@ class PackedLinear(LinearOp):
                 y.stride(0),
                 self._type,
                 TYPE_NUMBERS[x.dtype],
+                TYPE_NUMBERS[y.dtype],
                 gate,
             )
 

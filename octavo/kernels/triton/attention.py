@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from octavo.kernels.attention import (
+    NO_TERMS,
     AttentionBackend,
     AttentionInputs,
     AttentionSpec,
     HeadNorms,
+    HeadTerms,
     RopeTables,
     StepShape,
 )
@@ -61,6 +63,7 @@ class TritonAttention(AttentionBackend):
         kv_cache: torch.Tensor,
         plan: AttentionInputs,
         spec: AttentionSpec,
+        terms: HeadTerms = NO_TERMS,
     ) -> torch.Tensor:
         shape = plan.shape
         rows = plan.rows
@@ -72,13 +75,18 @@ class TritonAttention(AttentionBackend):
             counts = rows.counts if shape.has_decodes else None
             qk_rope_store(split_qkv, query, key, eps, *rope, kv_cache, plan.slot_mapping, heads, kv_heads, counts)
         if shape.has_decodes:
-            decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, out))
+            decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, terms, out))
         if shape.has_chunks:
-            self._prefill(split_qkv, kv_cache, plan, spec, out)
+            self._prefill(split_qkv, kv_cache, plan, spec, terms, out)
         return out.flatten(1)
 
     def _decoding(
-        self, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
+        self,
+        kv_cache: torch.Tensor,
+        plan: AttentionInputs,
+        spec: AttentionSpec,
+        terms: HeadTerms,
+        out: torch.Tensor,
     ) -> dict[str, Any]:
         """Keyword arguments of :func:`decode_attention` other than the rows' own tensors."""
         rows, shape = plan.rows, plan.shape
@@ -97,7 +105,8 @@ class TritonAttention(AttentionBackend):
             "scale": spec.scale,
             "window": plan.window,
             "softcap": spec.softcap,
-            "sinks": None,
+            "sinks": terms.sinks,
+            "slopes": terms.slopes,
             "cut": self._cut(shape.num_rows, spec, workspace),
             # With chunks in the step, a row's prefix may include blocks that the preceding launch is still storing.
             "reads_early": not shape.has_chunks,
@@ -105,7 +114,13 @@ class TritonAttention(AttentionBackend):
         }
 
     def _prefill(
-        self, qkv: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs, spec: AttentionSpec, out: torch.Tensor
+        self,
+        qkv: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: AttentionInputs,
+        spec: AttentionSpec,
+        terms: HeadTerms,
+        out: torch.Tensor,
     ) -> None:
         rows, shape = plan.rows, plan.shape
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
@@ -127,7 +142,8 @@ class TritonAttention(AttentionBackend):
             scale=spec.scale,
             window=plan.window,
             softcap=spec.softcap,
-            sinks=None,
+            sinks=terms.sinks,
+            slopes=terms.slopes,
             deterministic=self._deterministic,
         )
 

@@ -170,6 +170,7 @@ def decode_attention(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
     cut: Cut,
     reads_early: bool = True,
     tile: DecodeTile | None = None,
@@ -196,6 +197,7 @@ def decode_attention(
         window: number of tokens that a query attends to, itself included; None for all.
         softcap: scores become ``c · tanh(scores / c)``; None for no cap.
         sinks: ``[H]``, attention sinks: an extra logit per head in the softmax, without a value.
+        slopes: ``[H]``, ALiBi: a score falls by its head's slope for each token from key to query.
         cut: see :func:`choose_cut`.
         reads_early: whether to read keys and values while the preceding launch still runs; only valid if that launch
             does not write them.
@@ -246,6 +248,7 @@ def decode_attention(
         window=0 if window is None else window,
         softcap=0.0 if softcap is None else softcap,
         sinks=sinks,
+        slopes=slopes,
         LOOPS=cut.num_programs is not None,
         ROTARY_DIM=cos.shape[-1],
         NUM_HEADS=num_heads,

@@ -51,6 +51,7 @@ def paged_decode_kernel(
     window: tl.tensor,
     softcap: tl.tensor,
     sinks: tl.tensor,
+    slopes: tl.tensor,
     LOOPS: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     NUM_HEADS: tl.constexpr,
@@ -132,6 +133,8 @@ def paged_decode_kernel(
     arrivals += row * NUM_HEADS + head
     if sinks is not None:
         sinks += head * GROUP
+    if slopes is not None:
+        slopes += head * GROUP
     if PDL:  # noqa: SIM102
         if reads_early == 0:
             tl.extra.cuda.gdc_wait()
@@ -142,7 +145,7 @@ def paged_decode_kernel(
         qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
         sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
         keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
-        softcap, sinks,
+        softcap, sinks, slopes,
         ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
         HAS_WINDOW, HAS_SOFTCAP, LENGTH, PDL,
     )  # fmt: skip
@@ -152,7 +155,7 @@ def paged_decode_kernel(
                 other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, num_new,
                 qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
                 keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
-                softcap, sinks,
+                softcap, sinks, slopes,
                 ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
                 HAS_WINDOW, HAS_SOFTCAP, LENGTH, PDL,
             )  # fmt: skip
@@ -192,6 +195,7 @@ def _attend_chunk(
     window: tl.tensor,
     softcap: tl.tensor,
     sinks: tl.tensor,
+    slopes: tl.tensor,
     ROTARY_DIM: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -245,6 +249,9 @@ def _attend_chunk(
     acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), tl.float32)
     # Of each query, the place of its token among the row's.
     query_token = (tl.arange(0, BLOCK_G) % NUM_QUERIES // GROUP)[None, :, None]
+    slope = None
+    if slopes is not None:
+        slope = tl.load(slopes + tl.arange(0, BLOCK_G) % NUM_QUERIES % GROUP)[None, :, None] * LOG2E
     for tile in range(start_tile, end_tile):
         k, v, is_seen, blocks = _load_tile(
             keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
@@ -265,13 +272,17 @@ def _attend_chunk(
         is_seen = is_seen[:, None, :]
         if HAS_WINDOW and LENGTH > 1:
             is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] > end + query_token - window)
-        peak, total, acc = _attend_tile(queries, k, v, is_seen, peak, total, acc, scale, softcap, HAS_SOFTCAP)
+        distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
+        peak, total, acc = _attend_tile(
+            queries, k, v, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
+        )
 
     if IS_FIRST and LENGTH > 1:  # noqa: SIM102
         if is_owner:
             peak, total, acc = _attend_new(
-                queries, keys, table, end, tokens, num_new, query_token, peak, total, acc, part_stride, block_stride,
-                scale, window, softcap, HEAD_DIM, BLOCK_SIZE, BLOCK_D, TOKENS, HAS_WINDOW, HAS_SOFTCAP, LENGTH,
+                queries, keys, table, end, tokens, num_new, query_token, slope, peak, total, acc, part_stride,
+                block_stride, scale, window, softcap, HEAD_DIM, BLOCK_SIZE, BLOCK_D, TOKENS, HAS_WINDOW, HAS_SOFTCAP,
+                LENGTH,
             )  # fmt: skip
 
     HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
@@ -370,6 +381,7 @@ def _attend_new(
     tokens: tl.tensor,
     num_new: tl.tensor,
     query_token: tl.tensor,
+    slope: tl.tensor,
     peak: tl.tensor,
     total: tl.tensor,
     acc: tl.tensor,
@@ -400,7 +412,10 @@ def _attend_new(
         is_seen = is_new[:, None, :] & (new[:, None, :] <= query_token)
         if HAS_WINDOW:
             is_seen = is_seen & (new[:, None, :] > query_token - window)
-        peak, total, acc = _attend_tile(queries, k, v, is_seen, peak, total, acc, scale, softcap, HAS_SOFTCAP)
+        distance = query_token - new[:, None, :]
+        peak, total, acc = _attend_tile(
+            queries, k, v, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
+        )
     return peak, total, acc
 
 
@@ -410,6 +425,8 @@ def _attend_tile(
     k: tl.tensor,
     v: tl.tensor,
     is_seen: tl.tensor,
+    distance: tl.tensor,
+    slope: tl.tensor,
     peak: tl.tensor,
     total: tl.tensor,
     acc: tl.tensor,
@@ -421,8 +438,12 @@ def _attend_tile(
 
     Args:
         is_seen: ``[WALKERS, BLOCK_G or 1, tokens]``.
+        distance: ``[WALKERS, BLOCK_G, tokens]``, tokens from keys to queries.
+        slope: ``[1, BLOCK_G, 1]``, what scores fall by with each of them (base 2); None for nothing.
     """
     scores = scale_scores(_multiply(queries, tl.permute(k, (0, 2, 1)), None), scale, softcap, HAS_SOFTCAP)
+    if slope is not None:
+        scores -= slope * distance.to(tl.float32)
     scores = tl.where(is_seen, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 2))
     decay = tl.exp2(peak - new_peak)

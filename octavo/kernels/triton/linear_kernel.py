@@ -95,9 +95,9 @@ def linear_kernel(
         is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == num_parts - 1
         if is_last:
             tl.store(arrival, 0)
-            gate = _add_parts(spots, stride, num_parts, is_row, BLOCK_M, BLOCK_N)
+            gate = add_parts(spots, stride, num_parts, is_row, BLOCK_M, BLOCK_N)
             if GATED:
-                up = _add_parts(spots + factor, stride, num_parts, is_row, BLOCK_M, BLOCK_N)
+                up = add_parts(spots + factor, stride, num_parts, is_row, BLOCK_M, BLOCK_N)
     if is_last:
         if bias is not None:
             gate += tl.load(bias + n, mask=n < num_channels, other=0.0).to(tl.float32)[:, None]
@@ -189,7 +189,7 @@ def _part_borders(part, num_parts, num_features, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def _add_parts(spots, stride, num_parts, is_row, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def add_parts(spots, stride, num_parts, is_row, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """The sum of all parts in order; small tiles load several parts at a time to hide the latency."""
     AT_ONCE: tl.constexpr = 8 if BLOCK_M * BLOCK_N <= 2048 else 4 if BLOCK_M * BLOCK_N <= 4096 else 1
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)

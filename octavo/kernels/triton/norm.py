@@ -1,4 +1,4 @@
-"""Root-mean-square norm, alone and after the residual add."""
+"""Root-mean-square and layer norms, alone and after the residual add."""
 
 from typing import NamedTuple
 
@@ -11,19 +11,49 @@ from octavo.kernels.triton.launch import dependent_launch
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm; see :func:`octavo.kernels.basic.rms_norm`."""
-    rows = _as_rows(x)
-    normed = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
-    launch(rows, None, weight, normed, eps)
-    return normed.view(x.shape)
+    return _norm(x, weight, None, eps, centred=False)
 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Residual add and norm; the sum overwrites ``residual``. See :func:`octavo.kernels.basic.add_rms_norm`."""
-    rows, total = _as_rows(x), _as_rows(residual)
+    return _add_norm(x, residual, weight, None, eps, centred=False)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """Layer norm; see :func:`octavo.kernels.basic.layer_norm`."""
+    return _norm(x, weight, bias, eps, centred=True)
+
+
+def add_layer_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Residual add and norm; the sum overwrites ``residual``. See :func:`octavo.kernels.basic.add_layer_norm`."""
+    return _add_norm(x, residual, weight, bias, eps, centred=True)
+
+
+def _norm(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, *, centred: bool
+) -> torch.Tensor:
+    rows = as_rows(x)
     normed = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
-    launch(rows, total, weight, normed, eps)
+    launch(rows, None, weight, bias, normed, eps, choose_tile(rows.shape[-1]), centred=centred)
+    return normed.view(x.shape)
+
+
+def _add_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    *,
+    centred: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, total = as_rows(x), as_rows(residual)
+    normed = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
+    launch(rows, total, weight, bias, normed, eps, choose_tile(rows.shape[-1]), centred=centred)
     return normed.view(x.shape), total.view(x.shape)
 
 
@@ -52,10 +82,11 @@ def scale_normed(wide, weight, dtype: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _rms_norm_kernel(
+def _norm_kernel(
     x,
     residual,
     weight,
+    bias,
     normed,
     eps,
     num_rows,
@@ -67,11 +98,18 @@ def _rms_norm_kernel(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    CENTRED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program norms ``ROWS`` whole rows, after adding them to ``residual`` if it is given; grid (blocks of rows)."""
+    """A program norms ``ROWS`` whole rows, after adding them to ``residual`` if it is given; grid (blocks of rows).
+
+    ``CENTRED`` takes each row's mean off first: a layer norm, whose ``weight`` and ``bias`` may be None.
+    """
     columns = tl.arange(0, BLOCK)[None, :]
-    scale = tl.load(weight + columns, columns < SIZE, other=0.0)
+    if weight is not None:
+        scale = tl.load(weight + columns, columns < SIZE, other=0.0)
+    if bias is not None:
+        shift = tl.load(bias + columns, columns < SIZE, other=0.0)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     mask = (rows < num_rows) & (columns < SIZE)
     outer, inner = (rows // NUM_INNER).to(tl.int64), rows % NUM_INNER
@@ -85,11 +123,22 @@ def _rms_norm_kernel(
         values = total.to(values.dtype)
         tl.store(place, values, mask)
     wide = values.to(tl.float32)
+    if CENTRED:
+        # Taken off before values are squared: squares of large values would hide the small differences.
+        wide = tl.where(columns < SIZE, wide - tl.sum(wide, axis=1, keep_dims=True) / SIZE, 0.0)
     wide *= tl.rsqrt(tl.sum(wide * wide, axis=1, keep_dims=True) / SIZE + eps)
-    tl.store(normed + rows.to(tl.int64) * SIZE + columns, scale_normed(wide, scale, values.dtype), mask)
+    if CENTRED:
+        if weight is not None:
+            wide *= scale.to(tl.float32)
+        if bias is not None:
+            wide += shift.to(tl.float32)
+        result = wide.to(values.dtype)
+    else:
+        result = scale_normed(wide, scale, values.dtype)
+    tl.store(normed + rows.to(tl.int64) * SIZE + columns, result, mask)
 
 
-def _as_rows(x: torch.Tensor) -> torch.Tensor:
+def as_rows(x: torch.Tensor) -> torch.Tensor:
     """``[outer, inner, N]`` with a contiguous last dimension: a view wherever the strides allow one."""
     if x.stride(-1) != 1:
         x = x.contiguous()
@@ -101,22 +150,25 @@ def _as_rows(x: torch.Tensor) -> torch.Tensor:
 def launch(
     x: torch.Tensor,
     residual: torch.Tensor | None,
-    weight: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
     normed: torch.Tensor,
     eps: float,
-    tile: NormTile | None = None,
+    tile: NormTile,
+    *,
+    centred: bool,
 ) -> None:
-    """Norm ``x`` of ``[outer, inner, N]`` into ``normed``; ``tile`` defaults to :func:`choose_tile`'s."""
+    """Norm ``x`` of ``[outer, inner, N]`` into ``normed``: by root mean square, or, ``centred``, as a layer norm."""
     outer, inner, size = x.shape
     num_rows = outer * inner
     if num_rows == 0:
         return
-    tile = tile or choose_tile(size)
     residual_strides = (0, 0) if residual is None else residual.stride()[:2]
-    _rms_norm_kernel[(triton.cdiv(num_rows, tile.num_rows),)](
+    _norm_kernel[(triton.cdiv(num_rows, tile.num_rows),)](
         x,
         residual,
         weight,
+        bias,
         normed,
         eps,
         num_rows,
@@ -126,6 +178,7 @@ def launch(
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
         ROWS=tile.num_rows,
+        CENTRED=centred,
         num_warps=tile.num_warps,
         **dependent_launch(x.device),
     )

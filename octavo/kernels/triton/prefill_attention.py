@@ -31,6 +31,7 @@ def prefill_attention(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
     deterministic: bool = False,
 ) -> None:
     """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are skipped.
@@ -50,11 +51,14 @@ def prefill_attention(
         window: number of tokens that a query attends to, itself included; None for all.
         softcap: scores become ``c · tanh(scores / c)``.
         sinks: ``[H]``, attention sinks: a logit added to each softmax's denominator (arXiv:2309.17453).
+        slopes: ``[H]``, ALiBi: a score falls by its head's slope for each token from key to query; only the portable
+            kernel has them.
         deterministic: use the same kernel and tiles for every mix of chunks, so that a row's bits do not depend on it.
     """
     cache = None if is_fresh else kv_cache
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
-    if (deterministic or max_query_len > _SHORT_CHUNK) and can_hopper_prefill(q, k, cache):
+    is_long = deterministic or max_query_len > _SHORT_CHUNK
+    if is_long and slopes is None and can_hopper_prefill(q, k, cache):
         hopper_prefill(
             q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
             num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
@@ -70,7 +74,7 @@ def prefill_attention(
     portable_prefill(
         q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
         num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
-        pack=pack, config=portable_config(q.dtype, q.shape[2], is_small),
+        slopes=slopes, pack=pack, config=portable_config(q.dtype, q.shape[2], is_small),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ def _attend(
     row_sum,
     q,
     positions,
+    slopes,
     start,
     stop,
     first_key,
@@ -59,7 +60,11 @@ def _attend(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Attend to the keys ``[start, stop)``; unless ``MASKED``, all of them are visible to every query."""
+    """Attend to the keys ``[start, stop)``; unless ``MASKED``, all of them are visible to every query.
+
+    Args:
+        slopes: ``[BLOCK_M]``, what base-2 logits fall by for each token from key to query; None for nothing.
+    """
     columns = tl.arange(0, D_PAD)
     for first in tl.range(start, stop, BLOCK_N):
         keys = first + tl.arange(0, BLOCK_N)
@@ -93,6 +98,9 @@ def _attend(
             factor = 1.0
         else:
             factor = scale
+        if slopes is not None:
+            scores = scores * factor - slopes[:, None] * (positions[:, None] - keys[None, :]).to(tl.float32)
+            factor = 1.0
         if MASKED:
             visible = exists[None, :] & (keys[None, :] <= positions[:, None])
             if WINDOW:
@@ -119,6 +127,7 @@ def _prefill_kernel(
     lens_ptr,  # [R]
     counts_ptr,
     sinks_ptr,  # [H]
+    slopes_ptr,  # [H], or None
     out_ptr,  # [T, H, D]
     q_stride,
     k_stride,  # of a token, or of a block
@@ -192,6 +201,9 @@ def _prefill_kernel(
     else:
         row_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         row_sum = tl.zeros((BLOCK_M,), tl.float32)
+    slopes = None
+    if slopes_ptr is not None:
+        slopes = tl.load(slopes_ptr + heads, mask=members < GROUP, other=0.0) * 1.4426950408889634
     # Keys from inner_start to inner_stop are visible to all the tile's queries.
     inner_stop = (first_position + 1) // BLOCK_N * BLOCK_N
     inner_start = 0
@@ -202,17 +214,17 @@ def _prefill_kernel(
         inner_start = tl.cdiv(tl.maximum(stop - window, 0), BLOCK_N) * BLOCK_N
         inner_start = tl.maximum(inner_start, outer_start)
         acc, row_max, row_sum = _attend(
-            acc, row_max, row_sum, q, positions, outer_start, tl.minimum(inner_start, stop), first_key, seq_len,
+            acc, row_max, row_sum, q, positions, slopes, outer_start, tl.minimum(inner_start, stop), first_key, seq_len,
             k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window,
             D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, True,
         )  # fmt: skip
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, positions, inner_start, inner_stop, first_key, seq_len,
+        acc, row_max, row_sum, q, positions, slopes, inner_start, inner_stop, first_key, seq_len,
         k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window,
         D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, False,
     )  # fmt: skip
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, positions, tl.maximum(inner_start, inner_stop), stop, first_key, seq_len,
+        acc, row_max, row_sum, q, positions, slopes, tl.maximum(inner_start, inner_stop), stop, first_key, seq_len,
         k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window,
         D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, True,
     )  # fmt: skip
@@ -240,6 +252,7 @@ def portable_prefill(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
     pack: int,
     config: TileConfig,
 ) -> None:
@@ -256,7 +269,7 @@ def portable_prefill(
     num_tiles = num_tokens // (config.block_m // pack) + num_rows
     grid = (num_tiles * (num_heads if pack == 1 else num_kv_heads),)
     _prefill_kernel[grid](
-        q, k, v, block_tables, slots, query_starts, seq_lens, counts, sinks, out,
+        q, k, v, block_tables, slots, query_starts, seq_lens, counts, sinks, slopes, out,
         q.stride(0), k.stride(0), v.stride(0), k.stride(1), v.stride(1), block_tables.stride(0), out.stride(0),
         scale * LOG2_E if softcap is None else scale / softcap,
         0.0 if softcap is None else softcap * LOG2_E,

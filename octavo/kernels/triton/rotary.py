@@ -71,7 +71,7 @@ def qk_rope_store(
         HEAD_DIM=head_dim,
         ROTARY_DIM=rotary_dim,
         BLOCK_SIZE=kv_cache.shape[3],
-        HALF_BLOCK=triton.next_power_of_2(rotary_dim // 2),
+        HALF_BLOCK=triton.next_power_of_2(max(rotary_dim // 2, 1)),
         REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         HEADS=tile.num_heads,
         num_warps=tile.num_warps,

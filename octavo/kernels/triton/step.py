@@ -18,14 +18,15 @@ class TritonStepKernels(StepKernels):
         self, state: DeviceState, inputs: InputTensors, *, num_rows: int, num_tokens: int, decode_len: int = 1
     ) -> None:
         num_groups, num_slots, max_blocks = state.block_tables.shape
-        assert state.block_tables.is_contiguous() and state.token_ids.is_contiguous()
+        assert state.block_tables.is_contiguous() and state.recent_tokens.is_contiguous()
         assert inputs.slot_mapping.stride(-1) == 1
         _prepare_inputs_kernel[(triton.cdiv(max(num_rows, num_tokens), _TILE),)](
             state.header,
             state.row_slots,
             state.row_num_new,
             state.num_computed,
-            state.token_ids,
+            state.recent_tokens,
+            state.step_tokens,
             state.block_tables,
             state.block_sizes,
             inputs.token_ids,
@@ -37,10 +38,10 @@ class TritonStepKernels(StepKernels):
             num_rows,
             num_tokens,
             num_slots,
-            state.token_ids.shape[1],
             max_blocks,
             inputs.slot_mapping.stride(0),
             NUM_GROUPS=num_groups,
+            NUM_RECENT=state.num_recent,
             TILE=_TILE,
             HAS_DRAFTS=decode_len > 1,
             CHUNK=128 if decode_len > 1 and num_rows > 32 else 32,
@@ -51,7 +52,7 @@ class TritonStepKernels(StepKernels):
     def append_tokens(
         self, state: DeviceState, drawn: torch.Tensor, new_tokens: torch.Tensor, *, num_rows: int
     ) -> None:
-        assert state.token_ids.is_contiguous()
+        assert state.recent_tokens.is_contiguous()
         _append_tokens_kernel[(triton.cdiv(num_rows, _TILE),)](
             state.header,
             state.row_slots,
@@ -59,10 +60,10 @@ class TritonStepKernels(StepKernels):
             state.row_num_drawn,
             drawn,
             state.num_computed,
-            state.token_ids,
+            state.recent_tokens,
             new_tokens,
             num_rows,
-            state.token_ids.shape[1],
+            NUM_RECENT=state.num_recent,
             TILE=_TILE,
             num_warps=4,
             **dependent_launch(state.header.device),
@@ -87,7 +88,7 @@ class TritonStepKernels(StepKernels):
         )
 
     def append_accepted(self, state: DeviceState, drawn: torch.Tensor, drafts: DraftTensors, *, num_rows: int) -> None:
-        assert state.token_ids.is_contiguous() and drafts.new_tokens.stride(1) == 1
+        assert state.recent_tokens.is_contiguous() and drafts.new_tokens.stride(1) == 1
         _append_accepted_kernel[(triton.cdiv(num_rows, _TILE),)](
             state.header,
             state.row_slots,
@@ -95,14 +96,14 @@ class TritonStepKernels(StepKernels):
             state.row_num_drawn,
             drawn,
             state.num_computed,
-            state.token_ids,
+            state.recent_tokens,
             state.num_drafts,
             drafts.new_tokens,
             drafts.new_tokens.stride(0),
             drafts.num_tokens,
             drafts.num_tokens.stride(0),
             num_rows,
-            state.token_ids.shape[1],
+            NUM_RECENT=state.num_recent,
             WIDTH=drafts.new_tokens.shape[1],
             TILE=_TILE,
             num_warps=4,
@@ -117,13 +118,14 @@ class TritonStepKernels(StepKernels):
             state.row_slots,
             state.row_num_drawn,
             state.num_computed,
-            state.token_ids,
+            state.recent_tokens,
             state.num_drafts,
             drafts.drafts,
             drafts.drafts.stride(0),
             drafts.num_drafts,
             drafts.num_drafts.stride(0),
-            state.token_ids.shape[1],
+            state.max_len,
+            NUM_RECENT=state.num_recent,
             MOST=most,
             PADDED=triton.next_power_of_2(most),
             MIN_LENGTH=min_length,
@@ -160,7 +162,8 @@ def _prepare_inputs_kernel(
     row_slots,
     row_num_new,
     num_computed,
-    state_token_ids,
+    recent_tokens,
+    step_tokens,
     block_tables,
     block_sizes,
     token_ids,
@@ -172,10 +175,10 @@ def _prepare_inputs_kernel(
     num_rows,
     num_tokens,
     num_slots,
-    max_len,
     max_blocks,
     slot_mapping_stride,
     NUM_GROUPS: tl.constexpr,
+    NUM_RECENT: tl.constexpr,
     HAS_DRAFTS: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -193,6 +196,7 @@ def _prepare_inputs_kernel(
     num_real_tokens = tl.load(header + 2)
     row_slot = tl.load(row_slots + index, index < num_rows, other=0)
     row_new = tl.load(row_num_new + index, index < num_rows, other=0)
+    sent = tl.load(step_tokens + index, index < num_tokens, other=-1)
 
     is_row, is_token = index < num_real_rows, index < num_real_tokens
     row_computed = tl.load(num_computed + row_slot, is_row, other=0)
@@ -210,7 +214,8 @@ def _prepare_inputs_kernel(
     position = tl.where(is_decoding, row_computed, tl.load(num_computed + slot, in_chunk, other=0) + offset)
 
     slot = slot.to(tl.int64)
-    token_id = tl.load(state_token_ids + slot * max_len + position, is_token & (position < max_len), other=0)
+    place = recent_tokens + slot * NUM_RECENT + position % NUM_RECENT
+    token_id = tl.where(is_token & (sent >= 0), sent, tl.load(place, is_token & (sent < 0), other=0))
     tl.store(token_ids + index, token_id.to(tl.int64), index < num_tokens)
     tl.store(positions + index, tl.where(is_token, position, 0).to(tl.int64), index < num_tokens)
     for group in tl.static_range(NUM_GROUPS):
@@ -230,10 +235,10 @@ def _append_tokens_kernel(
     samples,
     sampled,
     num_computed,
-    state_token_ids,
+    recent_tokens,
     out_tokens,
     num_rows,
-    max_len,
+    NUM_RECENT: tl.constexpr,
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -251,8 +256,8 @@ def _append_tokens_kernel(
     length = tl.load(num_computed + slot, is_row, other=0) + num_new
     tl.store(num_computed + slot, length, is_row)
     # The failure marker is never read back by its request, but the stored token must be a valid index.
-    place = state_token_ids + slot * max_len + length
-    tl.store(place, tl.maximum(token, 0), is_sampling & (length < max_len))
+    place = recent_tokens + slot * NUM_RECENT + length % NUM_RECENT
+    tl.store(place, tl.maximum(token, 0), is_sampling)
     tl.store(out_tokens + rows, tl.where(is_sampling, token, 0), is_row)
 
 
@@ -295,14 +300,14 @@ def _append_accepted_kernel(
     row_num_drawn,
     drawn,
     num_computed,
-    state_token_ids,
+    recent_tokens,
     num_drafts,
     new_tokens,
     new_stride,
     num_tokens,
     num_stride,
     num_rows,
-    max_len,
+    NUM_RECENT: tl.constexpr,
     WIDTH: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -316,15 +321,15 @@ def _append_accepted_kernel(
     computed = tl.load(num_computed + slot, is_row, other=0)
     known = computed + num_new - num_drawn + 1
     most = tl.minimum(num_drawn - 1, tl.load(num_drafts + slot, draws, other=0))
-    texts = state_token_ids + slot * max_len
+    texts = recent_tokens + slot * NUM_RECENT
     count = tl.where(draws, 1, 0)
     goes_on = draws
     for place in tl.static_range(WIDTH):
         token = tl.load(drawn + rows * WIDTH + place, is_row, other=0).to(tl.int32)
         tl.store(new_tokens + rows * new_stride + place, token, is_row)
         if place + 1 < WIDTH:
-            has_draft = goes_on & (place < most) & (known + place < max_len)
-            draft = tl.load(texts + known + place, has_draft, other=-2)
+            has_draft = goes_on & (place < most)
+            draft = tl.load(texts + (known + place) % NUM_RECENT, has_draft, other=-2)
             goes_on = has_draft & (draft == token)
             count += goes_on.to(tl.int32)
     last = tl.load(drawn + rows * WIDTH + count - 1, draws, other=0).to(tl.int32)
@@ -332,7 +337,7 @@ def _append_accepted_kernel(
     tl.store(num_tokens + rows * num_stride, count, is_row)
     tl.store(num_computed + slot, length, is_row)
     # The failure marker is never read back by its request, but the stored token must be a valid index.
-    tl.store(texts + length, tl.maximum(last, 0), draws & (length < max_len))
+    tl.store(texts + length % NUM_RECENT, tl.maximum(last, 0), draws)
 
 
 @triton.jit
@@ -341,13 +346,14 @@ def _propose_ngrams_kernel(
     row_slots,
     row_num_drawn,
     num_computed,
-    state_token_ids,
+    recent_tokens,
     num_drafts,
     out_drafts,
     out_stride,
     out_num_drafts,
     num_stride,
     max_len,
+    NUM_RECENT: tl.constexpr,
     MOST: tl.constexpr,
     PADDED: tl.constexpr,
     MIN_LENGTH: tl.constexpr,
@@ -358,28 +364,31 @@ def _propose_ngrams_kernel(
     row = tl.program_id(0)
     if row < tl.load(header):
         slot = tl.load(row_slots + row).to(tl.int64)
-        text = state_token_ids + slot * max_len
+        text = recent_tokens + slot * NUM_RECENT
         length = tl.load(num_computed + slot) + 1
+        # Drafts take the places of the oldest tokens.
+        oldest = tl.maximum(length + MOST - NUM_RECENT, 0)
         draws = tl.load(row_num_drawn + row) > 0
         best = tl.full((), -1, tl.int64)
-        for start in range(0, tl.where(draws, length - 1, 0), BLOCK):
+        for start in range(oldest, tl.where(draws, length - 1, 0), BLOCK):
             end = start + tl.arange(0, BLOCK)
             matches = end < length - 1
             num_equal = tl.zeros_like(end)
             for back in tl.static_range(MAX_LENGTH):
-                wanted = tl.load(text + length - 1 - back, length > back, other=-1)
-                matches = matches & (end >= back) & (length > back)
-                matches = matches & (tl.load(text + end - back, matches, other=-2) == wanted)
+                is_known = length - back > oldest
+                wanted = tl.load(text + (length - 1 - back) % NUM_RECENT, is_known, other=-1)
+                matches = matches & (end - back >= oldest) & is_known
+                matches = matches & (tl.load(text + (end - back) % NUM_RECENT, matches, other=-2) == wanted)
                 num_equal += matches.to(tl.int32)
             # The longest match counts, then the latest.
-            rank = num_equal.to(tl.int64) * max_len + end
+            rank = (num_equal.to(tl.int64) << 32) + end
             best = tl.maximum(best, tl.max(tl.where(num_equal >= MIN_LENGTH, rank, -1), 0))
-        first = (best % max_len + 1).to(tl.int32)
+        first = best.to(tl.int32) + 1
         count = tl.minimum(tl.minimum(length - first, MOST), max_len - length)
         count = tl.where(best >= 0, count, 0)
         place = tl.arange(0, PADDED)
-        drafts = tl.load(text + first + place, place < count, other=0)
-        tl.store(text + length + place, drafts, place < count)
+        drafts = tl.load(text + (first + place) % NUM_RECENT, place < count, other=0)
+        tl.store(text + (length + place) % NUM_RECENT, drafts, place < count)
         tl.store(out_drafts + row * out_stride + place, drafts, place < count)
         tl.store(out_num_drafts + row * num_stride, count)
         tl.store(num_drafts + slot, count)

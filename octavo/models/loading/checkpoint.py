@@ -10,9 +10,15 @@ from octavo.errors import WeightsError
 from octavo.quantization.slot import Slots
 
 _SHOWN = 5
-_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias")
-# Static scales of activations and of the cache: activations get a scale per token, and the cache is not quantised.
-_UNUSED_SCALES = (".input_scale", ".k_scale", ".v_scale")
+_IGNORED_SUFFIXES = (
+    ".rotary_emb.inv_freq",
+    *(f".{module}.{mask}" for module in ("attn", "attention") for mask in ("bias", "masked_bias", "causal_mask")),
+)
+# Static scales of activations and of the cache: activations get a scale per token or are not rounded, and the cache is
+# not quantised. GPTQ's writers store the groups of inputs, and biases of zeros, of layers that have no such thing;
+# bitsandbytes a number for the order of INT8 weights, of which one is left.
+_UNUSED_SCALES = (".input_scale", ".input_zero_point", ".k_scale", ".v_scale", ".g_idx", ".weight_format")
+_GPTQ_WEIGHT, _BIAS = ".qweight", ".bias"
 
 
 class Checkpoint(Protocol):
@@ -32,6 +38,10 @@ class Checkpoint(Protocol):
         """Types of all tensors, by the same names; float32 for formats that are dequantised when they are read."""
         ...
 
+    def raw_types(self) -> Mapping[str, str]:
+        """GGUF's types of the tensors of a GGUF file, by the same names; empty for other formats."""
+        ...
+
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """Fill slots, converting type and device; yields the number of elements read since the last yield.
 
@@ -45,29 +55,43 @@ class Checkpoint(Protocol):
         ...
 
 
-def check_fit(slots: Slots, checkpoint: Checkpoint, *, is_tied: bool) -> None:
+def without_prefix(slots: Slots, checkpoint: Checkpoint, prefix: str) -> Slots:
+    """The slots by the names of a checkpoint that may have been made of the model without its head.
+
+    Args:
+        prefix: beginning of names that such checkpoints lack.
+    """
+    shapes = checkpoint.shapes()
+    is_without = any(name.startswith(prefix) and name.removeprefix(prefix) in shapes for name in slots)
+    return {name.removeprefix(prefix): places for name, places in slots.items()} if is_without else slots
+
+
+def check_fit(slots: Slots, checkpoint: Checkpoint, *, is_tied: bool, unused: tuple[str, ...] = ()) -> None:
     """Check, before anything is copied, that a checkpoint has exactly the tensors that the model needs.
 
     Args:
         slots: all that the model needs.
         is_tied: the head shares the embedding; a head in the checkpoint is ignored.
+        unused: beginnings of names of tensors that are ignored.
 
     Raises:
         WeightsError: names the tensors that are missing, unexpected, mis-shaped or quantised in another way.
     """
-    shapes, dtypes = checkpoint.shapes(), checkpoint.dtypes()
+    shapes, dtypes, raw_types = checkpoint.shapes(), checkpoint.dtypes(), checkpoint.raw_types()
     missing = [name for name in slots if name not in shapes]
-    unexpected = [name for name in shapes if name not in slots and not _is_harmless(name, is_tied)]
+    unexpected = [
+        name for name in shapes if not (name in slots or name.startswith(unused) or _is_harmless(name, slots, is_tied))
+    ]
     present = [(name, slot) for name, places in slots.items() if name in shapes for slot in places]
     misshaped = [
         f"{name} is {list(shapes[name])}, the configuration wants {list(slot.source_shapes[0])}"
         for name, slot in present
-        if tuple(shapes[name]) not in slot.source_shapes
+        if not slot.accepts(tuple(shapes[name]))
     ]
     mistyped = [
-        f"{name} is {str(dtypes[name]).removeprefix('torch.')}"
+        f"{name} is {raw_types.get(name) or str(dtypes[name]).removeprefix('torch.')}"
         for name, slot in present
-        if not slot.takes(dtypes[name])
+        if not slot.takes(dtypes[name], raw_types.get(name, ""))
     ]
     complaints = [
         _complaint("missing", missing),
@@ -81,7 +105,9 @@ def check_fit(slots: Slots, checkpoint: Checkpoint, *, is_tied: bool) -> None:
         )
 
 
-def _is_harmless(name: str, is_tied: bool) -> bool:
+def _is_harmless(name: str, slots: Slots, is_tied: bool) -> bool:
+    if name.endswith(_BIAS) and name.removesuffix(_BIAS) + _GPTQ_WEIGHT in slots:
+        return True
     return name.endswith((*_IGNORED_SUFFIXES, *_UNUSED_SCALES)) or (is_tied and name == "lm_head.weight")
 
 

@@ -2,10 +2,12 @@
 
 import torch
 
+from octavo.quantization.pending import PendingSlot
 from octavo.quantization.slot import Slots
 
 _STD = 0.02
 _FLOAT8_STD = 64.0
+_MXFP4_EXPONENT = 127 - 7  # numbers in its blocks are about 3
 
 
 def fill_with_noise(slots: Slots, seed: int) -> None:
@@ -20,7 +22,18 @@ def fill_with_noise(slots: Slots, seed: int) -> None:
         if device not in generators:
             generators[device] = torch.Generator(device).manual_seed(seed % (1 << 63))
         view = places[0].view
-        if name.endswith("norm.weight"):
+        if isinstance(places[0], PendingSlot):
+            for slot in places:
+                if isinstance(slot, PendingSlot) and slot.is_first:
+                    slot.pending.fill_with_noise(_STD, generators[device])
+        elif name.endswith("_blocks"):
+            numbers = torch.randint(256, places[0].source_shapes[0], generator=generators[device], device=device)
+            for slot in places:
+                slot.fill(numbers.to(torch.uint8))
+        elif name.endswith("_scales"):
+            for slot in places:
+                slot.view.fill_(_MXFP4_EXPONENT)
+        elif name.endswith("norm.weight") or (name.endswith(".weight") and view.dim() == 1):
             view.fill_(1.0)
         elif places[0].is_direct and len(places) == 1 and not (places[0].has_scale or name.endswith("_scale")):
             view.normal_(0.0, _STD, generator=generators[device])

@@ -22,7 +22,7 @@ from octavo.quantization.slot import Slots, WeightSlot
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
 # Values that the converters compute from the configuration and that Octavo computes itself.
-_DERIVED = ("rope_freqs.weight",)
+_DERIVED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 # Elements dequantised at a time, so that the float32 copies stay in the CPU's cache.
 _PIECE = 1 << 19
@@ -140,6 +140,10 @@ class GGUFCheckpoint:
         """Types of all tensors once they are dequantised."""
         return dict.fromkeys(self._tensors, torch.float32)
 
+    def raw_types(self) -> dict[str, str]:
+        """See :meth:`Checkpoint.raw_types`."""
+        return {name: tensor.type_name for name, tensor in self._tensors.items()}
+
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`."""
         pieces = self._pieces(slots)
@@ -155,10 +159,12 @@ class GGUFCheckpoint:
         for name, tensor in self._tensors.items():
             if name in slots:
                 change = conversion(name, self._architecture, self._config)
-                if all(slot.raw_type == tensor.type_name for slot in slots[name]):
-                    yield _RawTensor(self.path, tensor, slots[name], change)
-                    continue
-                yield from _split(self.path, tensor, TensorArrival(slots[name], tensor.shape, torch.float32), change)
+                raw = [slot for slot in slots[name] if slot.raw_type]
+                others = [slot for slot in slots[name] if not slot.raw_type]
+                if raw:
+                    yield _RawTensor(self.path, tensor, raw, change)
+                if others:
+                    yield from _split(self.path, tensor, TensorArrival(others, tensor.shape, torch.float32), change)
 
 
 def _split(path: Path, tensor: GGUFTensor, arrival: TensorArrival, change: Conversion) -> Iterator[_Piece]:

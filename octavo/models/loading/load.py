@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -11,7 +12,8 @@ from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
 from octavo.layers.weights import collect_slots, finish
-from octavo.models.loading.checkpoint import Checkpoint, check_fit
+from octavo.models.base import CausalLM
+from octavo.models.loading.checkpoint import Checkpoint, check_fit, without_prefix
 from octavo.models.loading.dummy import fill_with_noise
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
 from octavo.models.loading.pooled_weights import checkpoint_parts
@@ -33,6 +35,15 @@ class LoadReport:
 
     num_bytes: int
     seconds: float
+
+
+@runtime_checkable
+class ReadsConverted(Protocol):
+    """A model whose checkpoints are not read as they are."""
+
+    def convert_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint as the model's slots name it."""
+        ...
 
 
 @torch.inference_mode()
@@ -105,12 +116,29 @@ def _fitting_parts(
 ) -> list[tuple[Checkpoint, Slots]]:
     """The checkpoints to read, each with the tensors that it fills."""
     checkpoint = _open(source, config, load_format)
-    parts = [(checkpoint, collect_slots(model))]
+    decoder = model.backbone if isinstance(model, PooledModel) else model
+    if isinstance(decoder, ReadsConverted):
+        checkpoint = decoder.convert_checkpoint(checkpoint)
+    slots = collect_slots(model)
+    if isinstance(model, CausalLM):
+        slots = without_prefix(slots, checkpoint, model.base_prefix)
+    parts = [(checkpoint, slots)]
     if isinstance(model, PooledModel):
         parts = checkpoint_parts(model, checkpoint, source.path)
+    unused = _draft_layers(config)
+    if isinstance(decoder, CausalLM):
+        unused += decoder.unused_weights
     for part, wanted in parts:
-        check_fit(wanted, part, is_tied=config.tie_word_embeddings)
+        check_fit(wanted, part, is_tied=config.tie_word_embeddings, unused=unused)
     return parts
+
+
+def _draft_layers(config: ModelConfig) -> tuple[str, ...]:
+    """Beginnings of names of layers that predict further tokens (arXiv:2412.19437), with which nothing drafts yet."""
+    count = config.raw.get("num_nextn_predict_layers")
+    if not isinstance(count, int):
+        return ()
+    return "mtp.", "model.mtp_", *(f"model.layers.{config.num_layers + index}." for index in range(count))
 
 
 def _wait_for(slots: Slots) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from octavo.layers.weights import collect_slots
+from octavo.layers.weights import CheckpointNames, collect_slots
+from octavo.models.base import CausalLM
 from octavo.models.loading.checkpoint import Checkpoint
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.pooled import PooledModel
@@ -14,7 +15,8 @@ from octavo.quantization.slot import Slots
 
 # Ignored tensors: heads for other tasks, with which such models are often saved, and a table that need not be stored.
 _UNUSED = re.compile(
-    r"(?:bert\.|roberta\.)?(?:lm_head|cls|pooler|score|classifier|qa_outputs|linear)\..*"
+    r"(?:\w+\.)?(?:lm_head|cls|pooler|score|classifier|pre_classifier|qa_outputs|linear|head|decoder)\..*"
+    r"|vocab_(?:transform|layer_norm|projector)\..*"
     r"|(?:.*\.)?embeddings\.(?:position_ids|token_type_ids)"
 )
 
@@ -36,6 +38,10 @@ class WithoutUnused:
         """Types of all tensors."""
         return self._checkpoint.dtypes()
 
+    def raw_types(self) -> Mapping[str, str]:
+        """See :meth:`Checkpoint.raw_types`."""
+        return self._checkpoint.raw_types()
+
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`."""
         return self._checkpoint.copy_into(slots)
@@ -53,13 +59,25 @@ def checkpoint_parts(model: PooledModel, checkpoint: Checkpoint, folder: Path) -
     """
     slots = _named_as_in(checkpoint, collect_slots(model.backbone), model.weight_prefix)
     parts: list[tuple[Checkpoint, Slots]] = []
-    for spec, layer in zip(model.pooler.spec.dense, model.pooler.dense, strict=True):
-        own = {f"{spec.name}.{name}": slot for name, slot in collect_slots(layer).items()}
-        if spec.folder:
-            parts.append((SafetensorsCheckpoint(folder / spec.folder), own))
-        else:
-            slots |= own
+    for layer in model.pooler.dense_layers:
+        own = layer.slots()
+        if layer.spec.folder:
+            parts.append((SafetensorsCheckpoint(folder / layer.spec.folder), own))
+            continue
+        if layer.spec.head_rows is not None:
+            own = _named_as_modules(checkpoint, own, model)
+        # A classifier made of a tied head reads the same tensor as the embedding.
+        slots |= {name: slots.get(name, ()) + places for name, places in own.items()}
     return [(WithoutUnused(checkpoint, slots), slots), *parts]
+
+
+def _named_as_modules(checkpoint: Checkpoint, slots: Slots, model: PooledModel) -> Slots:
+    """Slots with the names of modules of a decoder by the names of its family's checkpoints."""
+    assert isinstance(model.backbone, CausalLM), "only such a model has a head"
+    names = CheckpointNames(model.backbone.checkpoint_names, model.backbone.module_names)
+    stored = {names.of(name): places for name, places in slots.items()}
+    shapes, prefix = checkpoint.shapes(), model.weight_prefix
+    return {name if name in shapes else name.removeprefix(prefix): places for name, places in stored.items()}
 
 
 def _named_as_in(checkpoint: Checkpoint, slots: Slots, prefix: str) -> Slots:

@@ -78,6 +78,10 @@ class SafetensorsCheckpoint:
         """Types of all tensors by name."""
         return {name: tensor.dtype for name, tensor in self._tensors.items()}
 
+    def raw_types(self) -> dict[str, str]:
+        """See :meth:`Checkpoint.raw_types`."""
+        return {}
+
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`. Slots are on one device."""
         needed = [_needed(tensor, slots[name]) for name, tensor in self._tensors.items() if name in slots]

@@ -23,10 +23,15 @@ _DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
     "F8_E4M3": torch.float8_e4m3fn,
 }
-# Types of tables that older encoders store next to their weights; they are never read.
-_TABLES = ("position_ids", "token_type_ids")
+# Tables and causal masks that older models store next to their weights, in these types; they are never read.
+_TABLES = ("position_ids", "token_type_ids", "attn.bias", "attention.bias", "causal_mask")
+_OF_SAME_SIZE = {"I64": "F64", "BOOL": "F8_E4M3", "U8": "F8_E4M3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ def _tensor(path: Path, start: int, name: str, entry: Any) -> StoredTensor:
     dtype, shape, place = entry.get("dtype"), _counts(entry.get("shape")), _counts(entry.get("data_offsets"))
     if not isinstance(dtype, str) or shape is None or place is None or len(place) != 2:
         raise _corrupted(path, f"the header does not say type, shape and place of {name[:200]}")
-    if dtype == "I64" and name.rpartition(".")[2] in _TABLES:
-        dtype = "F64"  # of the same size
+    if dtype in _OF_SAME_SIZE and name.endswith(_TABLES):
+        dtype = _OF_SAME_SIZE[dtype]
     if dtype not in _DTYPES:
         raise UnsupportedModelError(
             f"{path}: {name} is of the type {dtype}; supported are {', '.join(sorted(_DTYPES))}."

@@ -30,23 +30,23 @@ class AnswerParser:
         """Whether the next text is reasoning, as far as is known."""
         return self._reasoning is not None and self._reasoning.is_reasoning
 
-    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[AnswerPart]:
+    def parse_delta(self, text: str, token_ids: Sequence[int] = ()) -> list[AnswerPart]:
         """Parse the next piece of text, including special tokens, and its tokens; either may be empty."""
         if self._harmony is not None:
-            return self._counted(self._harmony.feed_parts(text, token_ids))
+            return self._counted(self._harmony.parse_delta_with_calls(text, token_ids))
         if self._reasoning is not None:
-            return self._counted(self._find_calls(self._reasoning.feed(text, token_ids)))
+            return self._counted(self._find_calls(self._reasoning.parse_delta(text, token_ids)))
         return self._counted(self._find_calls([ContentText(text)] if text else []))
 
-    def finish(self, is_whole: bool = False) -> list[AnswerPart]:
-        """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""
+    def flush(self, is_whole: bool = False) -> list[AnswerPart]:
+        """The answer has ended, and ``is_whole`` if the model ended it: return what was held back."""
         if self._harmony is not None:
-            return self._counted(self._harmony.finish_parts(is_whole))
+            return self._counted(self._harmony.flush_with_calls(is_whole))
         parts: list[AnswerPart] = []
         if self._reasoning is not None:
-            parts += self._find_calls(self._reasoning.finish_whole() if is_whole else self._reasoning.finish())
+            parts += self._find_calls(self._reasoning.flush_whole() if is_whole else self._reasoning.flush())
         if self._tools is not None:
-            parts += self._tools.finish_whole() if is_whole else self._tools.finish()
+            parts += self._tools.flush_whole() if is_whole else self._tools.flush()
         return self._counted(parts)
 
     def _find_calls(self, parts: Sequence[AnswerPart]) -> list[AnswerPart]:
@@ -55,7 +55,7 @@ class AnswerParser:
         found: list[AnswerPart] = []
         for part in parts:
             if isinstance(part, ContentText):
-                found += self._tools.feed(part.text)
+                found += self._tools.parse_delta(part.text)
             else:
                 found.append(part)
         return found

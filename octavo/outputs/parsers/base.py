@@ -1,4 +1,4 @@
-"""Base classes of the answer parsers: generated text goes in, parts come out.
+"""Base classes of the answer parsers: ``parse_delta`` takes generated text and returns parts, ``flush`` the rest.
 
 However the text is cut, the parts that come out are the same once neighbours are joined. A parser
 holds back no more than it must: what may yet turn out to be the beginning of a tag.
@@ -65,29 +65,29 @@ class ReasoningParser(ABC):
         return None
 
     @abstractmethod
-    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+    def parse_delta(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         """Parse the next piece of text, including special tokens, and its tokens; either may be empty."""
 
     @abstractmethod
-    def finish(self) -> list[ReasoningText | ContentText]:
-        """The answer has ended: give out what was held back."""
+    def flush(self) -> list[ReasoningText | ContentText]:
+        """The answer has ended: return what was held back."""
 
-    def finish_whole(self) -> list[ReasoningText | ContentText]:
-        """As :meth:`finish`, if the model ended the answer; the end token is usually not in the text."""
-        return self.finish()
+    def flush_whole(self) -> list[ReasoningText | ContentText]:
+        """As :meth:`flush`, if the model ended the answer; the end token is usually not in the text."""
+        return self.flush()
 
 
 class ToolParser(ABC):
     """Finds tool calls in one answer, or in what is left of it without the reasoning."""
 
     @abstractmethod
-    def feed(self, text: str) -> list[AnswerPart]:
+    def parse_delta(self, text: str) -> list[AnswerPart]:
         """Parse the next piece of text, including special tokens."""
 
     @abstractmethod
-    def finish(self) -> list[AnswerPart]:
-        """The answer has ended: give out what was held back."""
+    def flush(self) -> list[AnswerPart]:
+        """The answer has ended: return what was held back."""
 
-    def finish_whole(self) -> list[AnswerPart]:
-        """As :meth:`finish`, if the model ended the answer; the end token is usually not in the text."""
-        return self.finish()
+    def flush_whole(self) -> list[AnswerPart]:
+        """As :meth:`flush`, if the model ended the answer; the end token is usually not in the text."""
+        return self.flush()

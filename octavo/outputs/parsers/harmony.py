@@ -86,7 +86,7 @@ def _kind_of(channel: str) -> BodyKind:
 
 
 class HarmonyReasoningParser(MessageReasoningParser):
-    """Reasoning and content of a Harmony answer; its calls are given with them by ``feed_parts``."""
+    """Reasoning and content of a Harmony answer; its calls are given with them by ``parse_delta_with_calls``."""
 
     def __init__(self, prompt_end: PromptEnd) -> None:
         super().__init__(HarmonyMachine, prompt_end)
@@ -106,14 +106,14 @@ class HarmonyToolParser(ToolParser):
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._machine = HarmonyMachine()
 
-    def feed(self, text: str) -> list[AnswerPart]:
-        return [part for part in self._machine.feed(text) if not isinstance(part, ReasoningText)]
+    def parse_delta(self, text: str) -> list[AnswerPart]:
+        return [part for part in self._machine.parse_delta(text) if not isinstance(part, ReasoningText)]
 
-    def finish(self) -> list[AnswerPart]:
-        return [part for part in self._machine.finish() if not isinstance(part, ReasoningText)]
+    def flush(self) -> list[AnswerPart]:
+        return [part for part in self._machine.flush() if not isinstance(part, ReasoningText)]
 
-    def finish_whole(self) -> list[AnswerPart]:
-        return [part for part in self._machine.finish(is_whole=True) if not isinstance(part, ReasoningText)]
+    def flush_whole(self) -> list[AnswerPart]:
+        return [part for part in self._machine.flush(is_whole=True) if not isinstance(part, ReasoningText)]
 
 
 class HarmonyFormat:

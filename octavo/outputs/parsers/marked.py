@@ -41,7 +41,7 @@ class TagTokens:
         ids = {token_id: tag for token_id, tag in by_id.items() if token_id is not None}
         return cls(tokenizer, prompt_token_ids, ids) if len(ids) == len(names) else None
 
-    def take(self, text: str, token_ids: Sequence[int]) -> tuple[str, list[TagMark] | None]:
+    def mark_delta(self, text: str, token_ids: Sequence[int]) -> tuple[str, list[TagMark] | None]:
         """What may be read now that the next piece of text has come, with these tokens or with earlier ones, and the
         tags in it; the beginning of a tag waits for its rest. None if the text does not match the tokens.
         """
@@ -58,7 +58,7 @@ class TagTokens:
     def _spell(self, token_ids: Sequence[int]) -> None:
         pieces, length = [self._spelled], len(self._spelled)
         for token_id in token_ids:
-            piece = self._detokenizer.push((token_id,))
+            piece = self._detokenizer.decode_delta((token_id,))
             pieces.append(piece)
             length += len(piece)
             tag = self._tags.get(token_id)
@@ -78,22 +78,22 @@ class MarkedScanner(TagScanner):
         self._marks: list[TagMark] = []
         self._next_mark = 0
 
-    def feed_marked(self, text: str, marks: Sequence[TagMark]) -> None:
+    def append_marked_text(self, text: str, marks: Sequence[TagMark]) -> None:
         """Add the next piece, in which the only tags are those of ``marks``."""
-        self.feed(text)
+        self.append_text(text)
         start = len(self._text) - len(text)
         self._is_marked = True
         self._marks = [(start + place, tag) for place, tag in marks]
         self._next_mark = 0
 
-    def feed(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Add the next piece, to be searched for tags."""
-        super().feed(text)
+        super().append_text(text)
         self._is_marked = False
 
-    def take(self, tags: TagSet) -> tuple[str, str | None]:
+    def take_until(self, tags: TagSet) -> tuple[str, str | None]:
         if not self._is_marked:
-            return super().take(tags)
+            return super().take_until(tags)
         text, start = self._text, self._position
         while self._next_mark < len(self._marks):
             place, tag = self._marks[self._next_mark]

@@ -115,7 +115,7 @@ class MessageMachine(ABC):
         self._num_held_from_prompt = 0
         start = max(prompt.rfind(tag) for tag in self.tags.start)
         if start >= 0:
-            self._scanner.feed(prompt[start:])
+            self._scanner.append_text(prompt[start:])
             self._parts = [part for part in self._run() if self._is_call and isinstance(part, ToolCallBegin)]
             self._num_calls = len(self._parts)
             self._begun = set()
@@ -148,7 +148,7 @@ class MessageMachine(ABC):
             return self._body.kind is BodyKind.REASONING
         return not self._has_left_reasoning
 
-    def feed(self, text: str, marks: Sequence[TagMark] | None = None) -> list[AnswerPart]:
+    def parse_delta(self, text: str, marks: Sequence[TagMark] | None = None) -> list[AnswerPart]:
         """Take the next piece of text.
 
         Args:
@@ -157,19 +157,19 @@ class MessageMachine(ABC):
         if not text:
             return []
         if marks is None:
-            self._scanner.feed(text)
+            self._scanner.append_text(text)
         else:
-            self._scanner.feed_marked(text, marks)
+            self._scanner.append_marked_text(text, marks)
         return self._run()
 
-    def finish(self, is_whole: bool = False) -> list[AnswerPart]:
-        """The answer has ended: give out what was held back, unless it is a header.
+    def flush(self, is_whole: bool = False) -> list[AnswerPart]:
+        """The answer has ended: return what was held back, unless it is a header.
 
         Args:
             is_whole: the model ended it. The end tag is usually not in the text, so it is assumed.
         """
         if self._body is not None:
-            self._scanner.finish()
+            self._scanner.end_text()
             self._run_on()
             if is_whole:
                 self._close_call()
@@ -200,7 +200,7 @@ class MessageMachine(ABC):
         return parts
 
     def _read_head(self) -> bool:
-        text, tag = self._scanner.take(self._header_tags)
+        text, tag = self._scanner.take_until(self._header_tags)
         # However the text is cut, as much is looked at as is needed to be too long.
         num_looked_at = max(len(self._header), MAX_HEADER_LENGTH + 1)
         self._header += text
@@ -226,7 +226,7 @@ class MessageMachine(ABC):
 
     def _read_body(self) -> bool:
         assert self._body is not None
-        text, tag = self._scanner.take(self._body_tags)
+        text, tag = self._scanner.take_until(self._body_tags)
         num_known = self._num_held_from_prompt
         self._num_held_from_prompt = max(0, num_known - len(text)) if tag is None else 0
         if num_known and text:
@@ -321,7 +321,7 @@ class MessageMachine(ABC):
 
 
 class MessageReasoningParser(ReasoningParser):
-    """Reasoning and content of an answer made of messages; calls are given by ``feed_parts`` only."""
+    """Reasoning and content of an answer made of messages; calls are given by ``parse_delta_with_calls`` only."""
 
     def __init__(self, machine: type[MessageMachine], prompt_end: PromptEnd) -> None:
         self._machine = machine(prompt_end.text)
@@ -331,27 +331,27 @@ class MessageReasoningParser(ReasoningParser):
     def is_reasoning(self) -> bool:
         return self._machine.is_reasoning
 
-    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        return _texts(self.feed_parts(text, token_ids))
+    def parse_delta(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+        return _texts(self.parse_delta_with_calls(text, token_ids))
 
-    def finish(self) -> list[ReasoningText | ContentText]:
-        return _texts(self._machine.finish())
+    def flush(self) -> list[ReasoningText | ContentText]:
+        return _texts(self._machine.flush())
 
-    def finish_whole(self) -> list[ReasoningText | ContentText]:
-        return _texts(self._machine.finish(is_whole=True))
+    def flush_whole(self) -> list[ReasoningText | ContentText]:
+        return _texts(self._machine.flush(is_whole=True))
 
-    def feed_parts(self, text: str, token_ids: Sequence[int] = ()) -> list[AnswerPart]:
+    def parse_delta_with_calls(self, text: str, token_ids: Sequence[int] = ()) -> list[AnswerPart]:
         """Take the next piece of text and its tokens; calls are found as well."""
         if self._tokens is None:
-            return self._machine.feed(text)
-        readable, marks = self._tokens.take(text, token_ids)
+            return self._machine.parse_delta(text)
+        readable, marks = self._tokens.mark_delta(text, token_ids)
         if marks is None:
             self._tokens = None
-        return self._machine.feed(readable, marks)
+        return self._machine.parse_delta(readable, marks)
 
-    def finish_parts(self, is_whole: bool = False) -> list[AnswerPart]:
-        """The answer has ended, and ``is_whole`` if the model ended it: give out what was held back."""
-        return self._machine.finish(is_whole)
+    def flush_with_calls(self, is_whole: bool = False) -> list[AnswerPart]:
+        """The answer has ended, and ``is_whole`` if the model ended it: return what was held back."""
+        return self._machine.flush(is_whole)
 
 
 def _texts(parts: Sequence[AnswerPart]) -> list[ReasoningText | ContentText]:

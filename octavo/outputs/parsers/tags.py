@@ -1,18 +1,18 @@
 """Find tags in text that comes in pieces, and hold back only what may be the beginning of one.
 
-A parser owns one :class:`TagScanner`, feeds it, and asks again and again for the text up to the next of the tags that
-mean something in its present state::
+A parser owns one :class:`TagScanner`, appends text to it, and takes the text up to the next of the tags that mean
+something in its present state, until there is none::
 
-    self._scanner.feed(text)
+    self._scanner.append_text(text)
     while True:
-        before, tag = self._scanner.take(THOUGHT_TAGS if self._in_thought else CONTENT_TAGS)
+        before, tag = self._scanner.take_until(REASONING_TAGS if self._is_in_reasoning else CONTENT_TAGS)
         ...                       # give out `before`
         if tag is None:           # everything certain has been given out; more text is needed
             break
         ...                       # change state; the tag itself is gone
 
 The leftmost tag is found, and of several that begin at one place the longest: what is found does not depend on how the
-text was cut. Once the answer has ended, call ``finish``, and nothing is held back any more.
+text was cut. Once the answer has ended, call ``end_text``, and nothing is held back any more.
 """
 
 import re
@@ -64,13 +64,13 @@ class PendingText:
         self._position = 0
         self._is_finished = False
 
-    def feed(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Add the next piece."""
         self._text = self._text[self._position :] + text
         self._position = 0
 
-    def finish(self) -> None:
-        """No more text comes: from now on nothing is held back."""
+    def end_text(self) -> None:
+        """Mark the end of the text: from now on nothing is held back."""
         self._is_finished = True
 
 
@@ -88,7 +88,7 @@ class TagScanner(PendingText):
         """What has not been taken; looking at it takes nothing."""
         return self._text[self._position :]
 
-    def take(self, tags: TagSet) -> tuple[str, str | None]:
+    def take_until(self, tags: TagSet) -> tuple[str, str | None]:
         """The text before the first of ``tags``, and the tag; or all that is surely no part of a tag, and None."""
         text, start = self._text, self._position
         found = tags.find(text, start)

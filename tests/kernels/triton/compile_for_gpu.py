@@ -33,11 +33,14 @@ from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.layers.build import Build
+from octavo.layers.decoder import RotaryAttention
+from octavo.layers.head_terms import AttentionTerms, alibi_slopes
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
-from octavo.quantization.config import SchemeOptions, Unquantized
+from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float8_config import round_to_float8
+from octavo.quantization.gptq import parse_gptq
 from octavo.records import NgramDrafts
 from octavo.sampling.device_sampler import DeviceSampler
 
@@ -51,7 +54,12 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "gemma3-float16-deterministic-drafts": ("Gemma3ForCausalLM", torch.float16, 64, True),
     "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-int4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
+    "gpt-oss-bfloat16": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
+    "gemma3-bfloat16-slopes-drafts": ("Gemma3ForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-sinks": ("LlamaForCausalLM", torch.bfloat16, 64, False),
 }
 
 
@@ -86,11 +94,22 @@ def main(case: str) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("octavo.") and hasattr(module, "num_multiprocessors"):
             module.num_multiprocessors = lambda device: 132
-    windows = ("full_attention", "sliding_attention") if "gemma" in case else ("full_attention",)
+    windows = (
+        ("full_attention", "sliding_attention") if architecture.startswith(("Gemma", "GptOss")) else ("full_attention",)
+    )
     config = replace(tiny_config(architecture, windows, 5), head_dim=head_dim, hidden_size=64, intermediate_size=96)
     torch.set_default_dtype(dtype)
-    quantization = round_to_float8(SchemeOptions(has_float8=True)) if case.endswith("float8") else Unquantized()
+    quantization: QuantizationConfig = Unquantized()
+    if case.endswith("float8"):
+        quantization = round_to_float8(SchemeOptions(has_float8=True))
+    elif case.endswith("int4"):
+        quantization = parse_gptq({"bits": 4, "group_size": 32, "sym": False}, SchemeOptions())
     model = build_model(config, Build(quantization), MAX_LEN)
+    if "sinks" in case or "slopes" in case:
+        slopes = alibi_slopes(config.num_heads) if "slopes" in case else None
+        for module in model.modules():
+            if isinstance(module, RotaryAttention):
+                module.terms = AttentionTerms(config.num_heads, Build(), has_sinks=True, slopes=slopes)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
     bind(CPU, "cuda")
     finish(model)

@@ -18,8 +18,13 @@ CASES = {
     "gemma3-float16-deterministic-drafts": True,
     "llama-bfloat16-drafts": True,
     "llama-bfloat16-float8": True,
+    "llama-bfloat16-int4": True,
     "llama-bfloat16": True,
+    "qwen3-moe-bfloat16": True,
+    "gpt-oss-bfloat16": True,
     "llama-bfloat16-small-heads": False,
+    "gemma3-bfloat16-slopes-drafts": False,
+    "llama-bfloat16-sinks": True,
 }
 
 
@@ -34,6 +39,12 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     )
     assert done.returncode == 0, done.stderr[-3000:]
     names = {line.split()[0] for line in done.stdout.splitlines()}
-    assert {"_prepare_inputs_kernel", "paged_decode_kernel", "_rms_norm_kernel"} <= names
+    assert {"_prepare_inputs_kernel", "paged_decode_kernel", "_norm_kernel"} <= names
+    experts = {"experts_kernel", "order_kernel", "sum_kernel", "_logits_kernel", "_choose_kernel"}
+    has_experts = "-moe-" in case or case.startswith("gpt-oss")
+    assert names & experts == (experts if has_experts else set())
     assert ("_hopper_kernel" in names) == has_hopper_kernel
     assert ("_quantize_kernel" in names) == case.endswith("float8")
+    assert names & {"grouped_kernel", "dequantize_kernel"} == (
+        {"grouped_kernel", "dequantize_kernel"} if case.endswith("int4") else set()
+    )

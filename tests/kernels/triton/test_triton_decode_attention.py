@@ -35,6 +35,7 @@ class Case:
     window: int | None = None
     softcap: float | None = None
     has_sinks: bool = False
+    has_slopes: bool = False
     num_padding: int = 0
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class Case:
         self.counts = torch.tensor([rows + self.num_padding, rows, 0, mean], dtype=torch.int32)
         self.q = torch.randn(rows + self.num_padding, self.num_heads, self.head_dim)
         self.sinks = torch.randn(self.num_heads) * 2 if self.has_sinks else None
+        self.slopes = torch.rand(self.num_heads, device=self.device) if self.has_slopes else None
         self.kv_cache, self.q = self.kv_cache.to(self.device, self.dtype), self.q.to(self.device, self.dtype)
         for name in ("slots", "block_tables", "seq_lens", "counts"):
             setattr(self, name, getattr(self, name).to(self.device))
@@ -101,7 +103,7 @@ class Case:
         decode_attention(
             self.product(), ones, ones * 0, None, None, 0.0, self.kv_cache, self.block_tables, self.slots,
             self.seq_lens, self.counts, out, workspace, num_rows=rows, scale=self.scale, window=self.window,
-            softcap=self.softcap, sinks=self.sinks, cut=cut, tile=tile,
+            softcap=self.softcap, sinks=self.sinks, slopes=self.slopes, cut=cut, tile=tile,
         )  # fmt: skip
         assert not workspace.arrivals.any()
         partials = workspace.partials.view(rows + 1, cut.max_chunks, self.num_heads, self.head_dim)
@@ -119,6 +121,8 @@ class Case:
             scores = torch.einsum("hd,nhd->hn", queries[row].float(), keys) * self.scale
             if self.softcap is not None:
                 scores = self.softcap * torch.tanh(scores / self.softcap)
+            if self.slopes is not None:
+                scores -= self.slopes[:, None] * (length - 1 - torch.arange(self.first(row), length)).to(scores)
             if self.sinks is not None:
                 scores = torch.cat((scores, self.sinks[:, None].float()), dim=1)
             weights = scores.softmax(-1)[:, : len(keys)]
@@ -204,6 +208,20 @@ def test_softcap_and_sinks(num_splits: int, device: torch.device) -> None:
     case.check(case.run(num_splits))
 
 
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("softcap", [None, 2.5])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 17, 70])
+@pytest.mark.parametrize(("ratio", "head_dim"), [(1, 16), (3, 64), (5, 80), (7, 128)])
+def test_slopes(
+    ratio: int, head_dim: int, window: int | None, has_sinks: bool, softcap: float | None, device: torch.device
+) -> None:
+    options = {"window": window, "softcap": softcap, "has_sinks": has_sinks, "has_slopes": True}
+    case = Case(LENGTHS, 2 * ratio, 2, head_dim, device, **options)
+    case.check(case.run(1))
+    case.check(case.run(3, num_programs=2))
+
+
 def test_a_poisoned_row_stays_alone(device: torch.device) -> None:
     case = Case([40, 40, 40], 4, 2, 16, device)
     clean = case.run(1)
@@ -219,8 +237,9 @@ def test_more_chunks_than_one_merge_reads_at_once(device: torch.device) -> None:
     case.check(case.run(41, DecodeTile(128, 4, 2)))
 
 
-def test_other_rows_do_not_change_a_bit_of_a_row(device: torch.device) -> None:
-    case = Case([1, 700, 300], 2, 1, 16, device)
+@pytest.mark.parametrize("has_terms", [False, True])
+def test_other_rows_do_not_change_a_bit_of_a_row(has_terms: bool, device: torch.device) -> None:
+    case = Case([1, 700, 300], 2, 1, 16, device, has_sinks=has_terms, has_slopes=has_terms)
     together = case.run(5)
     case.check(together)
     for row in range(3):
@@ -290,7 +309,7 @@ def run_fused(
     decode_attention(
         qkv, *rope, *norms, 1e-6, case.kv_cache, case.block_tables, case.slots, case.seq_lens, case.counts,
         out, workspace, num_rows=len(qkv), scale=case.scale, window=case.window, softcap=case.softcap,
-        sinks=case.sinks, cut=Cut(num_splits, 32), tile=tile,
+        sinks=case.sinks, slopes=case.slopes, cut=Cut(num_splits, 32), tile=tile,
     )  # fmt: skip
     assert not workspace.arrivals.any()
     return out
@@ -338,9 +357,10 @@ def test_fused_in_half_types(dtype: torch.dtype, is_wide: bool, device: torch.de
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (64, 16), (96, 48)])
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 80), (64, 16), (96, 48), (64, 0)])
 def test_fused_with_a_part_rotated(head_dim: int, rotary_dim: int, device: torch.device) -> None:
     check_fused(Case([65, 3], 2, 1, head_dim, device), rotary_dim, torch.float32, 1)
+    check_fused(Case([65, 3], 2, 1, head_dim, device, has_sinks=True, has_slopes=True), rotary_dim, None, 1)
 
 
 @pytest.mark.parametrize("window", [1, 17])

@@ -6,7 +6,15 @@ from itertools import accumulate
 import pytest
 import torch
 
-from octavo.kernels import AttentionInputs, AttentionSpec, DeviceRows, HeadNorms, ReferenceAttention, StepShape
+from octavo.kernels import (
+    AttentionInputs,
+    AttentionSpec,
+    DeviceRows,
+    HeadNorms,
+    HeadTerms,
+    ReferenceAttention,
+    StepShape,
+)
 from octavo.kernels.triton.decode_attention import Cut, DecodeTile, DecodeWorkspace, decode_attention
 
 TOLERANCE = {torch.float32: 3e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
@@ -29,6 +37,7 @@ class Case:
     window: int | None = None
     softcap: float | None = None
     has_norms: bool = True
+    has_terms: bool = False
     num_padding: int = 1
 
     def __post_init__(self) -> None:
@@ -70,6 +79,10 @@ class Case:
         weights = [(torch.rand(self.head_dim, generator=random) + 0.5).to(self.device, self.dtype) for _ in range(2)]
         self.norms = HeadNorms(*weights, EPS) if self.has_norms else None
         self.spec = AttentionSpec(self.num_heads, self.num_kv_heads, self.head_dim, self.head_dim**-0.5, self.softcap)
+        self.terms = HeadTerms()
+        if self.has_terms:
+            sinks, slopes = 2 * torch.randn(self.num_heads, generator=random), torch.rand(self.num_heads)
+            self.terms = HeadTerms(sinks.to(self.device), slopes.to(self.device))
 
     def expected(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Attended values, and the cache afterwards."""
@@ -83,9 +96,9 @@ class Case:
             self.window, DeviceRows(counts, self.starts, self.seq_lens), shape,
         )  # fmt: skip
         cache, reference = self.cache.clone(), ReferenceAttention()
-        reference.run(self.qkv, (self.rope[0], self.rope[1]), self.norms, cache, inputs, self.spec)
+        reference.run(self.qkv, (self.rope[0], self.rope[1]), self.norms, cache, inputs, self.spec, self.terms)
         clean = self.cache.nan_to_num()
-        out = reference.run(self.qkv, (self.rope[0], self.rope[1]), self.norms, clean, inputs, self.spec)
+        out = reference.run(self.qkv, (self.rope[0], self.rope[1]), self.norms, clean, inputs, self.spec, self.terms)
         return out.view(num_tokens, self.num_heads, self.head_dim), cache
 
     def run(self, cut: Cut, tile: DecodeTile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,8 +113,8 @@ class Case:
         decode_attention(
             self.qkv, *self.rope, *((None, None) if norms is None else (norms.query, norms.key)), EPS, cache,
             self.tables, self.slots, self.seq_lens, self.counts, out, workspace, self.starts, num_rows=num_rows,
-            length=self.length, scale=self.spec.scale, window=self.window, softcap=self.softcap, sinks=None, cut=cut,
-            tile=tile,
+            length=self.length, scale=self.spec.scale, window=self.window, softcap=self.softcap,
+            sinks=self.terms.sinks, slopes=self.terms.slopes, cut=cut, tile=tile,
         )  # fmt: skip
         assert not workspace.arrivals.any()
         return out, cache
@@ -145,14 +158,16 @@ def test_half_types_take_the_tile_chosen_for_them(
 @pytest.mark.parametrize("max_chunks", [1, 3])
 def test_each_token_has_a_window_of_its_own(window: int, max_chunks: int, device: torch.device) -> None:
     rows = [(0, 4), (33, 4), (14, 3), (129, 4), (17, 1)]
-    Case(rows, 4, device, window=window, softcap=3.0).check(Cut(max_chunks, 16), DecodeTile(16, 1, 2))
+    for has_terms in (False, True):
+        case = Case(rows, 4, device, window=window, softcap=3.0, has_terms=has_terms)
+        case.check(Cut(max_chunks, 16), DecodeTile(16, 1, 2))
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("num_programs", [None, 1, 2])
 def test_chunks_are_merged_whichever_program_takes_them(num_programs: int | None, device: torch.device) -> None:
     rows = [(300, 3), (64, 4), (5, 2), (128, 1)]
-    Case(rows, 4, device, has_norms=False).check(Cut(5, 32, num_programs), DecodeTile(16, 1, 2))
+    Case(rows, 4, device, has_norms=False, has_terms=True).check(Cut(5, 32, num_programs), DecodeTile(16, 1, 2))
 
 
 def test_only_long_rows_are_cut_in_a_large_batch(device: torch.device) -> None:

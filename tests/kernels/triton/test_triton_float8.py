@@ -74,7 +74,9 @@ def test_the_gemm_is_that_of_its_twin(has_bias: bool, dtype: torch.dtype, device
     wide = weight.to(torch.float32 if dtype is torch.float16 else dtype)
     twin, _ = float8.float8_linear.reference(wide, scales[:, 0], bias, deterministic=False)
     assert not is_copied
-    tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    # Tensor cores add up products of float8 values in fewer bits than float32 has.
+    wide_tolerance = 5e-4 if device.type == "cuda" else 1e-5
+    tolerance = {torch.float32: wide_tolerance, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
     y = op(x)
     assert y.shape == (2, 5, 32) and y.dtype is dtype
     torch.testing.assert_close(y, twin(x), rtol=tolerance, atol=tolerance * y.abs().max().item())

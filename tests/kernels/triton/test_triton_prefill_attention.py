@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from octavo.kernels.attention import causal_mask
+from octavo.kernels.triton import prefill_attention as prefill
 from octavo.kernels.triton.launch import IS_INTERPRETED
 from octavo.kernels.triton.prefill_attention import prefill_attention
 from octavo.kernels.triton.prefill_portable import TileConfig, portable_prefill
@@ -30,6 +31,7 @@ class Case:
     seq_lens: torch.Tensor
     counts: torch.Tensor
     sinks: torch.Tensor
+    slopes: torch.Tensor
     window: int | None
 
     @property
@@ -94,11 +96,14 @@ def make_case(
         torch.tensor([seq_len for _, seq_len in lengths] + [777] * spare_rows, dtype=torch.int32, device=device),
         torch.tensor([num_rows, num_decode, 55], dtype=torch.int32, device=device),
         torch.randn(num_heads, generator=random).to(device),
+        torch.rand(num_heads, generator=random).to(device),
         window,
     )
 
 
-def expected(case: Case, scale: float, softcap: float | None, has_sinks: bool) -> torch.Tensor:
+def expected(
+    case: Case, scale: float, softcap: float | None, has_sinks: bool, has_slopes: bool = False
+) -> torch.Tensor:
     """What every token of a chunk gets; other tokens keep the poison 7."""
     out = torch.full_like(case.q, 7.0, memory_format=torch.contiguous_format)
     block_size = case.cache.shape[3]
@@ -113,6 +118,8 @@ def expected(case: Case, scale: float, softcap: float | None, has_sinks: bool) -
         scores = torch.einsum("qhd,khd->hqk", case.q[tokens].float(), k) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
+        if has_slopes:
+            scores -= case.slopes[:, None, None] * (positions[-query_len:, None] - positions)
         visible = causal_mask(query_len, seq_len - query_len, first, len(positions), case.window, case.q.device)
         scores = scores.masked_fill(~visible, float("-inf"))
         sinks = case.sinks if has_sinks else torch.full_like(case.sinks, float("-inf"))
@@ -121,10 +128,17 @@ def expected(case: Case, scale: float, softcap: float | None, has_sinks: bool) -
     return out
 
 
-def check(case: Case, *, fresh: bool = False, softcap: float | None = None, has_sinks: bool = False) -> None:
+def check(
+    case: Case,
+    *,
+    fresh: bool = False,
+    softcap: float | None = None,
+    has_sinks: bool = False,
+    has_slopes: bool = False,
+) -> None:
     """Through the public door, and cut into small tiles, packed and not."""
     scale = case.q.shape[2] ** -0.5
-    want = expected(case, scale, softcap, has_sinks)
+    want = expected(case, scale, softcap, has_sinks, has_slopes)
     tolerance = 1e-5 if case.q.dtype == torch.float32 else 2e-2
     rows = (case.tables, case.slots, case.starts, case.seq_lens, case.counts)
     options = {
@@ -134,6 +148,7 @@ def check(case: Case, *, fresh: bool = False, softcap: float | None = None, has_
         "window": case.window,
         "softcap": softcap,
         "sinks": case.sinks if has_sinks else None,
+        "slopes": case.slopes if has_slopes else None,
     }
     out = torch.full_like(want, 7.0)
     longest = max(query_len for query_len, _ in case.lengths)
@@ -191,6 +206,38 @@ def test_caps_and_sinks(device: torch.device, fresh: bool) -> None:
     check(case, fresh=fresh, softcap=3.0, has_sinks=True)
 
 
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("softcap", [None, 2.5])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 7, 40])
+@pytest.mark.parametrize(("ratio", "head_dim"), [(1, 16), (3, 64), (5, 80), (7, 128)])
+def test_slopes(
+    device: torch.device, ratio: int, head_dim: int, window: int | None, has_sinks: bool, softcap: float | None
+) -> None:
+    options = {"heads": (2 * ratio, 2), "head_dim": head_dim, "window": window}
+    terms = {"softcap": softcap, "has_sinks": has_sinks, "has_slopes": True}
+    check(make_case(device, [(21, 50), (2, 37)], **options), **terms)
+    check(make_case(device, [(19, 19), (6, 6)], **options), fresh=True, **terms)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_kernel_without_slopes_is_not_chosen_for_them(
+    device: torch.device, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(prefill, "can_hopper_prefill", lambda q, k, cache: True)
+    monkeypatch.setattr(prefill, "hopper_prefill", lambda *args, **options: chosen.append("hopper"))
+    monkeypatch.setattr(prefill, "portable_prefill", lambda *args, **options: chosen.append("portable"))
+    case = make_case(device, [(3, 3)])
+    for slopes in (None, case.slopes):
+        prefill.prefill_attention(
+            case.q, case.k, case.v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts,
+            torch.empty_like(case.q), num_tokens=3, num_rows=1, max_query_len=500, is_fresh=True, scale=1.0,
+            window=None, softcap=None, sinks=case.sinks, slopes=slopes, deterministic=deterministic,
+        )  # fmt: skip
+    assert chosen == ["hopper", "portable"]
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("heads", [(2, 2), (6, 2), (5, 1)])
 @pytest.mark.parametrize("head_dim", [24, 64])
@@ -231,7 +278,7 @@ def test_many_rows(device: torch.device) -> None:
     prefill_attention(
         case.q, case.k, case.v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, out,
         num_tokens=case.num_tokens, num_rows=131, max_query_len=3, is_fresh=True, scale=0.3, window=None, softcap=None,
-        sinks=None,
+        sinks=None, slopes=None,
     )  # fmt: skip
     torch.testing.assert_close(out, expected(case, 0.3, None, False), rtol=1e-5, atol=1e-5)
 
@@ -247,7 +294,8 @@ def test_a_broken_row_breaks_no_other(device: torch.device, fresh: bool) -> None
     out = torch.full_like(clean, 7.0)
     prefill_attention(
         case.q, case.k, case.v, case.cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, out,
-        num_tokens=30, num_rows=3, max_query_len=11, is_fresh=fresh, scale=1.0, window=None, softcap=None, sinks=None,
+        num_tokens=30, num_rows=3, max_query_len=11, is_fresh=fresh, scale=1.0, window=None, softcap=None,
+        sinks=None, slopes=None,
     )  # fmt: skip
     assert out[second].isnan().all()
     clean[second] = out[second]

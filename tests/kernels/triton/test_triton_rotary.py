@@ -63,7 +63,7 @@ def make_case(
     def random(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    rotary_dim = rotary_dim or head_dim
+    rotary_dim = head_dim if rotary_dim is None else rotary_dim
     angles = 6 * random(num_tokens, 1, rotary_dim // 2, dtype=torch.float32)
     num_blocks = num_tokens // block_size + 3
     slot_mapping = torch.randperm(num_blocks * block_size, generator=generator)[:num_tokens].to(device)
@@ -107,7 +107,8 @@ def test_norms_are_optional(norms: str, is_wide: bool, dtype: torch.dtype, devic
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "rotary_dim"), [(64, 64), (80, 80), (96, 24), (128, 64), (192, 192), (256, 256), (12, 10)]
+    ("head_dim", "rotary_dim"),
+    [(64, 64), (80, 80), (96, 24), (128, 64), (192, 192), (256, 256), (12, 10), (128, 2), (20, 2), (64, 0)],
 )
 def test_head_sizes(head_dim: int, rotary_dim: int, device: torch.device) -> None:
     check(make_case(device, head_dim=head_dim, rotary_dim=rotary_dim))

@@ -1,17 +1,28 @@
 """The device's preparation of a step's inputs, and its end, against plain versions."""
 
+from functools import partial
+
 import pytest
 import torch
+from native_builds import built, load
 
 from octavo.kernels import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels
+from octavo.kernels.cpu.native_step import NativeStepKernels
 from octavo.kernels.triton.step import TritonStepKernels
 
 POISON = -77
 
 
-@pytest.fixture(params=[StepKernels, TritonStepKernels], ids=["reference", "triton"])
-def kernels(request: pytest.FixtureRequest) -> StepKernels:
+KERNELS = {"reference": StepKernels, "triton": TritonStepKernels} | {
+    name: partial(lambda name: NativeStepKernels(load(name)), name) for name in built()
+}
+
+
+@pytest.fixture(params=KERNELS.values(), ids=KERNELS)
+def kernels(request: pytest.FixtureRequest, device: torch.device) -> StepKernels:
     made: StepKernels = request.param()
+    if isinstance(made, NativeStepKernels) and device.type != "cpu":
+        pytest.skip("compiled kernels work on CPUs")
     return made
 
 
@@ -43,12 +54,24 @@ def make_state(
         row_num_new.to(device),
         torch.ones(num_slots, dtype=torch.int32, device=device),
         integers(max(max_len - max(num_new, default=0), 1), num_slots),
-        integers(1000, num_slots, max_len),
+        integers(1000, num_slots, 32),  # fewer than the positions, so that they come round
+        sent_tokens(integers(1000, 4000), num_new),
         integers(90, num_groups, num_slots, -(-max_len // block_size)),
         # Groups may differ in their number of tokens per block.
         block_size + torch.arange(num_groups, dtype=torch.int32, device=device),
         torch.zeros(num_slots, dtype=torch.int32, device=device),
+        max_len,
     )
+
+
+def sent_tokens(tokens: torch.Tensor, num_new: list[int]) -> torch.Tensor:
+    """The same tokens, but −1 for those of every other row: the state has those."""
+    start = 0
+    for row, count in enumerate(num_new):
+        if row % 2 == 0:
+            tokens[start : start + count] = -1
+        start += count
+    return tokens
 
 
 def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int) -> dict[str, torch.Tensor]:
@@ -73,7 +96,8 @@ def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int) -> dict[str
         positions = first + torch.arange(count)
         tokens = slice(end - count, end)
         out["positions"][tokens] = positions
-        out["token_ids"][tokens] = state.token_ids.cpu()[slot, positions].long()
+        sent = state.step_tokens.cpu()[tokens].long()
+        out["token_ids"][tokens] = torch.where(sent < 0, state.recent_tokens.cpu()[slot, positions % 32], sent)
         for group, size in enumerate(state.block_sizes.tolist()):
             blocks = state.block_tables.cpu()[group, slot, positions // size].long()
             out["slot_mapping"][group, tokens] = blocks * size + positions % size
@@ -171,31 +195,18 @@ def test_append(kernels: StepKernels, num_real: int, num_rows: int, device: torc
     state.row_num_drawn = draws
     drawn = torch.randint(-1, 1000, (num_rows,), generator=generator).to(device)
     out_tokens = torch.full((num_rows + 2,), POISON, dtype=torch.int32, device=device)
-    expected_computed, expected_tokens = state.num_computed.clone(), state.token_ids.clone()
+    expected_computed, expected_tokens = state.num_computed.clone(), state.recent_tokens.clone()
     expected_out = out_tokens.clone()
     for row in range(num_real):
         slot = int(state.row_slots[row])
         expected_computed[slot] += num_new[row]
         expected_out[row] = drawn[row] if draws[row] else 0
-        if draws[row] and expected_computed[slot] < 30:
-            expected_tokens[slot, expected_computed[slot]] = max(int(drawn[row]), 0)
+        if draws[row]:
+            expected_tokens[slot, expected_computed[slot] % 32] = max(int(drawn[row]), 0)
     kernels.append_tokens(state, drawn, out_tokens, num_rows=num_rows)
     assert torch.equal(state.num_computed, expected_computed)
-    assert torch.equal(state.token_ids, expected_tokens)
+    assert torch.equal(state.recent_tokens, expected_tokens)
     assert torch.equal(out_tokens, expected_out)
-
-
-def test_nothing_is_appended_past_the_end(kernels: StepKernels, device: torch.device) -> None:
-    state = make_state(device, [1], max_len=10)
-    slot = int(state.row_slots[0])
-    state.num_computed[slot] = 9
-    before = state.token_ids.clone()
-    ones = torch.ones(1, dtype=torch.int32, device=device)
-    out_tokens = torch.zeros(1, dtype=torch.int32, device=device)
-    kernels.append_tokens(state, torch.full_like(ones, 5).long(), out_tokens, num_rows=1)
-    assert torch.equal(state.token_ids, before)
-    assert int(state.num_computed[slot]) == 10
-    assert out_tokens.tolist() == [5]
 
 
 def draft_tensors(num_rows: int, width: int, device: torch.device) -> DraftTensors:
@@ -210,7 +221,7 @@ def drafting_state(device: torch.device, width: int, num_real: int = 150) -> Dev
     num_new = torch.where(num_drawn > 1, num_drawn, torch.randint(1, 6, (num_real,), generator=generator))
     state = make_state(device, num_new.tolist(), max_len=60, num_decoding=0)
     state.row_num_drawn[:num_real] = num_drawn.int().to(device)
-    state.token_ids = torch.randint(3, state.token_ids.shape, generator=generator).int().to(device)
+    state.recent_tokens = torch.randint(3, state.recent_tokens.shape, generator=generator).int().to(device)
     state.num_drafts = torch.randint(width, state.num_drafts.shape, generator=generator).int().to(device)
     return state
 
@@ -267,7 +278,7 @@ def test_drafts_are_accepted_up_to_the_first_that_was_not_drawn(
     for kernels in (StepKernels(), TritonStepKernels()):
         state, drafts = drafting_state(device, width), draft_tensors(num_rows, width, device)
         kernels.append_accepted(state, drawn, drafts, num_rows=num_rows)
-        found.append((state.num_computed, state.token_ids, drafts.new_tokens, drafts.num_tokens))
+        found.append((state.num_computed, state.recent_tokens, drafts.new_tokens, drafts.num_tokens))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
     assert set(found[0][3][:150].tolist()) >= {0, 1, 2}
@@ -279,7 +290,7 @@ def test_drafts_of_ngrams(min_length: int, max_length: int, device: torch.device
     for kernels in (StepKernels(), TritonStepKernels()):
         state, drafts = drafting_state(device, 4), draft_tensors(160, 4, device)
         kernels.propose_ngrams(state, drafts, num_rows=160, min_length=min_length, max_length=max_length)
-        found.append((state.token_ids, state.num_drafts, drafts.drafts, drafts.num_drafts))
+        found.append((state.recent_tokens, state.num_drafts, drafts.drafts, drafts.num_drafts))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
     assert set(found[0][3][:150].tolist()) >= {0, 3}
@@ -298,11 +309,26 @@ def test_drafts_of_ngrams(min_length: int, max_length: int, device: torch.device
 def test_what_is_drafted(kernels: StepKernels, text: list[int], expected: list[int], device: torch.device) -> None:
     state = make_state(device, [1], max_len=40, num_slots=3)
     slot = int(state.row_slots[0])
-    state.token_ids[slot, : len(text)] = torch.tensor(text, dtype=torch.int32, device=device)
+    state.recent_tokens[slot, : len(text)] = torch.tensor(text, dtype=torch.int32, device=device)
     state.num_computed[slot] = len(text) - 1
     drafts = draft_tensors(1, 4, device)
     kernels.propose_ngrams(state, drafts, num_rows=1, min_length=1, max_length=3)
     count = int(drafts.num_drafts[0])
     assert drafts.drafts[0, :count].tolist() == expected
-    assert state.token_ids[slot, len(text) : len(text) + count].tolist() == expected
+    assert state.recent_tokens[slot, len(text) : len(text) + count].tolist() == expected
     assert int(state.num_drafts[slot]) == count
+
+
+def test_drafts_are_looked_for_among_recent_tokens(kernels: StepKernels, device: torch.device) -> None:
+    state = make_state(device, [1], max_len=200, num_slots=3)
+    slot = int(state.row_slots[0])
+    text = [8, 7, *range(100, 140), 8, 6, *range(200, 220), 8]
+    for position, token in enumerate(text):
+        state.recent_tokens[slot, position % 32] = token
+    state.num_computed[slot] = len(text) - 1
+    drafts = draft_tensors(1, 4, device)
+    kernels.propose_ngrams(state, drafts, num_rows=1, min_length=1, max_length=3)
+    assert drafts.drafts[0, : int(drafts.num_drafts[0])].tolist() == [6, 200, 201]
+    state.recent_tokens[slot, 42 % 32] = 9  # the first 8 has long been overwritten
+    kernels.propose_ngrams(state, drafts, num_rows=1, min_length=1, max_length=3)
+    assert int(drafts.num_drafts[0]) == 0

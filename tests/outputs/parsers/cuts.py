@@ -11,8 +11,8 @@ def run(parser, pieces):
     """All parts of an answer that comes in these pieces, neighbours joined."""
     parts = []
     for piece in pieces:
-        parts += parser.feed(piece)
-    return joined(parts + parser.finish())
+        parts += parser.parse_delta(piece)
+    return joined(parts + parser.flush())
 
 
 def cut(text, places):

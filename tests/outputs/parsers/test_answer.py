@@ -20,18 +20,18 @@ class BracketParser(ToolParser):
         self._num_calls = 0
         self._is_in_call = False
 
-    def feed(self, text):
-        self._scanner.feed(text)
+    def parse_delta(self, text):
+        self._scanner.append_text(text)
         return self._run()
 
-    def finish(self):
-        self._scanner.finish()
+    def flush(self):
+        self._scanner.end_text()
         return self._run()
 
     def _run(self):
         parts = []
         while True:
-            text, tag = self._scanner.take(TagSet(["]]"] if self._is_in_call else ["[["]))
+            text, tag = self._scanner.take_until(TagSet(["]]"] if self._is_in_call else ["[["]))
             if text:
                 parts.append(ToolCallArguments(self._num_calls - 1, text) if self._is_in_call else ContentText(text))
             if tag is None:
@@ -82,12 +82,12 @@ def test_either_parser_may_be_missing():
 def test_what_both_hold_back_comes_out_at_the_end():
     whole = parser("qwen3")
     assert whole.is_reasoning
-    assert whole.feed("a</thi") == [ReasoningText("a")]
-    assert whole.finish() == [ReasoningText("</thi")]
+    assert whole.parse_delta("a</thi") == [ReasoningText("a")]
+    assert whole.flush() == [ReasoningText("</thi")]
     content = parser("qwen3", "<think></think>")
     assert not content.is_reasoning
-    assert content.feed("b[") == [ContentText("b")]
-    assert content.finish() == [ContentText("[")]
+    assert content.parse_delta("b[") == [ContentText("b")]
+    assert content.flush() == [ContentText("[")]
 
 
 def test_content_of_harmony_goes_through_another_parser_of_calls():
@@ -166,9 +166,9 @@ def test_a_call_is_whole_where_the_model_ended_the_answer(has_reasoning):
     text = "<|channel|>commentary to=functions.f<|message|>"
     for is_whole, arguments in ((True, [ToolCallArguments(0, "{}")]), (False, [])):
         answer = parser()
-        assert answer.feed(text) + answer.finish(is_whole) == [ToolCallBegin(0, "f"), *arguments]
+        assert answer.parse_delta(text) + answer.flush(is_whole) == [ToolCallBegin(0, "f"), *arguments]
 
 
 def test_a_forgotten_message_tag_loses_nothing_without_tools():
     parser = AnswerParser(HarmonyReasoningParser(PromptEnd()), None)
-    assert parser.feed("<|channel|>final Yes") + parser.finish(is_whole=True) == [ContentText("Yes")]
+    assert parser.parse_delta("<|channel|>final Yes") + parser.flush(is_whole=True) == [ContentText("Yes")]

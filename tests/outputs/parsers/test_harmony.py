@@ -204,7 +204,7 @@ def test_a_model_that_ends_its_answer_ends_its_message(text, cut_off, whole):
     """The stop token is not in the text: only who ended the answer tells a whole call from one that breaks off."""
     assert check_cuts(machine, text, [3]) == cut_off
     parser = machine()
-    assert joined(parser.feed(text) + parser.finish(is_whole=True)) == whole
+    assert joined(parser.parse_delta(text) + parser.flush(is_whole=True)) == whole
 
 
 def test_a_header_has_a_limit():
@@ -213,7 +213,9 @@ def test_a_header_has_a_limit():
         *(ContentText("no header " * 80), ContentBreak("\n"), ContentText("Two.")),
     ]
     parser = machine()
-    assert joined([part for character in text[:700] for part in parser.feed(character)]) == [ContentText(text[:700])]
+    assert joined([part for character in text[:700] for part in parser.parse_delta(character)]) == [
+        ContentText(text[:700])
+    ]
     endless = "<|channel|>" + "w" * 600
     assert check_cuts(machine, endless + "<|return|>", [300, 512]) == [ContentText(endless)]
     thought = "so it goes on " * 80

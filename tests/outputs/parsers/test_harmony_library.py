@@ -117,8 +117,8 @@ def parts_from(text, cuts=(), prompt=START, *, is_whole=False):
     said_by_cuts = []
     for pieces in ([text], list(text), cut(text, cuts)):
         machine = HarmonyMachine(prompt)
-        parts = [part for piece in pieces for part in machine.feed(piece)]
-        said_by_cuts.append(joined(parts + machine.finish(is_whole)))
+        parts = [part for piece in pieces for part in machine.parse_delta(piece)]
+        said_by_cuts.append(joined(parts + machine.flush(is_whole)))
     assert said_by_cuts[0] == said_by_cuts[1] == said_by_cuts[2]
     return said_by_cuts[0]
 
@@ -219,7 +219,7 @@ def test_no_token_is_late_but_by_the_beginning_of_a_tag(text):
     for end, token in enumerate(tokens, 1):
         theirs.process(token)
         before = decoded(tokens[: end - 1])
-        parts += machine.feed(decoded(tokens[:end])[len(before) :])
+        parts += machine.parse_delta(decoded(tokens[:end])[len(before) :])
         expected, given_out = parts_of(said(theirs)), joined(parts)
         if given_out == expected:
             continue
@@ -245,9 +245,9 @@ def test_tags_of_ordinary_tokens_are_text(answer):
     for count, token in enumerate(tokens, 1):
         text = decoded(tokens[:count])
         marks = [(0, text[len(before) :])] if encoding().is_special_token(token) else []
-        parts += machine.feed(text[len(before) :], marks)
+        parts += machine.parse_delta(text[len(before) :], marks)
         before = text
-    assert joined(parts + machine.finish()) == parts_of(said(read(tokens)))
+    assert joined(parts + machine.flush()) == parts_of(said(read(tokens)))
 
 
 def spelled(parts):

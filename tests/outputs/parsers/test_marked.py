@@ -49,12 +49,12 @@ def read(token_ids, sizes=(1,), late=0, prompt=""):
         for size in sizes:
             piece = token_ids[place : place + size]
             place += size
-            held += detokenizer.push(piece)
+            held += detokenizer.decode_delta(piece)
             text = held[: max(0, len(held) - late)]
             held = held[len(text) :]
-            parts += parser.feed(text, piece)
-    parts += parser.feed(held + detokenizer.finish())
-    return joined(parts + parser.finish())
+            parts += parser.parse_delta(text, piece)
+    parts += parser.parse_delta(held + detokenizer.flush())
+    return joined(parts + parser.flush())
 
 
 def test_a_tag_that_is_spelled_out_is_text():
@@ -80,8 +80,8 @@ def test_without_a_token_for_every_tag_the_text_is_searched():
     assert TagTokens.find(tokenizer(has_tags=False), (), TAGS) is None
     parser = HarmonyReasoningParser(PromptEnd("", None, tokenizer(), ()))
     # Text that its tokens do not spell, as of somebody who gives none.
-    assert joined(parser.feed("<|channel|>analysis<|message|>A<|end|>")) == [ReasoningText("A")]
-    assert joined(parser.feed("B", tokens_of("C")) + parser.finish()) == [ContentText("B")]
+    assert joined(parser.parse_delta("<|channel|>analysis<|message|>A<|end|>")) == [ReasoningText("A")]
+    assert joined(parser.parse_delta("B", tokens_of("C")) + parser.flush()) == [ContentText("B")]
 
 
 pieces = st.lists(

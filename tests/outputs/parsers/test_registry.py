@@ -51,8 +51,8 @@ def test_a_grammar_begins_behind_the_end_tag(name):
     format_ = reasoning_format(name)
     for tag in format_.end_tags:
         parser = format_.start(PromptEnd())
-        parser.feed(THOUGHTS.get(name, ""))
-        parser.feed(tag)
+        parser.parse_delta(THOUGHTS.get(name, ""))
+        parser.parse_delta(tag)
         assert not parser.is_reasoning
 
 

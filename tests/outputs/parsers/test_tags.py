@@ -15,7 +15,7 @@ def scan(tags, pieces):
 
     def take():
         while True:
-            before, tag = scanner.take(tags)
+            before, tag = scanner.take_until(tags)
             if before and found and found[-1][0] == "text":
                 found[-1] = ("text", found[-1][1] + before)
             elif before:
@@ -25,9 +25,9 @@ def scan(tags, pieces):
             found.append(("tag", tag))
 
     for piece in pieces:
-        scanner.feed(piece)
+        scanner.append_text(piece)
         take()
-    scanner.finish()
+    scanner.end_text()
     take()
     assert scanner.rest == ""
     return found
@@ -58,8 +58,8 @@ def test_any_cut_finds_what_the_definition_finds(tags, pieces):
 @given(tag_lists, st.text("abcd", max_size=12))
 def test_only_a_possible_beginning_is_held_back(tags, text):
     scanner = TagScanner()
-    scanner.feed(text)
-    while scanner.take(TagSet(tags))[1] is not None:
+    scanner.append_text(text)
+    while scanner.take_until(TagSet(tags))[1] is not None:
         pass
     held = scanner.rest
     assert held == "" or any(tag.startswith(held) and tag != held for tag in tags)
@@ -82,7 +82,7 @@ def test_only_a_possible_beginning_is_held_back(tags, text):
 def test_the_tag_that_stands_next(text, is_finished, expected):
     scanner = TagScanner(text)
     if is_finished:
-        scanner.finish()
+        scanner.end_text()
     assert scanner.take_tag(TagSet(["<a>", "<a>>"])) == expected
     assert scanner.rest == text[len(expected or "") :]
 

@@ -47,11 +47,11 @@ class NonemptyContentParser(_WrappedParser):
         self._reasoning_text: list[str] = []
         self._has_content = False
 
-    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        return self._watch(self._parser.feed(text, token_ids))
+    def parse_delta(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+        return self._watch(self._parser.parse_delta(text, token_ids))
 
-    def finish(self) -> list[ReasoningText | ContentText]:
-        parts = self._watch(self._parser.finish())
+    def flush(self) -> list[ReasoningText | ContentText]:
+        parts = self._watch(self._parser.flush())
         if not self._has_content and self._reasoning_text:
             parts.append(ContentText("".join(self._reasoning_text)))
         self._reasoning_text = []
@@ -74,12 +74,12 @@ class PrefixedReasoningParser(_WrappedParser):
         self._start_tag = start_tag
         self._beginning: str | None = ""
 
-    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
-        self._parser.feed(text, token_ids)  # only its state is used: content begins where the reasoning ends
+    def parse_delta(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+        self._parser.parse_delta(text, token_ids)  # only its state is used: content begins where the reasoning ends
         return self._with_tag(text, is_finished=False)
 
-    def finish(self) -> list[ReasoningText | ContentText]:
-        self._parser.finish()
+    def flush(self) -> list[ReasoningText | ContentText]:
+        self._parser.flush()
         return self._with_tag("", is_finished=True)
 
     def _with_tag(self, text: str, *, is_finished: bool) -> list[ReasoningText | ContentText]:

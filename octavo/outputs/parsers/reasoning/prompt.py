@@ -24,8 +24,8 @@ class PromptState(Enum):
     """Where the prompt leaves the answer."""
 
     UNKNOWN = "the prompt does not begin the answer"
-    IN_REASONING = "the prompt opens the thought"
-    AFTER_REASONING = "the prompt opens and closes the thought"
+    IN_REASONING = "the prompt opens the reasoning"
+    AFTER_REASONING = "the prompt opens and closes the reasoning"
     IN_CONTENT = "the prompt opens what is meant for the reader"
 
 

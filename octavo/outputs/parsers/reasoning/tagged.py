@@ -17,9 +17,9 @@ MAX_LEADING_SPACE = 64
 class UnmarkedAnswer(Enum):
     """What an answer is that begins without a start tag, where the prompt did not say."""
 
-    REASONING = "a thought: the model leaves the tag out"
+    REASONING = "reasoning: the model leaves the tag out"
     REASONING_IF_PROMPT_UNKNOWN = (
-        "content, because the model writes the tag if it thinks; a thought if no prompt was seen"
+        "content, because the model writes the tag if it reasons; reasoning if no prompt was seen"
     )
     CONTENT = "content"
 
@@ -63,7 +63,7 @@ class TaggedFormat:
         """A parser for one answer after this prompt."""
         return TaggedReasoningParser(self, prompt_end)
 
-    def is_thinking_asked(self, template_kwargs: Mapping[str, Any] | None) -> bool:
+    def is_thinking_enabled(self, template_kwargs: Mapping[str, Any] | None) -> bool:
         """Whether the request's values for the template make the model think."""
         for key in self.thinking_keys:
             value = (template_kwargs or {}).get(key)
@@ -122,7 +122,7 @@ class TaggedReasoningParser(ReasoningParser):
         self._held_space: list[str] = []
         self._state = _State.ANSWER_START
         state, tag = self._tags.prompt.read(prompt_end.text)
-        is_asked = format_.is_thinking_asked(prompt_end.template_kwargs)
+        is_enabled = format_.is_thinking_enabled(prompt_end.template_kwargs)
         self._is_unmarked_reasoning = state is PromptState.IN_REASONING
         self._is_reasoning_expected = self._is_unmarked_reasoning
         self.is_left_to_model = state is PromptState.UNKNOWN
@@ -132,7 +132,7 @@ class TaggedReasoningParser(ReasoningParser):
         if state is PromptState.IN_CONTENT:
             self._state = _State.CONTENT
             self._is_content_open = True
-        elif state is PromptState.UNKNOWN and is_asked and not prompt_end.is_reasoning_marked:
+        elif state is PromptState.UNKNOWN and is_enabled and not prompt_end.is_reasoning_marked:
             self._is_reasoning_expected = format_.unmarked is not UnmarkedAnswer.CONTENT
             self._is_unmarked_reasoning = format_.unmarked is UnmarkedAnswer.REASONING or (
                 format_.unmarked is UnmarkedAnswer.REASONING_IF_PROMPT_UNKNOWN and not prompt_end.text
@@ -148,14 +148,14 @@ class TaggedReasoningParser(ReasoningParser):
     def end_tag(self) -> str:
         return self._end_tag
 
-    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
+    def parse_delta(self, text: str, token_ids: Sequence[int] = ()) -> list[ReasoningText | ContentText]:
         if not text:
             return []
-        self._scanner.feed(text)
+        self._scanner.append_text(text)
         return self._run()
 
-    def finish(self) -> list[ReasoningText | ContentText]:
-        self._scanner.finish()
+    def flush(self) -> list[ReasoningText | ContentText]:
+        self._scanner.end_text()
         parts = self._run()
         if self._state is _State.CONTENT and self._held_space:
             parts.append(ContentText("".join(self._held_space)))
@@ -220,7 +220,7 @@ class TaggedReasoningParser(ReasoningParser):
         return True
 
     def _continue_reasoning(self) -> bool:
-        text, tag = self._scanner.take(self._tags.reasoning_text)
+        text, tag = self._scanner.take_until(self._tags.reasoning_text)
         self._give_but_hold_space(text, ReasoningText)
         if tag is None:
             return False
@@ -248,11 +248,11 @@ class TaggedReasoningParser(ReasoningParser):
 
     def _continue_content(self) -> bool:
         if not self._is_content_open:
-            text, tag = self._scanner.take(self._tags.content)
+            text, tag = self._scanner.take_until(self._tags.content)
             if text:
                 self._parts.append(ContentText(text))
         else:
-            text, tag = self._scanner.take(self._tags.open_content)
+            text, tag = self._scanner.take_until(self._tags.open_content)
             self._give_but_hold_space(text, ContentText)
         if tag is None:
             return False

@@ -162,8 +162,8 @@ def _is_wanted(json_type: str, types: frozenset[str]) -> bool:
 def _whole(read: Callable[[AnswerReader, Give], Reading[None]], text: str) -> str | None:
     """All of ``text`` as ``read`` passes it on, None if it is malformed."""
     reader = AnswerReader()
-    reader.feed(text)
-    reader.finish()
+    reader.append_text(text)
+    reader.end_text()
     pieces: list[str] = []
     try:
         for _ in read(reader, pieces.append):

@@ -60,7 +60,7 @@ class GemmaMachine(ToolMachine):
             self.give_arguments(argument_json(bare.strip(), _ANY))
 
     def _read_object(self, depth: int) -> Reading[None]:
-        self._reader.take(1)
+        self._reader.take_chars(1)
         self.give_arguments("{")
         separator = ""
         while (yield from self._reader.skip_space()) != "}":
@@ -68,12 +68,12 @@ class GemmaMachine(ToolMachine):
             key = yield from self._read_key()
             if (yield from self._reader.skip_space()) != ":":
                 raise MalformedCallError
-            self._reader.take(1)
+            self._reader.take_chars(1)
             self.give_arguments(f"{separator}{quoted(key)}: ")
             separator = ", "
             yield from self._read_value(depth)
             yield from self._end_item("}")
-        self._reader.take(1)
+        self._reader.take_chars(1)
         self.give_arguments("}")
 
     def _read_key(self) -> Reading[str]:
@@ -86,7 +86,7 @@ class GemmaMachine(ToolMachine):
         return key
 
     def _read_list(self, depth: int) -> Reading[None]:
-        self._reader.take(1)
+        self._reader.take_chars(1)
         self.give_arguments("[")
         separator = ""
         while (yield from self._reader.skip_space()) != "]":
@@ -94,13 +94,13 @@ class GemmaMachine(ToolMachine):
             separator = ", "
             yield from self._read_value(depth)
             yield from self._end_item("]")
-        self._reader.take(1)
+        self._reader.take_chars(1)
         self.give_arguments("]")
 
     def _end_item(self, end: str) -> Reading[None]:
         character = yield from self._reader.skip_space()
         if character == ",":
-            self._reader.take(1)
+            self._reader.take_chars(1)
         elif character != end:
             raise MalformedCallError
 

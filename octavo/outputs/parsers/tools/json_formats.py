@@ -137,5 +137,5 @@ class ApertusParser(JsonMachine):
             character = yield from reader.skip_space()
             if character != ",":
                 break
-            reader.take(1)
+            reader.take_chars(1)
         yield from reader.expect("}")

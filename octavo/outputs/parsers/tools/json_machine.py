@@ -67,7 +67,7 @@ class JsonMachine(ToolMachine):
         while True:
             character = yield from self._reader.skip_space()
             if character and character in ",;" and self._num_calls > num_calls:
-                self._reader.take(1)
+                self._reader.take_chars(1)
                 character = yield from self._reader.skip_space()
             if character == "{":
                 yield from self.read_object()
@@ -103,14 +103,14 @@ class JsonMachine(ToolMachine):
         while True:
             character = yield from self._reader.skip_space()
             if character == "]":
-                self._reader.take(1)
+                self._reader.take_chars(1)
                 if self._num_calls > num_calls:
                     self._reader.record()
                 return
             yield from self.read_object()
             character = yield from self._reader.skip_space()
             if character == ",":
-                self._reader.take(1)
+                self._reader.take_chars(1)
             elif character != "]":
                 raise MalformedCallError
 
@@ -160,11 +160,11 @@ class JsonMachine(ToolMachine):
                 yield from pass_value(reader, _ignore)
             character = yield from reader.skip_space()
             if character == ",":
-                reader.take(1)
+                reader.take_chars(1)
                 continue
             if character != "}" or not has_begun:
                 raise MalformedCallError
-            reader.take(1)
+            reader.take_chars(1)
             if not self._has_arguments:
                 self.give_arguments("{}")
                 self.end_arguments()

@@ -47,14 +47,14 @@ def _pass_tokens(reader: AnswerReader, give: Give, opened: list[str], expected: 
         character = yield from _pass_space(reader, give)
         if expected in ("value", "value or close"):
             if character == "]" and expected == "value or close":
-                give(reader.take(1))
+                give(reader.take_chars(1))
                 opened.pop()
                 expected = "comma or close"
             elif character and character in "{[":
                 if len(opened) >= MAX_DEPTH:
                     raise MalformedCallError
                 opened.append(character)
-                give(reader.take(1))
+                give(reader.take_chars(1))
                 expected = "key or close" if character == "{" else "value or close"
                 continue
             else:
@@ -69,11 +69,11 @@ def _pass_tokens(reader: AnswerReader, give: Give, opened: list[str], expected: 
             expected = "colon"
             continue
         elif character == "," and expected == "comma or close":
-            give(reader.take(1))
+            give(reader.take_chars(1))
             expected = "key" if opened[-1] == "{" else "value"
             continue
         elif expected != "key" and character == _CLOSERS[opened[-1]]:
-            give(reader.take(1))
+            give(reader.take_chars(1))
             opened.pop()
             expected = "comma or close"
         else:
@@ -130,13 +130,13 @@ def pass_string(reader: AnswerReader, give: Give, max_length: int = sys.maxsize)
             give(run)
         character = yield from reader.peek()
         if character == '"':
-            give(reader.take(1))
+            give(reader.take_chars(1))
             return
         length = len((yield from _peek_escape(reader))) if character == "\\" else 1
         if not character or length > max_length:
             raise MalformedCallError
         if character < " ":
-            give(json.dumps(reader.take(1))[1:-1])
+            give(json.dumps(reader.take_chars(1))[1:-1])
             max_length -= 1
 
 

@@ -56,14 +56,14 @@ class ToolMachine(ToolParser):
         self._has_content = False
         self._steps = self._read_answer()
 
-    def feed(self, text: str) -> list[AnswerPart]:
+    def parse_delta(self, text: str) -> list[AnswerPart]:
         if text:
-            self._reader.feed(text)
+            self._reader.append_text(text)
             next(self._steps, None)
         return self._take_parts()
 
-    def finish(self) -> list[AnswerPart]:
-        self._reader.finish()
+    def flush(self) -> list[AnswerPart]:
+        self._reader.end_text()
         next(self._steps, None)
         return self._take_parts()
 

@@ -91,7 +91,7 @@ def _as_json(word: str) -> str | None:
 
 
 def _pass_list(reader: AnswerReader, give: Give, depth: int) -> Reading[None]:
-    end = "]" if reader.take(1) == "[" else ")"
+    end = "]" if reader.take_chars(1) == "[" else ")"
     give("[")
     separator = ""
     while (character := (yield from reader.skip_space())) != end:
@@ -101,12 +101,12 @@ def _pass_list(reader: AnswerReader, give: Give, depth: int) -> Reading[None]:
         separator = ", "
         yield from pass_literal(reader, give, depth + 1)
         yield from _end_item(reader, end)
-    reader.take(1)
+    reader.take_chars(1)
     give("]")
 
 
 def _pass_dictionary(reader: AnswerReader, give: Give, depth: int) -> Reading[None]:
-    reader.take(1)
+    reader.take_chars(1)
     give("{")
     separator = ""
     while (character := (yield from reader.skip_space())) != "}":
@@ -123,7 +123,7 @@ def _pass_dictionary(reader: AnswerReader, give: Give, depth: int) -> Reading[No
         give(": ")
         yield from pass_literal(reader, give, depth + 1)
         yield from _end_item(reader, "}")
-    reader.take(1)
+    reader.take_chars(1)
     give("}")
 
 
@@ -131,7 +131,7 @@ def _end_item(reader: AnswerReader, end: str) -> Reading[None]:
     """Read the comma after an item, which only the last one may lack."""
     character = yield from reader.skip_space()
     if character == ",":
-        reader.take(1)
+        reader.take_chars(1)
     elif character != end:
         raise MalformedCallError
 
@@ -159,9 +159,9 @@ def _pass_string_body(reader: AnswerReader, quote: str, give: Give) -> Reading[N
             give(escaped((yield from _read_escape(reader))))
         elif character == quote[0]:
             if (yield from reader.peek(len(quote))) == quote:
-                reader.take(len(quote))
+                reader.take_chars(len(quote))
                 return
-            give(escaped(reader.take(1)))
+            give(escaped(reader.take_chars(1)))
 
 
 def _read_escape(reader: AnswerReader) -> Reading[str]:
@@ -174,15 +174,15 @@ def _read_escape(reader: AnswerReader) -> Reading[str]:
         escape = yield from reader.peek(length)
         if _HEX.fullmatch(escape[2:]) is None or len(escape) < length or int(escape[2:], 16) > sys.maxunicode:
             raise MalformedCallError
-        reader.take(length)
+        reader.take_chars(length)
         return chr(int(escape[2:], 16))
     if kind in "01234567":
         match = _OCTAL.match((yield from reader.peek(4)), 1)
         assert match is not None
-        return chr(int(reader.take(match.end())[1:], 8))
+        return chr(int(reader.take_chars(match.end())[1:], 8))
     if kind == "N":
         return (yield from _read_character_name(reader))
-    reader.take(2)
+    reader.take_chars(2)
     return _SIMPLE_ESCAPES.get(kind, "\\" + kind)
 
 
@@ -196,5 +196,5 @@ def _read_character_name(reader: AnswerReader) -> Reading[str]:
         character = unicodedata.lookup(escape[3:-1])
     except KeyError as error:
         raise MalformedCallError from error
-    reader.take(length)
+    reader.take_chars(length)
     return character

@@ -31,7 +31,7 @@ class PythonicMachine(ToolMachine):
             yield from self.read_call()
             character = yield from self._reader.skip_space()
             if character == ",":
-                self._reader.take(1)
+                self._reader.take_chars(1)
         yield from self._reader.expect("]")
 
     def read_call(self) -> Reading[None]:
@@ -59,12 +59,12 @@ class PythonicMachine(ToolMachine):
             yield from pass_literal(reader, self.give_arguments)
             character = yield from reader.skip_space()
             if character == ",":
-                reader.take(1)
+                reader.take_chars(1)
             elif character != ")":
                 raise MalformedCallError
         if num_arguments == 0:
             self.begin_call(name)
-        reader.take(1)
+        reader.take_chars(1)
         self.give_arguments("}" if num_arguments else "{}")
         self.end_arguments()
         self.end_call()
@@ -122,6 +122,6 @@ class Olmo3Parser(PythonicMachine):
             yield from self.read_call()
             character = yield from self._reader.skip_space()
             if character == ",":
-                self._reader.take(1)
+                self._reader.take_chars(1)
             if (yield from self._reader.take_tag(self.end_tags)) or not character:
                 return

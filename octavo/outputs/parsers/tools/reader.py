@@ -50,7 +50,7 @@ class AnswerReader(PendingText):
         record, self._record = self._record, None
         return "".join(record) if record else ""
 
-    def take(self, count: int) -> str:
+    def take_chars(self, count: int) -> str:
         """The next characters, which must have come."""
         start, end = self._position, self._position + count
         self._position = end
@@ -68,7 +68,7 @@ class AnswerReader(PendingText):
     def take_run(self, pattern: re.Pattern[str], max_length: int = sys.maxsize) -> str:
         """What ``pattern`` matches next of the text that has come; more of it may follow later."""
         match = pattern.match(self._text, self._position, min(self._position + max_length, len(self._text)))
-        return self.take(match.end() - match.start()) if match is not None else ""
+        return self.take_chars(match.end() - match.start()) if match is not None else ""
 
     def peek(self, count: int = 1) -> Reading[str]:
         """The next characters without reading them, fewer only at the answer's end."""
@@ -92,14 +92,14 @@ class AnswerReader(PendingText):
         """
         if (yield from self.peek(len(text))) != text:
             raise MalformedCallError
-        self.take(len(text))
+        self.take_chars(len(text))
 
     def take_tag(self, tags: TagSet) -> Reading[str]:
         """Read the tag that comes next, "" if none does."""
         while tags.open_end(self._text, self._position) == self._position and not self._is_finished:
             yield
         tag = tags.match(self._text, self._position) or ""
-        self.take(len(tag))
+        self.take_chars(len(tag))
         return tag
 
     def give_until(self, tags: TagSet, give: Give, max_length: int = sys.maxsize) -> Reading[str]:
@@ -117,12 +117,12 @@ class AnswerReader(PendingText):
             length = min(end - self._position, max_length)
             max_length -= length
             if length > 0:
-                give(self.take(length))
+                give(self.take_chars(length))
             if end > self._position:
                 # Exactly the limit is read, wherever the text was cut, so that what follows is read alike.
                 raise MalformedCallError
             if found is not None and is_certain:
-                return self.take(len(found[1]))
+                return self.take_chars(len(found[1]))
             if self._is_finished:
                 return ""
             yield

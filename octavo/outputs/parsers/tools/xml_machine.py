@@ -134,7 +134,7 @@ class XmlMachine(ArgumentsMachine):
                 tag = ""
                 continue
             if self.trims_line_breaks and (yield from self._reader.peek()) == "\n":
-                self._reader.take(1)
+                self._reader.take_chars(1)
             value_end = yield from self.read_value(name, self.value_ends, self.types_of(header))
             if not value_end:
                 return

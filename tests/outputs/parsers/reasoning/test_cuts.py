@@ -98,10 +98,10 @@ def test_text_without_tags_comes_back(name, text, cuts):
 
 def test_one_character_is_held_back_no_longer_than_needed():
     parser = reasoning_format("qwen3").start(PromptEnd("<think>\n"))
-    assert parser.feed("Let x <") == [ReasoningText("Let x ")]
-    assert parser.feed(" y") == [ReasoningText("< y")]
-    assert parser.feed("</thi") == []
+    assert parser.parse_delta("Let x <") == [ReasoningText("Let x ")]
+    assert parser.parse_delta(" y") == [ReasoningText("< y")]
+    assert parser.parse_delta("</thi") == []
     assert parser.is_reasoning
-    assert parser.feed("nk>") == []
+    assert parser.parse_delta("nk>") == []
     assert not parser.is_reasoning
-    assert parser.feed("\n\nY") == [ContentText("Y")]
+    assert parser.parse_delta("\n\nY") == [ContentText("Y")]

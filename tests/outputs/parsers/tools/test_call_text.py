@@ -16,7 +16,7 @@ TOLD = [name for name, tool_format in TOOL_FORMATS.items() if tool_format.call_t
 def test_written_calls_are_read(name, calls):
     call_text = TOOL_FORMATS[name].call_text
     parser = tool_parser(name)
-    parts = parser.feed(call_text.write(calls)) + parser.finish()
+    parts = parser.parse_delta(call_text.write(calls)) + parser.flush()
     read = [(part.name, "") for part in parts if isinstance(part, ToolCallBegin)]
     for part in parts:
         if isinstance(part, ToolCallArguments):

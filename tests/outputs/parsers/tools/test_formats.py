@@ -56,7 +56,7 @@ def test_an_answer_that_breaks_off_is_a_beginning_of_the_whole(rendering, calls,
     broken = text[:place]
     check_cuts(start(rendering), broken, cuts)
     parser = start(rendering)()
-    parts = joined([part for piece in cut(broken, cuts) for part in parser.feed(piece)])
+    parts = joined([part for piece in cut(broken, cuts) for part in parser.parse_delta(piece)])
     whole = calls_of(run(start(rendering)(), [text]))
     begun = calls_of(parts)
     for (name, arguments), (whole_name, whole_arguments) in zip(begun, whole, strict=False):
@@ -95,7 +95,7 @@ def test_text_without_calls_is_content(rendering, words, cuts):
 def test_text_of_strings_comes_while_it_is_generated(rendering):
     text = rendering.render([["f", {"text": "a long story"}]])
     parser = start(rendering)()
-    parts = parser.feed(text[: text.index("story")])
+    parts = parser.parse_delta(text[: text.index("story")])
     assert calls_of(parts)[0][1].endswith("a long ")
 
 

@@ -64,12 +64,12 @@ def test_every_format_has_tags_to_start_a_grammar_and_a_reader():
         assert tool_format.models
         assert tool_format.start_tags or name == "openai"
         parser = tool_parser(name)
-        assert joined(parser.feed("Hi.") + parser.finish()) == [ContentText("Hi.")]
+        assert joined(parser.parse_delta("Hi.") + parser.flush()) == [ContentText("Hi.")]
 
 
 def test_harmony_calls_are_read_without_a_parser_of_thoughts():
     parser = tool_parser("openai")
-    parts = parser.feed("<|channel|>commentary to=functions.f<|message|>{}<|call|>") + parser.finish()
+    parts = parser.parse_delta("<|channel|>commentary to=functions.f<|message|>{}<|call|>") + parser.flush()
     assert joined(parts) == [ToolCallBegin(0, "f"), ToolCallArguments(0, "{}")]
 
 
@@ -100,7 +100,7 @@ def test_a_plugin_brings_a_format(tmp_path: Path, monkeypatch):
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN)
     run_plugin(str(file))
-    parts = registry.tool_parser("mine").feed('<mine>{"name": "f", "arguments": {"a": 1}}</mine>')
+    parts = registry.tool_parser("mine").parse_delta('<mine>{"name": "f", "arguments": {"a": 1}}</mine>')
     assert parts[0] == ToolCallBegin(0, "f")
     assert json.loads(parts[1].text) == {"a": 1}
 
@@ -112,14 +112,14 @@ def test_a_plugin_brings_a_format(tmp_path: Path, monkeypatch):
         ("from octavo.outputs.parsers.tools.registry import *\nregister_tool_format('x', int)", "needs a name"),
     ],
 )
-def test_a_broken_plugin_is_refused_in_words(tmp_path: Path, text, error):
+def test_a_broken_plugin_is_rejected_with_an_error(tmp_path: Path, text, error):
     file = tmp_path / "broken.py"
     file.write_text(text)
     with pytest.raises(ConfigError, match=error):
         run_plugin(str(file))
 
 
-def test_a_missing_plugin_is_refused_in_words(tmp_path: Path):
+def test_a_missing_plugin_is_rejected_with_an_error(tmp_path: Path):
     with pytest.raises(ConfigError, match="There is no file"):
         run_plugin(str(tmp_path / "none.py"))
 

@@ -27,9 +27,9 @@ def read(generator, text, size):
     try:
         for start in range(0, len(text), size):
             next(steps)
-            reader.feed(text[start : start + size])
+            reader.append_text(text[start : start + size])
         next(steps)
-        reader.finish()
+        reader.end_text()
         next(steps)
     except StopIteration:
         return "".join(pieces), True

@@ -1,0 +1,200 @@
+#include "latent_attention.h"
+
+#include <algorithm>
+
+namespace octavo {
+namespace {
+
+constexpr int kDotQueries = kWidth == 16 ? 4 : 2, kDotKeys = kWidth == 16 ? 4 : 2;
+
+int64_t round_up(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
+
+// Size of the state of a unit of a split row; a single token may have more queries than kMaxQueries.
+int64_t part_size(const LatentLayer& layer) {
+    return state_size(std::max<int64_t>(kMaxQueries, layer.group_size), layer.rank);
+}
+
+// Products of kQueries queries, which zeros follow up to a multiple of sixteen, and kKeys keys, still in sixteen parts.
+template <class T, int kQueries, int kKeys>
+inline void multiply(const float* queries, int64_t query_stride, const T* const* keys, int64_t size,
+                     Lanes (&products)[kQueries][kLanes], int64_t first) {
+    Lanes sums[kQueries][kKeys];
+    clear(sums);
+    int64_t d = 0;
+    for (; d + kLanes <= size; d += kLanes) {
+        Lanes key[kKeys];
+        OCTAVO_UNROLL for (int k = 0; k < kKeys; ++k) key[k] = load(keys[k] + d);
+        OCTAVO_UNROLL for (int q = 0; q < kQueries; ++q) {
+            const Lanes query = load(queries + q * query_stride + d);
+            OCTAVO_UNROLL for (int k = 0; k < kKeys; ++k) sums[q][k] = fma(key[k], query, sums[q][k]);
+        }
+    }
+    if (const int64_t left = size - d; left > 0) {
+        OCTAVO_UNROLL for (int k = 0; k < kKeys; ++k) {
+            const Lanes key = load_some(keys[k] + d, left);
+            OCTAVO_UNROLL for (int q = 0; q < kQueries; ++q)
+                sums[q][k] = fma(key, load(queries + q * query_stride + d), sums[q][k]);
+        }
+    }
+    OCTAVO_UNROLL for (int q = 0; q < kQueries; ++q)
+        OCTAVO_UNROLL for (int k = 0; k < kKeys; ++k) products[q][first + k] = sums[q][k];
+}
+
+// Scores of kQueries queries and up to sixteen keys; those behind `count` are arbitrary.
+template <class T, int kQueries>
+inline void score(const float* queries, int64_t query_stride, const T* const* keys, int64_t count, int64_t size,
+                  float* scores) {
+    Lanes products[kQueries][kLanes];
+    clear(products);
+    int64_t k = 0;
+    for (; k + kDotKeys <= count; k += kDotKeys)
+        multiply<T, kQueries, kDotKeys>(queries, query_stride, keys + k, size, products, k);
+    for (; k < count; ++k) multiply<T, kQueries, 1>(queries, query_stride, keys + k, size, products, k);
+    for (int q = 0; q < kQueries; ++q) store(scores + q * kTileKeys, sums(products[q]));
+}
+
+// A unit's keys, and its queries: some tokens times the heads of a group.
+template <class T>
+struct LatentWalk {
+    const AttendLatent& attend;
+    const AttentionUnit& unit;
+    int64_t queries, query_stride;
+    const float* scaled;  // [queries][query_stride]
+    float* scores;        // [queries][kTileKeys]
+
+    // One past the last key that a query sees.
+    int64_t last_key(int64_t query) const { return unit.first_position + query / attend.layer.group_size + 1; }
+
+    void tile(int64_t start, SoftmaxState state) const {
+        const LatentLayer& layer = attend.layer;
+        const AttentionRows& rows = attend.rows;
+        const int64_t count = std::min(kTileKeys, last_key(queries - 1) - start);
+        if (count <= 0) return;
+        const int32_t* table = rows.block_tables + (int64_t)rows.slots[unit.row] * rows.table_stride;
+        const T* keys[kTileKeys];
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t block = table[(start + i) / rows.block_size], place = (start + i) % rows.block_size;
+            keys[i] = static_cast<const T*>(layer.cache) + block * layer.block_stride + place * layer.size;
+        }
+        in_groups<kDotQueries>(queries, [&](int64_t q, auto num) {
+            const float* own = scaled + q * query_stride;
+            for (int64_t k = 0; k < count; k += kLanes)
+                score<T, num.value>(own, query_stride, keys + k, std::min<int64_t>(kLanes, count - k), layer.size,
+                                    scores + q * kTileKeys + k);
+        });
+        const int64_t num_groups = (count + kLanes - 1) / kLanes;
+        for (int64_t q = 0; q < queries; ++q) {
+            float* row = scores + q * kTileKeys;
+            const int64_t seen = std::min(count, last_key(q) - start);
+            if (seen <= 0) {
+                std::fill_n(row, count, 0.f);
+                continue;
+            }
+            std::fill(row + seen, row + num_groups * kLanes, kMinusInfinity);
+            add_scores(row, 0, num_groups, state, q, layer.rank);
+        }
+        weigh_tile(scores, keys, 0, count, state.values, queries, layer.rank);
+    }
+
+    void partition(int64_t index, SoftmaxState state) const {
+        clear(state, queries, attend.layer.rank);
+        for (int64_t start = index * kPartitionKeys; start < (index + 1) * kPartitionKeys; start += kTileKeys)
+            tile(start, state);
+    }
+};
+
+template <class T>
+void write(const LatentLayer& layer, const AttentionUnit& unit, int64_t group, SoftmaxState state) {
+    for (int64_t q = 0; q < unit.num_tokens * layer.group_size; ++q) {
+        const int64_t token = unit.first_token + q / layer.group_size;
+        const int64_t head = group * layer.group_size + q % layer.group_size;
+        write_values(static_cast<T*>(layer.to) + (token * layer.num_heads + head) * layer.rank,
+                     state.values + q * layer.rank, 1.f / state.total[q], layer.rank);
+    }
+}
+
+template <class T>
+void attend_unit(const AttendLatent& attend, int64_t index, int64_t group) {
+    const LatentLayer& layer = attend.layer;
+    const AttentionUnit& unit = attend.plan->units[index];
+    const int64_t queries = unit.num_tokens * layer.group_size, stride = round_up(layer.size);
+    const int64_t size = state_size(queries, layer.rank);
+    thread_local std::vector<float> memory;
+    memory.resize(queries * (stride + kTileKeys) + 2 * size);
+    float* scaled = memory.data();
+    float* scores = scaled + queries * stride;
+    const SoftmaxState first = state_at(scores + queries * kTileKeys, queries);
+    const SoftmaxState later = state_at(scores + queries * kTileKeys + size, queries);
+    for (int64_t q = 0; q < queries; ++q) {
+        const int64_t token = unit.first_token + q / layer.group_size;
+        const int64_t head = group * layer.group_size + q % layer.group_size;
+        const T* query = static_cast<const T*>(layer.q) + (token * layer.num_heads + head) * layer.size;
+        for (int64_t d = 0; d < layer.size; ++d) scaled[q * stride + d] = to_float(query[d]) * layer.scale;
+        std::fill(scaled + q * stride + layer.size, scaled + (q + 1) * stride, 0.f);
+    }
+    const LatentWalk<T> walk{attend, unit, queries, stride, scaled, scores};
+    if (unit.split >= 0) {
+        float* part = attend.plan->partials.data() + (unit.split * layer.num_groups() + group) * part_size(layer);
+        walk.partition(unit.first_partition, state_at(part, queries));
+        return;
+    }
+    walk.partition(unit.first_partition, first);
+    for (int64_t partition = unit.first_partition + 1; partition < unit.last_partition; ++partition) {
+        walk.partition(partition, later);
+        merge(first, later, queries, layer.rank);
+    }
+    write<T>(layer, unit, group, first);
+}
+
+template <class T>
+void merge_units(const MergeLatent& arguments, const AttentionSplit& split, int64_t group) {
+    const LatentLayer& layer = arguments.layer;
+    AttentionPlan& plan = *arguments.plan;
+    const AttentionUnit& unit = plan.units[split.first_unit];
+    const int64_t queries = unit.num_tokens * layer.group_size;
+    const auto part = [&](int64_t index) {
+        const int64_t number = plan.units[split.first_unit + index].split * layer.num_groups() + group;
+        return state_at(plan.partials.data() + number * part_size(layer), queries);
+    };
+    for (int32_t i = 1; i < split.num_units; ++i) merge(part(0), part(i), queries, layer.rank);
+    write<T>(layer, unit, group, part(0));
+}
+
+template <class T>
+void clear_padding(const LatentLayer& layer, int64_t first_token) {
+    const int64_t row_size = (int64_t)layer.num_heads * layer.rank, count = layer.num_tokens - first_token;
+    if (count > 0) std::memset(static_cast<T*>(layer.to) + first_token * row_size, 0, count * row_size * sizeof(T));
+}
+
+}  // namespace
+
+void StoreLatent::run(int64_t chunk) const {
+    for (int64_t token = chunk * 64; token < std::min(chunk * 64 + 64, num_tokens); ++token) {
+        const int64_t slot = slot_mapping[token];
+        if (slot < 0) continue;
+        std::memcpy(cache + slot / block_size * block_stride + slot % block_size * row_bytes,
+                    latent + token * row_stride, row_bytes);
+    }
+}
+
+int64_t AttendLatent::count_chunks() const {
+    const size_t size = plan->num_split_units * layer.num_groups() * part_size(layer);
+    if (plan->partials.size() < size) plan->partials.resize(size);
+    return (int64_t)plan->units.size() * layer.num_groups();
+}
+
+void AttendLatent::run(int64_t chunk) const {
+    // Later units have more keys; they go first, so that no thread begins the longest one last.
+    const int64_t unit = (int64_t)plan->units.size() - 1 - chunk / layer.num_groups();
+    by_type(layer.type, [&](auto value) { attend_unit<decltype(value)>(*this, unit, chunk % layer.num_groups()); });
+}
+
+void MergeLatent::run(int64_t chunk) const {
+    by_type(layer.type, [&](auto value) {
+        const int64_t split = chunk / layer.num_groups();
+        if (split == (int64_t)plan->splits.size()) return clear_padding<decltype(value)>(layer, rows.counts[2]);
+        merge_units<decltype(value)>(*this, plan->splits[split], chunk % layer.num_groups());
+    });
+}
+
+}  // namespace octavo

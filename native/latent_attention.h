@@ -1,0 +1,53 @@
+// Causal attention over paged latent vectors, in the absorbed form: all heads share a token's vector, whose first `rank`
+// values are its value, too.
+//
+// Vectors lie as they are, [tokens][size]. Keys are grouped by their position in the sequence alone, as in attention.h,
+// so a token's attention has the same bits whether it is decoded or prefilled.
+#pragma once
+
+#include "attention.h"
+
+namespace octavo {
+
+// Writes a step's vectors into the cache.
+struct StoreLatent {
+    const unsigned char* latent;
+    unsigned char* cache;
+    const int64_t* slot_mapping;  // [num_tokens]; -1 stores nothing
+    int64_t num_tokens, row_bytes, row_stride, block_stride, block_size;  // strides in bytes
+    int64_t count_chunks() const { return (num_tokens + 63) / 64; }
+    void run(int64_t chunk) const;
+};
+
+// One layer's tensors.
+struct LatentLayer {
+    const void* q;  // [num_tokens, heads, size]
+    const void* cache;
+    void* to;              // [num_tokens, heads, rank]; padding becomes zero
+    int64_t block_stride;  // elements
+    int32_t num_tokens, num_heads;
+    int32_t group_size;  // heads of a unit, which divide all heads
+    int32_t rank, size;
+    float scale;
+    Type type;
+    int64_t num_groups() const { return num_heads / group_size; }
+};
+
+struct AttendLatent {
+    AttentionPlan* plan;
+    LatentLayer layer;
+    AttentionRows rows;
+    int64_t count_chunks() const;
+    void run(int64_t chunk) const;
+};
+
+// Puts the parts of split rows together.
+struct MergeLatent {
+    AttentionPlan* plan;
+    LatentLayer layer;
+    AttentionRows rows;
+    int64_t count_chunks() const { return (int64_t)plan->splits.size() * layer.num_groups() + 1; }
+    void run(int64_t chunk) const;
+};
+
+}  // namespace octavo

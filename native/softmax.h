@@ -1,0 +1,158 @@
+// Softmax over keys that come in tiles, and the values' sum weighted by it: what all kinds of attention share.
+//
+// Keys are added one after another in the order of their positions, so a query's sums do not depend on which other
+// queries are computed with it.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "lanes.h"
+
+namespace octavo {
+
+constexpr int64_t kTileKeys = 64;  // scores that are computed at a time
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Softmax over some keys so far, of several queries.
+struct SoftmaxState {
+    float* most;    // [queries] the largest score
+    float* total;   // [queries] the sum of e^(score - most)
+    float* values;  // [queries][head_dim] the values' sum, weighted alike
+};
+
+inline int64_t state_size(int64_t queries, int64_t head_dim) { return queries * (head_dim + 2); }
+
+inline SoftmaxState state_at(float* memory, int64_t queries) { return {memory, memory + queries, memory + 2 * queries}; }
+
+inline void clear(SoftmaxState state, int64_t queries, int64_t head_dim) {
+    std::fill_n(state.most, queries, kMinusInfinity);
+    std::fill_n(state.total, queries, 0.f);
+    std::fill_n(state.values, queries * head_dim, 0.f);
+}
+
+inline void scale_row(float* row, float factor, int64_t size) {
+    if (factor == 1.f) return;
+    for (int64_t i = 0; i < size; ++i) row[i] *= factor;
+}
+
+inline float exp_of(float x) {
+    float lanes[kLanes];
+    store(lanes, exp(splat(x)));
+    return lanes[0];
+}
+
+// Adds the softmax over later keys.
+inline void merge(SoftmaxState into, SoftmaxState later, int64_t queries, int64_t head_dim) {
+    for (int64_t q = 0; q < queries; ++q) {
+        if (later.total[q] == 0.f) continue;  // saw no key
+        const float most = std::max(into.most[q], later.most[q]);
+        const float own = into.total[q] == 0.f ? 0.f : exp_of(into.most[q] - most);
+        const float other = exp_of(later.most[q] - most);
+        into.total[q] = into.total[q] * own + later.total[q] * other;
+        float* values = into.values + q * head_dim;
+        const float* added = later.values + q * head_dim;
+        for (int64_t d = 0; d < head_dim; ++d) values[d] = values[d] * own + added[d] * other;
+        into.most[q] = most;
+    }
+}
+
+// Calls `work` with the number of queries at a time as a type, for all queries.
+template <int kMost, class Work>
+inline void in_groups(int64_t queries, const Work& work) {
+    int64_t q = 0;
+    for (; q + kMost <= queries; q += kMost) work(q, std::integral_constant<int, kMost>{});
+    if constexpr (kMost > 3)
+        for (; q + 3 <= queries; q += 3) work(q, std::integral_constant<int, 3>{});
+    for (; q < queries; ++q) work(q, std::integral_constant<int, 1>{});
+}
+
+// Turns a query's scores of a tile, of the groups of sixteen from `first_group` on, into weights relative to the largest
+// score so far.
+inline void add_scores(float* row, int64_t first_group, int64_t last_group, SoftmaxState state, int64_t q,
+                       int64_t head_dim) {
+    Lanes most_lanes = splat(kMinusInfinity);
+    for (int64_t g = first_group; g < last_group; ++g) most_lanes = max(most_lanes, load(row + g * kLanes));
+    const float most = std::max(state.most[q], largest(most_lanes));
+    Lanes total = splat(0.f);
+    for (int64_t g = first_group; g < last_group; ++g) {
+        const Lanes weight = exp(load(row + g * kLanes) - splat(most));
+        store(row + g * kLanes, weight);
+        total = total + weight;
+    }
+    const float factor = state.total[q] == 0.f ? 0.f : exp_of(state.most[q] - most);
+    state.total[q] = state.total[q] * factor + sum(total);
+    scale_row(state.values + q * head_dim, factor, head_dim);
+    state.most[q] = most;
+}
+
+constexpr int kWeighQueries = kWidth == 16 ? 6 : 2, kWeighLanes = kWidth == 16 ? 4 : 2;
+
+// values[q] += weights[q] times the tile's values, for kLanesAtOnce times sixteen dimensions.
+template <class T, int kQueries, int kLanesAtOnce>
+inline void weigh(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums,
+                  int64_t sum_stride) {
+    Lanes sum[kQueries][kLanesAtOnce];
+    for (int q = 0; q < kQueries; ++q)
+        for (int l = 0; l < kLanesAtOnce; ++l) sum[q][l] = load(sums + q * sum_stride + l * kLanes);
+    for (int64_t key = first; key < last; ++key) {
+        Lanes value[kLanesAtOnce];
+        for (int l = 0; l < kLanesAtOnce; ++l) value[l] = load(values[key] + l * kLanes);
+        for (int q = 0; q < kQueries; ++q) {
+            const Lanes weight = splat(weights[q * kTileKeys + key]);
+            for (int l = 0; l < kLanesAtOnce; ++l) sum[q][l] = fma(value[l], weight, sum[q][l]);
+        }
+    }
+    for (int q = 0; q < kQueries; ++q)
+        for (int l = 0; l < kLanesAtOnce; ++l) store(sums + q * sum_stride + l * kLanes, sum[q][l]);
+}
+
+// The dimensions behind the last whole sixteen.
+template <class T>
+inline void weigh_rest(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums, int64_t size) {
+    for (int64_t key = first; key < last; ++key)
+        for (int64_t d = 0; d < size; ++d) sums[d] = __builtin_fmaf(weights[key], to_float(values[key][d]), sums[d]);
+}
+
+template <class T, int kQueries>
+inline void weigh_all(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums,
+                      int64_t head_dim) {
+    constexpr int64_t kStep = kWeighLanes * kLanes;
+    const T* part[kTileKeys];
+    int64_t d = 0;
+    for (; d < head_dim / kLanes * kLanes;) {
+        for (int64_t key = first; key < last; ++key) part[key] = values[key] + d;
+        if (d + kStep <= head_dim) {
+            weigh<T, kQueries, kWeighLanes>(weights, part, first, last, sums + d, head_dim);
+            d += kStep;
+        } else {
+            weigh<T, kQueries, 1>(weights, part, first, last, sums + d, head_dim);
+            d += kLanes;
+        }
+    }
+    if (d == head_dim) return;
+    for (int64_t key = first; key < last; ++key) part[key] = values[key] + d;
+    for (int q = 0; q < kQueries; ++q)
+        weigh_rest(weights + q * kTileKeys, part, first, last, sums + q * head_dim + d, head_dim - d);
+}
+
+// sums[q] += weights[q] times the tile's values, for all queries.
+template <class T>
+inline void weigh_tile(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums,
+                       int64_t queries, int64_t head_dim) {
+    in_groups<kWeighQueries>(queries, [&](int64_t q, auto count) {
+        weigh_all<T, count.value>(weights + q * kTileKeys, values, first, last, sums + q * head_dim, head_dim);
+    });
+}
+
+// A query's result: its values times a factor.
+template <class T>
+inline void write_values(T* row, const float* values, float factor, int64_t head_dim) {
+    const Lanes inverse = splat(factor);
+    int64_t d = 0;
+    for (; d + kLanes <= head_dim; d += kLanes) store(row + d, load(values + d) * inverse);
+    if (d < head_dim) store_some(row + d, load_some(values + d, head_dim - d) * inverse, head_dim - d);
+}
+
+}  // namespace octavo

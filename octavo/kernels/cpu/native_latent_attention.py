@@ -1,0 +1,60 @@
+"""Latent attention by the compiled kernels, which read a step's rows where the step's inputs are."""
+
+import torch
+
+from octavo.kernels.attention import AttentionInputs
+from octavo.kernels.cpu.native_attention import attention_rows
+from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
+from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
+
+_MAX_GROUP = 64
+"""Maximum number of heads that are computed together."""
+
+
+def register(native: NativeKernels) -> None:
+    """Use the compiled kernels for these operations on CPUs; other types than theirs run as the reference."""
+
+    profiled_attention = profiled("latent_attention")
+
+    @store_latent.register("cpu")
+    def store(latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        _, block_size, size = cache.shape
+        if latent.dtype != cache.dtype or latent.stride(1) != 1:
+            store_latent.reference(latent, cache, slot_mapping)
+            return
+        value_bytes = cache.element_size()
+        native.store_latent(
+            latent.data_ptr(),
+            cache.data_ptr(),
+            slot_mapping.data_ptr(),
+            len(slot_mapping),
+            size * value_bytes,
+            latent.stride(0) * value_bytes,
+            cache.stride(0) * value_bytes,
+            block_size,
+        )
+
+    @latent_attention.register("cpu")
+    def attend(q: torch.Tensor, cache: torch.Tensor, inputs: AttentionInputs, spec: LatentSpec) -> torch.Tensor:
+        if q.dtype not in TYPE_NUMBERS or cache.dtype != q.dtype:
+            return latent_attention.reference(q, cache, inputs, spec)
+        heads, size = spec.num_heads, spec.rank + spec.rope_dim
+        assert q.is_contiguous() and cache.stride()[1:] == (size, 1) and inputs.slots.dtype == torch.int32
+        output = q.new_empty(len(q), heads, spec.rank)
+        with profiled_attention:
+            native.latent_attention(
+                native.new_plan(),
+                *attention_rows(inputs),
+                q.data_ptr(),
+                cache.data_ptr(),
+                output.data_ptr(),
+                cache.stride(0),
+                len(q),
+                heads,
+                max(count for count in range(1, min(heads, _MAX_GROUP) + 1) if heads % count == 0),
+                spec.rank,
+                size,
+                spec.scale,
+                TYPE_NUMBERS[q.dtype],
+            )
+        return output

@@ -1,0 +1,165 @@
+"""GEMMs with a weight of small integers, or float8 values, whose groups of inputs share a scale; activations stay.
+
+A weight is ``scales · (codes - zeros)``, or ``scales · codes + minimums``. Codes of 4 bits are packed in units of
+inputs, so that a kernel unpacks a unit into two runs of neighbours: byte ``j`` of a unit has the code of its input
+``j`` in the low half and that of ``j + unit / 2`` in the high one. Codes of 8 bits lie one after another.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from octavo.kernels.dispatch import kernel
+from octavo.kernels.linear import ComposedLinear, LinearOp
+
+MAX_UNIT = 128
+MIN_UNIT = 32
+"""Tensor cores multiply at least 16 inputs, half of a unit."""
+_ROUNDED_AT_ONCE = 1 << 22
+
+
+class GroupedTensors(NamedTuple):
+    """A weight ``[out, in]``.
+
+    Attributes:
+        codes: ``[out, in / 2]`` uint8 for 4 bits; ``[out, in]`` uint8, or float8 values, for 8.
+        scales: ``[out, groups]`` float32; all groups have the same size.
+        zeros: ``[out, groups]`` uint8; None for the middle of the codes, 8 or 128 (0 for float8).
+        bits: of a code.
+        minimums: ``[out, groups]`` float16, in place of zeros; or None.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    bits: int
+    minimums: torch.Tensor | None = None
+
+    @property
+    def num_inputs(self) -> int:
+        """Inputs of the layer."""
+        return self.codes.shape[1] * 8 // self.bits
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return self.num_inputs // self.scales.shape[1]
+
+    @property
+    def middle(self) -> int:
+        """The zero of groups that have none of their own."""
+        has_middle = self.minimums is None and self.codes.dtype is torch.uint8
+        return 1 << (self.bits - 1) if has_middle else 0
+
+
+@kernel
+def grouped_linear(
+    codes: torch.Tensor, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool
+) -> tuple[LinearOp, bool]:
+    """``x Wᵀ + b`` for a weight that stays packed; products are accumulated in float32.
+
+    Args:
+        codes: those of the weight, whose device selects the form.
+        bias: ``[out]`` or None.
+        deterministic: whether a row's bits must not depend on the other rows.
+
+    Returns:
+        The operation, and whether it holds a copy, so that the weight itself is no longer read.
+    """
+    return ComposedLinear(lambda x: F.linear(x, dequantize(weight, x.dtype), bias)), False
+
+
+def dequantize(weight: GroupedTensors, dtype: torch.dtype) -> torch.Tensor:
+    """The weight itself, ``[out, in]``."""
+    codes = weight.codes
+    if weight.bits == 4:
+        codes = unpack_codes(codes, pack_unit(weight.group))
+    groups = codes.float().unflatten(1, (-1, weight.group))
+    zeros = weight.middle if weight.zeros is None else weight.zeros.float()[..., None]
+    values = (groups - zeros) * weight.scales[..., None]
+    if weight.minimums is not None:
+        values += weight.minimums.float()[..., None]
+    return values.flatten(1).to(dtype)
+
+
+def pack_unit(group: int) -> int:
+    """Inputs whose codes of 4 bits are packed together: a unit is within a group."""
+    return math.gcd(group, MAX_UNIT)
+
+
+def can_pack(num_inputs: int, group: int) -> bool:
+    """Whether the operation takes a weight of so many inputs in groups of this size."""
+    return num_inputs % group == 0 and pack_unit(group) >= MIN_UNIT
+
+
+def pack_codes(codes: torch.Tensor, unit: int) -> torch.Tensor:
+    """``[out, in]`` uint8 of 4 bits → ``[out, in / 2]``."""
+    low, high = codes.unflatten(1, (-1, 2, unit // 2)).unbind(2)
+    return (low | (high << 4)).flatten(1)
+
+
+def unpack_codes(packed: torch.Tensor, unit: int) -> torch.Tensor:
+    """The inverse of :func:`pack_codes`."""
+    units = packed.unflatten(1, (-1, 1, unit // 2))
+    return torch.cat((units & 15, units >> 4), 2).flatten(1)
+
+
+def round_weight(weight: torch.Tensor, bits: int, group: int) -> GroupedTensors:
+    """A weight ``[out, in]`` rounded to integers, as ``docs/quantization.md`` defines ``int8`` and ``int4``."""
+    parts = [_round_rows(rows, bits, group) for rows in weight.split(max(1, _ROUNDED_AT_ONCE // weight.shape[1]))]
+    codes, scales, minimums = (torch.cat(found) for found in zip(*parts, strict=True))
+    if bits == 4:
+        return GroupedTensors(pack_codes(codes, pack_unit(group)), scales, None, bits, minimums)
+    return GroupedTensors(codes, scales, None, bits)
+
+
+def _round_rows(weight: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes ``[out, in]`` of whole bytes, scales and minimums of some rows."""
+    groups = weight.float().unflatten(1, (-1, group))
+    if bits == 8:
+        scales = (groups.abs().amax(-1) / 127).half().float()
+        codes = _quotient(groups, scales).clamp_(-127, 127) + 128
+        return codes.flatten(1).to(torch.uint8), scales, torch.zeros_like(scales)
+    low, high = groups.aminmax(dim=-1)
+    centre, half = (low + high) / 2, (high - low) / 2
+    least = torch.full_like(centre, math.inf)
+    best = [torch.zeros_like(groups), torch.zeros_like(centre), centre]
+    for step in range(11):
+        kept = half * (1 - 0.025 * step)
+        scales, minimums = (2 * kept / 15).half().float(), (centre - kept).half().float()
+        codes = _quotient(groups - minimums[..., None], scales).clamp_(0, 15)
+        errors = (codes * scales[..., None] + minimums[..., None] - groups).square_().sum(-1)
+        is_better = errors < least
+        least = torch.where(is_better, errors, least)
+        choices = is_better[..., None], is_better, is_better
+        found = codes, scales, minimums
+        best = [torch.where(*each) for each in zip(choices, found, best, strict=True)]
+    codes, scales, minimums = best
+    return codes.flatten(1).to(torch.uint8), scales, minimums.half()
+
+
+def _quotient(groups: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """``[out, groups, group]`` divided by scales and rounded; 0 where the scale is."""
+    return torch.where(scales[..., None] > 0, groups / scales[..., None], 0).round_()
+
+
+class ReorderedLinear(LinearOp):
+    """A GEMM whose weight has its inputs in another order than ``x``.
+
+    Args:
+        order: ``[in]`` int64; the weight's input ``j`` is the input ``order[j]`` of ``x``.
+    """
+
+    def __init__(self, linear: LinearOp, order: torch.Tensor) -> None:
+        self.widens = linear.widens
+        self.writes_strided = linear.writes_strided
+        self._linear = linear
+        self._order = order
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return self._linear(x.index_select(-1, self._order), out)
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        return self._linear.gated(x.index_select(-1, self._order), activation)

@@ -1,0 +1,186 @@
+"""Feed-forward experts as two grouped GEMMs, without waiting for the device.
+
+Terms: a *pair* is a token and one of its experts, numbered ``token · K + place``. Pairs are ordered by expert, and cut
+into row tiles of one expert each. The first GEMM gathers the tokens of its tiles and applies the gate, the second one
+scatters its results back to the pairs' numbers, and a sum over each token's pairs, in their order, ends it.
+
+No result depends on how pairs are tiled: each program sums over the input features in one order, and the tensor cores
+take the weights' rows in the same units for every size of tile.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import triton
+
+from octavo.kernels.experts import ExpertsOp, ExpertWeights
+from octavo.kernels.triton.experts_kernel import experts_kernel, order_kernel, sum_kernel
+from octavo.kernels.triton.launch import dependent_launch
+from octavo.records.experts import ExpertSpec
+
+_SUM_BLOCK = 1024
+_ORDER_BLOCK, _SHORT_ORDER_BLOCK = 1024, 128
+
+
+class ExpertTile(NamedTuple):
+    """A program's work in a grouped GEMM.
+
+    Attributes:
+        block_m, block_n, block_k: pairs, outputs and input features.
+        num_stages, num_warps: depth of the load pipeline; warps per program.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_stages: int
+    num_warps: int
+
+
+class PairOrder(NamedTuple):
+    """Pairs by expert, cut into row tiles.
+
+    Attributes:
+        pairs: ``[T·K]`` int32, in the order of their experts.
+        tiles: ``[≥tiles, 3]`` int32: expert, and the first and the end place of a tile in ``pairs``.
+        num_tiles: ``[1]`` int32.
+    """
+
+    pairs: torch.Tensor
+    tiles: torch.Tensor
+    num_tiles: torch.Tensor
+
+
+def choose_tile(num_pairs: int, num_experts: int, itemsize: int, *, is_gated: bool) -> ExpertTile:
+    """A tile for a number of pairs, by how many of them an expert has if they spread evenly.
+
+    Few pairs: the weights' bytes bound the GEMM, so the pipeline is deep and the tiles are narrow. Many: tiles are as
+    large as registers allow for the accumulators.
+    """
+    per_expert = -(-num_pairs // min(num_experts, num_pairs))
+    block_k = 256 // itemsize
+    if per_expert <= 32:
+        return ExpertTile(16 if per_expert <= 16 else 32, 64, block_k, 4, 4)
+    if per_expert <= 96:
+        return ExpertTile(64, 64, block_k // 2, 4, 4)
+    return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 4, 8)
+
+
+def make_experts(gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
+    """A layer's experts; see :func:`octavo.kernels.experts.make_experts`."""
+    return partial(experts_mlp, weights=weights, spec=spec)
+
+
+def experts_mlp(
+    x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec
+) -> torch.Tensor:
+    """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`."""
+    num_tokens, num_chosen = chosen.shape
+    num_experts, hidden, size = weights.down.shape
+    if num_tokens == 0:
+        return torch.empty_like(x)
+    num_pairs = num_tokens * num_chosen
+    up = choose_tile(num_pairs, num_experts, x.element_size(), is_gated=True)
+    down = choose_tile(num_pairs, num_experts, x.element_size(), is_gated=False)
+    order = order_pairs(chosen, num_experts, up.block_m)
+    inner = x.new_empty(num_pairs, size)
+    grouped_gemm(x, weights.gate_up, weights.gate_up_bias, shares, inner, order, up, spec)
+    results = x.new_empty(num_pairs, hidden)
+    grouped_gemm(inner, weights.down, weights.down_bias, shares, results, order, down, None)
+    return sum_pairs(results, shares, is_weighted=not spec.weighs_inputs)
+
+
+def order_pairs(chosen: torch.Tensor, num_experts: int, block_m: int) -> PairOrder:
+    """Order pairs by expert; of one expert, by their numbers.
+
+    Args:
+        chosen: ``[T, K]`` int64, contiguous.
+        block_m: pairs in a row tile.
+    """
+    num_pairs = chosen.numel()
+    most_tiles = num_pairs // block_m + min(num_experts, num_pairs)
+    order = PairOrder(
+        torch.empty(num_pairs, dtype=torch.int32, device=chosen.device),
+        torch.empty(most_tiles, 3, dtype=torch.int32, device=chosen.device),
+        torch.empty(1, dtype=torch.int32, device=chosen.device),
+    )
+    order_kernel[(num_experts,)](
+        chosen,
+        *order,
+        num_pairs,
+        NUM_BINS=triton.next_power_of_2(num_experts),
+        BLOCK=_ORDER_BLOCK if num_pairs > _SHORT_ORDER_BLOCK else _SHORT_ORDER_BLOCK,
+        BLOCK_M=block_m,
+        num_warps=4,
+        **dependent_launch(chosen.device),
+    )
+    return order
+
+
+def grouped_gemm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    shares: torch.Tensor,
+    y: torch.Tensor,
+    order: PairOrder,
+    tile: ExpertTile,
+    spec: ExpertSpec | None,
+) -> None:
+    """One GEMM for each expert's pairs.
+
+    Args:
+        x: with a ``spec`` ``[T, in]``, rows of tokens; otherwise ``[pairs, in]``, ordered by expert.
+        weight: ``[E, out, in]`` contiguous; with a ``spec``, gates and up projections.
+        bias: ``[E, out]`` or None.
+        shares: ``[T, K]`` float32, which weight the tokens if ``spec`` says so.
+        y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
+            ``[pairs, out]`` by the pairs' numbers.
+    """
+    num_outputs, num_features = y.shape[1], weight.shape[2]
+    grid = (triton.cdiv(num_outputs, tile.block_n), len(order.tiles))
+    experts_kernel[grid](
+        x,
+        weight,
+        bias,
+        shares,
+        y,
+        *order,
+        num_outputs,
+        num_features,
+        x.stride(0),
+        shares.shape[1],
+        1.0 if spec is None else spec.alpha,
+        0.0 if spec is None else spec.limit,
+        ACTIVATION="none" if spec is None else spec.activation,
+        WEIGHS=spec is not None and spec.weighs_inputs,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        STAGES=tile.num_stages,
+        EVEN_K=num_features % tile.block_k == 0,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        **dependent_launch(x.device),
+    )
+
+
+def sum_pairs(results: torch.Tensor, shares: torch.Tensor, *, is_weighted: bool) -> torch.Tensor:
+    """``[T·K, hidden]``, by pairs' numbers → ``[T, hidden]``, weighted by ``shares`` or not."""
+    num_tokens, num_chosen = shares.shape
+    hidden = results.shape[1]
+    y = results.new_empty(num_tokens, hidden)
+    block = min(_SUM_BLOCK, triton.next_power_of_2(hidden))
+    sum_kernel[(num_tokens, triton.cdiv(hidden, block))](
+        results,
+        shares,
+        y,
+        hidden,
+        NUM_CHOSEN=num_chosen,
+        BLOCK=block,
+        IS_WEIGHTED=is_weighted,
+        num_warps=4,
+        **dependent_launch(results.device),
+    )
+    return y

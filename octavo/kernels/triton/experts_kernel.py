@@ -1,0 +1,182 @@
+"""The Triton kernels behind :mod:`octavo.kernels.triton.experts`, where the terms are explained."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def order_kernel(
+    chosen,
+    pairs,
+    tiles,
+    num_tiles,
+    num_pairs,
+    NUM_BINS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program orders one expert's pairs and writes its row tiles; grid (experts).
+
+    Each program counts the pairs of all experts for itself, so that none has to wait for another.
+    """
+    expert = tl.program_id(0)
+    bins = tl.arange(0, NUM_BINS)
+    counts = tl.zeros((NUM_BINS,), tl.int32)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    for start in range(0, num_pairs, BLOCK):
+        index = start + tl.arange(0, BLOCK)
+        is_pair = index < num_pairs
+        counts += tl.histogram(tl.load(chosen + index, is_pair, other=0).to(tl.int32), NUM_BINS, is_pair)
+    tile_counts = (counts + BLOCK_M - 1) // BLOCK_M
+    first = tl.sum(tl.where(bins < expert, counts, 0), 0)
+    first_tile = tl.sum(tl.where(bins < expert, tile_counts, 0), 0)
+    end = first + tl.sum(tl.where(bins == expert, counts, 0), 0)
+
+    place = first
+    for start in range(0, num_pairs, BLOCK):
+        index = start + tl.arange(0, BLOCK)
+        is_own = (tl.load(chosen + index, index < num_pairs, other=-1) == expert).to(tl.int32)
+        tl.store(pairs + place + tl.cumsum(is_own, 0) - 1, index, is_own != 0)
+        place += tl.sum(is_own, 0)
+    tile = tiles + first_tile * 3
+    for start in range(first, end, BLOCK_M):
+        tl.store(tile, expert)
+        tl.store(tile + 1, start)
+        tl.store(tile + 2, tl.minimum(start + BLOCK_M, end))
+        tile += 3
+    if expert == 0:
+        tl.store(num_tiles, tl.sum(tile_counts, 0))
+
+
+@triton.jit
+def experts_kernel(
+    x,
+    weight,
+    bias,
+    shares,
+    y,
+    pairs,
+    tiles,
+    num_tiles,
+    num_outputs,
+    num_features,
+    x_stride,
+    num_chosen,
+    alpha,
+    limit,
+    ACTIVATION: tl.constexpr,
+    WEIGHS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program multiplies a row tile with ``BLOCK_N`` of its expert's outputs; grid (tiles of outputs, row tiles).
+
+    The weight is the M operand of the tensor cores, in units of 64 rows whatever ``BLOCK_M`` is. With an activation the
+    program gathers rows of tokens, multiplies them with ``BLOCK_N`` rows of the gate and as many of the up projection,
+    and writes in the order of ``pairs``; without one it reads in that order and writes to the pairs' numbers.
+    """
+    GATED: tl.constexpr = ACTIVATION != "none"
+    row_tile = tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if row_tile >= tl.load(num_tiles):
+        return
+    expert = tl.load(tiles + row_tile * 3).to(tl.int64)
+    places = tl.load(tiles + row_tile * 3 + 1) + tl.arange(0, BLOCK_M)
+    is_row = places < tl.load(tiles + row_tile * 3 + 2)
+    own = tl.load(pairs + places, is_row, other=0)
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    is_output = n < num_outputs
+    rows = own // num_chosen if GATED else places
+    x_rows = x + rows.to(tl.int64) * x_stride
+    first_row = expert * num_outputs * (2 if GATED else 1)
+    # Outputs past the end read the last row instead: cheaper than a mask, and they are not stored.
+    weight_rows = weight + (first_row + tl.minimum(n, num_outputs - 1)) * num_features
+    up_offset = num_outputs.to(tl.int64) * num_features
+
+    gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k in tl.range(0, num_features, BLOCK_K, num_stages=STAGES):
+        columns = k + tl.arange(0, BLOCK_K)
+        if EVEN_K:
+            x_tile = tl.load(x_rows[:, None] + columns[None, :], is_row[:, None], other=0.0)
+            gate_tile = tl.load(weight_rows[:, None] + columns[None, :])
+        else:
+            is_column = (columns < num_features)[None, :]
+            x_tile = tl.load(x_rows[:, None] + columns[None, :], is_row[:, None] & is_column, other=0.0)
+            gate_tile = tl.load(weight_rows[:, None] + columns[None, :], is_column, other=0.0)
+        gate = tl.dot(gate_tile, x_tile.T, gate, input_precision="ieee")
+        if GATED:
+            if EVEN_K:
+                up_tile = tl.load((weight_rows + up_offset)[:, None] + columns[None, :])
+            else:
+                up_tile = tl.load((weight_rows + up_offset)[:, None] + columns[None, :], is_column, other=0.0)
+            up = tl.dot(up_tile, x_tile.T, up, input_precision="ieee")
+
+    if WEIGHS:
+        share = tl.load(shares + own, is_row, other=0.0)[None, :]
+        gate *= share
+        up *= share
+    if bias is not None:
+        gate += tl.load(bias + first_row + n, is_output, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(bias + first_row + num_outputs + n, is_output, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        gate = _activate(gate, up, alpha, limit, ACTIVATION)
+    targets = places if GATED else own
+    spots = y + targets.to(tl.int64)[None, :] * num_outputs + n[:, None]
+    tl.store(spots, gate.to(y.dtype.element_ty), is_row[None, :] & is_output[:, None])
+
+
+@triton.jit
+def sum_kernel(
+    results,
+    shares,
+    y,
+    hidden,
+    NUM_CHOSEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_WEIGHTED: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program adds ``BLOCK`` columns of one token's pairs in order; grid (tokens, blocks of columns)."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < hidden
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    total = tl.zeros((BLOCK,), tl.float32)
+    for place in tl.static_range(NUM_CHOSEN):
+        pair = token * NUM_CHOSEN + place
+        result = tl.load(results + pair * hidden + columns, inside, other=0.0).to(tl.float32)
+        total += result * tl.load(shares + pair) if IS_WEIGHTED else result
+    tl.store(y + token * hidden + columns, total.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _activate(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
+    """An expert's activation in float32; see :class:`octavo.records.experts.ExpertSpec`."""
+    slope = gate
+    if ACTIVATION == "clamped_swiglu":
+        gate = tl.minimum(gate, limit)
+        slope = alpha * gate
+        up = tl.minimum(tl.maximum(up, -limit), limit) + 1.0
+    elif ACTIVATION == "clamped_silu":
+        gate = tl.minimum(gate, limit)
+        slope = gate
+        up = tl.minimum(tl.maximum(up, -limit), limit)
+    elif ACTIVATION == "gelu_tanh":
+        # (1 + tanh(z)) / 2 is sigmoid(2z).
+        slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    else:
+        tl.static_assert(ACTIVATION == "silu")
+    return gate * tl.sigmoid(slope) * up

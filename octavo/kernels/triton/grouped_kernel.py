@@ -1,0 +1,199 @@
+"""Triton kernels for weights of packed integers: a small-M GEMM that unpacks them, and one that writes their values.
+
+The weight is the M operand of the tensor cores. A program multiplies 64 outputs by 16 to 64 rows, one unit of inputs at
+a time: its codes become small integers, which every type of activations has exactly, and the sums of a unit are scaled
+in float32. The sum over the inputs is split into parts, one program each, so that every multiprocessor reads. The
+last program of a tile to arrive adds them in their order.
+
+Where the parts are divided follows from the weight alone. So an output's bits depend only on its own row and weights.
+"""
+
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.linear_kernel import add_parts
+
+BLOCK_N = 64
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_parts"])
+def grouped_kernel(
+    x,
+    codes,
+    scales,
+    zeros,
+    minimums,
+    bias,
+    y,
+    partials,
+    arrivals,
+    num_rows,
+    num_channels,
+    num_features,
+    x_stride,
+    num_parts,
+    BITS: tl.constexpr,
+    MIDDLE: tl.constexpr,
+    UNIT: tl.constexpr,
+    GROUP_UNITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program computes a tile of ``y`` or a part of its sum; grid (channel tiles, programs per tile, row tiles).
+
+    Args:
+        x: ``[num_rows, num_features]``, rows ``x_stride`` apart.
+        codes, scales, zeros, minimums: see :class:`octavo.kernels.grouped.GroupedTensors`.
+        bias: one value per channel, or None.
+        y: ``[num_rows, num_channels]``.
+        partials: float32 ``[num_parts, num_rows, channels padded to whole tiles]`` if ``SPLIT``.
+        arrivals: int32, one counter per tile, zero before and after the launch; if ``SPLIT``.
+        num_parts: number of parts of the sum.
+        MIDDLE: the zero of groups that have none of their own.
+        UNIT: inputs that are packed together and multiplied at a time.
+        GROUP_UNITS: units of a group.
+        SPLIT: whether a program computes one part; otherwise it adds all parts, bit-equal.
+    """
+    tile_n, part, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    num_units = num_features // UNIT
+    num_groups = num_units // GROUP_UNITS
+    # Rows past the end read the last row instead: cheaper than a mask, and they are not stored.
+    rows = tl.minimum(n, num_channels - 1).to(tl.int64)
+    code_rows = codes + rows * (num_features * BITS // 8)
+    x_rows = x + m.to(tl.int64) * x_stride
+    is_row = m < num_rows
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if SPLIT:
+        total = _multiply(
+            x_rows, code_rows, scales, zeros, minimums, rows * num_groups, is_row, part, num_parts, num_units,
+            BITS, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
+        )  # fmt: skip
+    else:
+        total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for each in range(num_parts):
+            total += _multiply(
+                x_rows, code_rows, scales, zeros, minimums, rows * num_groups, is_row, each, num_parts, num_units,
+                BITS, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
+            )  # fmt: skip
+    is_last = part >= 0
+    if SPLIT:
+        width = tl.num_programs(0) * BLOCK_N
+        stride = num_rows.to(tl.int64) * width
+        spots = partials + m[None, :] * width + n[:, None]
+        tl.store(spots + part * stride, total, mask=is_row[None, :])
+        # All threads' stores come before the arrival; the last program's loads come after it.
+        tl.debug_barrier()
+        arrival = arrivals + tile_m * tl.num_programs(0) + tile_n
+        is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == num_parts - 1
+        if is_last:
+            tl.store(arrival, 0)
+            total = add_parts(spots, stride, num_parts, is_row[None, :], BLOCK_M, BLOCK_N)
+    if is_last:
+        if bias is not None:
+            total += tl.load(bias + n, mask=n < num_channels, other=0.0).to(tl.float32)[:, None]
+        spots_y = y + m[None, :].to(tl.int64) * num_channels + n[:, None]
+        tl.store(spots_y, total.to(y.dtype.element_ty), mask=is_row[None, :] & (n < num_channels)[:, None])
+
+
+@triton.jit
+def _multiply(
+    x_rows,
+    code_rows,
+    scales,
+    zeros,
+    minimums,
+    group_rows,
+    is_row,
+    part,
+    num_parts,
+    num_units,
+    BITS: tl.constexpr,
+    MIDDLE: tl.constexpr,
+    UNIT: tl.constexpr,
+    GROUP_UNITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """A part's sums, ``[BLOCK_N, BLOCK_M]`` float32."""
+    # Loads of 4 bits are half a unit long, and each serves two products.
+    WIDTH: tl.constexpr = UNIT * BITS // 8
+    columns = tl.arange(0, WIDTH)
+    dtype: tl.constexpr = x_rows.dtype.element_ty
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for unit in tl.range(part * num_units // num_parts, (part + 1) * num_units // num_parts, num_stages=STAGES):
+        packed = tl.load(code_rows[:, None] + unit * WIDTH + columns[None, :])
+        x_spots = x_rows[:, None] + unit * UNIT + columns[None, :]
+        x_low = tl.load(x_spots, mask=is_row[:, None], other=0.0)
+        spots = group_rows + unit // GROUP_UNITS
+        scale = tl.load(scales + spots)
+        zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
+        if zeros is not None:
+            zero = tl.load(zeros + spots).to(tl.int16)
+        if BITS == 4:
+            x_high = tl.load(x_spots + WIDTH, mask=is_row[:, None], other=0.0)
+            low, high = (packed & 15).to(tl.int16), (packed >> 4).to(tl.int16)
+            product = tl.dot((low - zero[:, None]).to(dtype), x_low.T)
+            product = tl.dot((high - zero[:, None]).to(dtype), x_high.T, product)
+            if minimums is not None:  # times the sum of the inputs
+                ones = tl.full((BLOCK_N, WIDTH), 1.0, dtype)
+                sums = tl.dot(ones, x_high.T, tl.dot(ones, x_low.T))
+                total += tl.load(minimums + spots).to(tl.float32)[:, None] * sums
+        elif packed.dtype == tl.uint8:
+            product = tl.dot((packed.to(tl.int16) - zero[:, None]).to(dtype), x_low.T)
+        else:
+            product = tl.dot(packed.to(dtype), x_low.T)
+        total += scale[:, None] * product
+    return total
+
+
+@triton.jit
+def dequantize_kernel(
+    codes,
+    scales,
+    zeros,
+    minimums,
+    values,
+    num_channels,
+    num_features,
+    BITS: tl.constexpr,
+    MIDDLE: tl.constexpr,
+    UNIT: tl.constexpr,
+    GROUP_UNITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program writes a unit of inputs of some channels; grid (units, channel tiles)."""
+    WIDTH: tl.constexpr = UNIT * BITS // 8
+    unit = tl.program_id(0)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows, columns = n.to(tl.int64), tl.arange(0, WIDTH)
+    mask = (n < num_channels)[:, None]
+    spots = rows * (num_features // UNIT // GROUP_UNITS) + unit // GROUP_UNITS
+    packed = tl.load(codes + (rows * (num_features * BITS // 8))[:, None] + unit * WIDTH + columns[None, :], mask)
+    scale = tl.load(scales + spots, n < num_channels)[:, None]
+    zero = tl.full((BLOCK_N,), MIDDLE, tl.float32)
+    if zeros is not None:
+        zero = tl.load(zeros + spots, n < num_channels).to(tl.float32)
+    minimum = tl.zeros((BLOCK_N,), tl.float32)
+    if minimums is not None:
+        minimum = tl.load(minimums + spots, n < num_channels).to(tl.float32)
+    zero, minimum = zero[:, None], minimum[:, None]
+    if PDL:
+        # An earlier GEMM may still read the values that this one replaces.
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    places = values + (rows * num_features)[:, None] + unit * UNIT + columns[None, :]
+    dtype: tl.constexpr = values.dtype.element_ty
+    if BITS == 4:
+        tl.store(places, (((packed & 15).to(tl.float32) - zero) * scale + minimum).to(dtype), mask)
+        tl.store(places + WIDTH, (((packed >> 4).to(tl.float32) - zero) * scale + minimum).to(dtype), mask)
+    else:
+        tl.store(places, ((packed.to(tl.float32) - zero) * scale + minimum).to(dtype), mask)

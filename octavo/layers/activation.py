@@ -1,0 +1,63 @@
+"""Activations of feed-forward layers without a gate, by their names in configurations; gates are in ``mlp.py``."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from octavo.errors import UnsupportedModelError
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _relu_squared(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x).square()
+
+
+_gelu_tanh = partial(F.gelu, approximate="tanh")
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": F.gelu,
+    "gelu_fast": _gelu_tanh,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "relu": F.relu,
+    "relu2": _relu_squared,
+    "silu": F.silu,
+}
+
+
+def activation_of(name: str) -> Activation:
+    """The activation of a configuration.
+
+    Raises:
+        UnsupportedModelError: there is none of this name.
+    """
+    if name not in ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"The activation {name!r} is not supported; supported are {', '.join(ACTIVATIONS)}."
+        )
+    return ACTIVATIONS[name]
+
+
+class XIELU(nn.Module):
+    """xIELU with trained slopes (arXiv:2411.13010), named as checkpoints name them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p = _parameter(1)
+        self.alpha_n = _parameter(1)
+        self.beta = _parameter()
+        self.eps = _parameter()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of any shape, in and out."""
+        above = F.softplus(self.alpha_p) * x * x
+        below = (self.beta + F.softplus(self.alpha_n)) * (torch.expm1(torch.minimum(x, self.eps)) - x)
+        return torch.where(x > 0, above, below) + self.beta * x
+
+
+def _parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(shape), requires_grad=False)

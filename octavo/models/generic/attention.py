@@ -1,0 +1,166 @@
+"""The library's attention interface, with Octavo's paged attention behind it."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from octavo.kernels import NO_TERMS, AttentionSpec, HeadTerms, RopeTables
+from octavo.layers.attention import Attention
+from octavo.layers.context import StepContext
+from octavo.models.generic.behaviour import signed_sine
+from octavo.models.generic.division import Division
+from octavo.models.generic.rebind import original, rebind
+from octavo.models.generic.trace import ROTARY, SINKS, AttentionCall
+
+ATTENTION = "octavo"
+"""The name under which the interface knows Octavo's attention. It has no mask function, so no masks are made."""
+
+_CALLS = "octavo_calls"
+_LEAST_ROTARY = 2
+
+
+class AttentionCalls(nn.Module):
+    """The attention layers of a model, in the order in which a step calls them.
+
+    Args:
+        calls: what each call asks for.
+        prefix: beginning of the layers' names.
+    """
+
+    def __init__(self, calls: Sequence[AttentionCall], prefix: str, division: Division) -> None:
+        super().__init__()
+        self._dtype = torch.get_default_dtype()
+        self.layers = nn.ModuleList(_CalledAttention(call, prefix, division) for call in calls)
+        self._ordered = list(self.layers)
+        self._callers: dict[str, bool] = {}
+        for call in calls:
+            self._callers[call.module] = self._callers.get(call.module, True) and call.rotary_dim > 0
+        self._has_equal_halves: bool | None = None
+        self._next = 0
+        self._step: StepContext | None = None
+        # Of the next call; of calls whose queries and keys come rotated, the smallest that turns nothing; of others.
+        self._rope: RopeTables | None = None
+        self._still: RopeTables | None = None
+        self._table: RopeTables | None = None
+        self._cosine: torch.Tensor | None = None
+
+    def attach(self, base: nn.Module) -> None:
+        """Let the library's modules find these layers, and leave rotation to them where it is the usual one."""
+        for path, rotates in self._callers.items():
+            module = base.get_submodule(path)
+            object.__setattr__(module, _CALLS, self)  # not a submodule
+            if rotates:
+                rebind(module, ROTARY, partial(self._take_tables, original(module, ROTARY)))
+
+    def begin(self, positions: torch.Tensor, step: StepContext) -> None:
+        """Start a step with tokens at ``positions``, ``[T]``."""
+        ones = torch.ones(len(positions), 1, _LEAST_ROTARY, dtype=self._dtype, device=positions.device)
+        self._still = ones, torch.zeros_like(ones)
+        self._rope = self._still
+        self._step = step
+        self._next = 0
+
+    def _take_tables(
+        self, rotate: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> Any:
+        """Stands in for the library's function: queries and keys stay as they are, and their layer rotates them."""
+        if self._has_equal_halves is None:  # once, in the first step, which is not captured
+            self._has_equal_halves = all(torch.equal(*table.chunk(2, -1)) for table in (cos, sin))
+        if not self._has_equal_halves:
+            return rotate(q, k, cos, sin)
+        if cos is not self._cosine:
+            self._cosine = cos
+            self._table = cos[0][:, None].to(self._dtype), signed_sine(sin)[0][:, None].to(self._dtype)
+        self._rope = self._table
+        return q, k
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The next call of the step, ``[1, H, T, D] → [1, T, H, D]``.
+
+        Args:
+            sinks: ``[H]``, of all devices' heads; see :class:`HeadTerms`.
+        """
+        layer = self._ordered[self._next]
+        self._next += 1
+        rope, self._rope = self._rope, self._still
+        attended: torch.Tensor = layer(query, key, value, sinks, rope, self._step)
+        return attended
+
+    def end(self) -> None:
+        """End the step, and forget its tensors."""
+        self._cosine = self._step = self._rope = self._still = self._table = None
+
+
+class _CalledAttention(nn.Module):
+    """One call: heads of the library's layout in, Octavo's attention inside.
+
+    Keys and values of different sizes are padded to the larger one: a cache has one size of heads.
+    """
+
+    def __init__(self, call: AttentionCall, prefix: str, division: Division) -> None:
+        super().__init__()
+        num_heads, num_kv_heads = division.heads(call)
+        first = division.tensor_parallel.rank * num_heads if num_heads < call.num_heads else 0
+        self._own = slice(first, first + num_heads)
+        self._head_dim = max(call.key_dim, call.value_dim)
+        self._value_dim = call.value_dim
+        self._is_even = call.key_dim == call.value_dim
+        spec = AttentionSpec(num_heads, num_kv_heads, self._head_dim, call.scale, call.softcap)
+        self.attention = Attention(f"{prefix}{call.name}", spec, call.window)
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        sinks: torch.Tensor | None,
+        rope: RopeTables,
+        step: StepContext,
+    ) -> torch.Tensor:
+        joined = _joined(query, key, value) if self._is_even else None
+        if joined is None:
+            heads = [self._padded(part[0].transpose(0, 1).to(rope[0].dtype)) for part in (query, key, value)]
+            joined = torch.cat(heads, 1).flatten(1)
+        terms = NO_TERMS if sinks is None else HeadTerms(sinks[self._own].float())
+        attended = self.attention(joined, rope, None, step, terms)
+        return attended.view(1, len(attended), -1, self._head_dim)[..., : self._value_dim]
+
+    def _padded(self, heads: torch.Tensor) -> torch.Tensor:
+        missing = self._head_dim - heads.shape[-1]
+        return F.pad(heads, (0, missing)) if missing else heads
+
+
+def _joined(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+    """``[T, (H + 2·Hkv)·D]`` without a copy, if queries, keys and values are parts of one GEMM's rows; else None."""
+    num_tokens, head_dim = query.shape[2:]
+    width = head_dim * (query.shape[1] + key.shape[1] + value.shape[1])
+    place = query.storage_offset()
+    for heads in (query, key, value):
+        is_next = heads.untyped_storage().data_ptr() == query.untyped_storage().data_ptr()
+        if not is_next or heads.storage_offset() != place or not _has_strides(heads, (head_dim, width, 1)):
+            return None
+        place += heads.shape[1] * head_dim
+    return query.as_strided((num_tokens, width), (width, 1))
+
+
+def _has_strides(heads: torch.Tensor, wanted: tuple[int, int, int]) -> bool:
+    """Whether ``[1, H, T, D]`` lies so in memory; where a dimension has one entry, its stride means nothing."""
+    entries = zip(heads.shape[1:], heads.stride()[1:], wanted, strict=True)
+    return all(size == 1 or stride == expected for size, stride, expected in entries)
+
+
+def _attend(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **options: Any
+) -> tuple[torch.Tensor, None]:
+    calls: AttentionCalls = getattr(module, _CALLS)
+    return calls.attend(query, key, value, options.get(SINKS)), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)

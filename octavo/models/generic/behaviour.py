@@ -1,0 +1,132 @@
+"""Recognises what a module of the transformers library computes, by running it on small random values."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+from octavo.kernels.basic import apply_rope
+from octavo.kernels.linear import GATES
+
+_SIZE = 8
+_TOLERANCE = 1e-6
+
+
+def gate_of_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+    """The kernels' name of the gate that has an activation; None if there is none."""
+    x = _noise(4, 2 * _SIZE)
+    first, second = x.chunk(2, -1)
+    for name, gate in GATES.items():
+        if _agree(lambda: activation(first) * second, gate(x)):
+            return name
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class GatedLayers:
+    """What a gated feed-forward part consists of.
+
+    Attributes:
+        layers: gate, up and down projection.
+        gate: name of the gated activation in kernels.
+    """
+
+    layers: tuple[nn.Linear, nn.Linear, nn.Linear]
+    gate: str
+
+
+def gated_layers(module: nn.Module) -> GatedLayers | None:
+    """The parts of a module that computes ``down_proj(act(gate_proj(x)) · up_proj(x))``; None for other modules."""
+    found = {name: child for name, child in module.named_children() if type(child) is nn.Linear}
+    if set(found) != {"gate_proj", "up_proj", "down_proj"} or dict(module.named_parameters(recurse=False)):
+        return None
+    layers = found["gate_proj"], found["up_proj"], found["down_proj"]
+    if (layers[0].bias is None) != (layers[1].bias is None):
+        return None
+    weights = {
+        name: _noise(*([_SIZE] * parameter.dim()), seed=seed)
+        for seed, (name, parameter) in enumerate(module.named_parameters())
+    }
+    x = _noise(1, 3, _SIZE, seed=99)
+
+    def project(name: str, values: torch.Tensor) -> torch.Tensor:
+        return F.linear(values, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+    gate_up = torch.cat((project("gate_proj", x), project("up_proj", x)), -1)
+    for name, gate in GATES.items():
+        if _agree(lambda: functional_call(module, weights, (x,)), project("down_proj", gate(gate_up))):
+            return GatedLayers(layers, name)
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def rotates_halves(function: Callable[..., Any], head_dim: int, rotary_dim: int) -> bool:
+    """Whether a function rotates heads' first ``rotary_dim`` numbers as the kernels do (``apply_rope``).
+
+    Args:
+        function: takes queries and keys, ``[1, H, T, D]``, cosines and sines, ``[1, T, R]``.
+    """
+    if rotary_dim % 2:
+        return False
+    heads = _noise(2, 3, 5, head_dim)
+    cos, sin = (_noise(1, 5, rotary_dim // 2, seed=seed).repeat(1, 1, 2) for seed in (1, 2))
+    rows = heads.transpose(1, 2)
+    table = cos[0][:, None], signed_sine(sin)[0][:, None]
+    expected = torch.stack([apply_rope.reference(row, *table) for row in rows]).transpose(1, 2)
+    return _agree(lambda: torch.cat(function(heads[:1], heads[1:], cos, sin)), expected)
+
+
+def signed_sine(sin: torch.Tensor) -> torch.Tensor:
+    """Sines ``[..., R]`` with the first half negated, as ``apply_rope`` takes them."""
+    first, second = sin.chunk(2, -1)
+    return torch.cat((-first, second), -1)
+
+
+def rms_norm_offset(module: nn.Module, eps: float) -> int | None:
+    """0 or 1 for a root-mean-square norm that multiplies by its weight plus so much; None for other modules."""
+    weight = _noise(*module.get_parameter("weight").shape)
+    x = _noise(3, len(weight), seed=1)
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    for offset in (0, 1):
+        if _agree(lambda: functional_call(module, {"weight": weight}, (x,)), normed * (weight + offset)):
+            return offset
+    return None
+
+
+def embedding_scale(module: nn.Embedding) -> float | None:
+    """The factor on every vector of an embedding; None for a module that does something else."""
+    weight = _noise(_SIZE, _SIZE)
+    found = _run(lambda: functional_call(module, {"weight": weight}, (torch.arange(_SIZE),)))
+    if found is None or found.shape != weight.shape:
+        return None
+    scale = float((found / weight).median())
+    return scale if torch.allclose(found, weight * scale, rtol=_TOLERANCE, atol=_TOLERANCE) else None
+
+
+def _agree(compute: Callable[[], Any], expected: torch.Tensor) -> bool:
+    found = _run(compute)
+    return (
+        found is not None
+        and found.shape == expected.shape
+        and bool(torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE))
+    )
+
+
+def _run(compute: Callable[[], Any]) -> torch.Tensor | None:
+    """What a module computes on the CPU in float32; None if it does not run so, or returns no tensor."""
+    try:
+        with torch.inference_mode(), torch.device("cpu"):
+            found = compute()
+    except Exception:  # a module that takes other arguments is none of those looked for
+        return None
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")

@@ -1,0 +1,66 @@
+"""Octavo's experts in the place of the library's, and the library's experts interface for the others."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.integrations.moe import (
+    ALL_EXPERTS_FUNCTIONS,
+    _default_apply_gate,
+    batched_mm_experts_forward,
+    grouped_mm_experts_forward,
+)
+
+from octavo.layers.experts import Experts
+from octavo.models.generic.behaviour import gate_of_activation
+from octavo.parallel import TensorParallel
+from octavo.platforms import runtime_of
+from octavo.records.experts import ExpertSpec, StackedExperts
+
+EXPERTS = "octavo"
+"""The name under which the library's interface knows the functions for its own experts."""
+
+
+class TokenExperts(Experts):
+    """The library's gated experts with stacked weights, ``[E, 2·I, hidden]`` and ``[E, hidden, I]``.
+
+    Args:
+        module: the library's.
+        name: the module's own name, without those around it.
+        gate: name of the gated activation in kernels.
+    """
+
+    def __init__(self, module: nn.Module, name: str, gate: str, tensor_parallel: TensorParallel) -> None:
+        num_experts, hidden_size, size = module.get_parameter("down_proj").shape
+        storage = StackedExperts(f"{name}.gate_up_proj", f"{name}.down_proj")
+        super().__init__(num_experts, hidden_size, size, ExpertSpec(gate), storage, tensor_parallel)
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """See :meth:`Experts.forward`; the library's routers score in any type."""
+        return super().forward(x, chosen, shares.float())
+
+
+def gate_of_experts(module: Any) -> str | None:
+    """The kernels' gate of a module that :class:`TokenExperts` can stand in for; None for others."""
+    if not {"has_gate", "is_concatenated", "is_transposed"} <= vars(module).keys():
+        return None
+    is_usual = module.has_gate and module.is_concatenated and type(module)._apply_gate is _default_apply_gate
+    has_more = module.is_transposed or module.has_bias or module.has_post_expert_norm
+    names = {name for name, _ in module.named_parameters()}
+    if not is_usual or has_more or names != {"gate_up_proj", "down_proj"}:
+        return None
+    return gate_of_activation(module.act_fn)
+
+
+def _experts(experts: Any, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Experts of other forms, by the library's grouped GEMMs.
+
+    Those of a trace go by an operation without values, and so do types whose grouped GEMMs on a GPU wait for the host.
+    """
+    is_grouped = not x.is_meta and (x.dtype is torch.bfloat16 or runtime_of(x.device).is_host)
+    forward = grouped_mm_experts_forward if is_grouped else batched_mm_experts_forward
+    y: torch.Tensor = forward(experts, x, chosen, weights)
+    return y
+
+
+ALL_EXPERTS_FUNCTIONS.register(EXPERTS, _experts)

@@ -1,0 +1,112 @@
+"""Octavo's GEMMs behind the library's linear layers, which take ``[1, T, in]``."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from octavo.layers.build import Build, Split
+from octavo.layers.linear import Linear, PartedLinear
+from octavo.quantization.slot import WeightSlot
+
+
+class TokenLinear(nn.Module):
+    """A linear layer over the last of any number of dimensions.
+
+    Args:
+        build: of the module around it.
+        name: its own attribute name.
+        split, head_size: what several devices divide; see :meth:`Build.linear`.
+    """
+
+    def __init__(self, layer: nn.Linear, build: Build, name: str, split: Split | None, head_size: int) -> None:
+        super().__init__()
+        has_bias = layer.bias is not None
+        linear = build.linear(
+            name, layer.in_features, layer.out_features, bias=has_bias, split=split, head_size=head_size
+        )
+        assert isinstance(linear, Linear), "one layer of the checkpoint"
+        linear.is_member = True
+        self.linear = linear
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The parameter, whose type and device the library's code may ask for; its values may be packed."""
+        return self.linear.weight
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        return self.linear.slots(path)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., in] → [..., out]``."""
+        return self.linear(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+class SharedGemm:
+    """One GEMM for several layers of a module that read the same tensor one after another.
+
+    Args:
+        linear: with the outputs of all layers.
+        sizes: outputs of each, in the order in which the module runs them.
+    """
+
+    def __init__(self, linear: Linear | PartedLinear, sizes: Sequence[int]) -> None:
+        self.linear = linear
+        self._sizes = list(sizes)
+        self._input: torch.Tensor | None = None
+        self._outputs: tuple[torch.Tensor, ...] = ()
+
+    def outputs(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        """Those of one layer for ``x``, ``[..., in] → [..., out]``; the first layer computes those of all."""
+        if x is not self._input:
+            y = self.linear(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            self._input, self._outputs = x, y.split(self._sizes, -1)
+        found = self._outputs[index]
+        if index == len(self._sizes) - 1:
+            self._input, self._outputs = None, ()
+        return found
+
+
+class SharedLinear(nn.Module):
+    """One of the layers of a :class:`SharedGemm`, whose weights are the GEMM's."""
+
+    def __init__(self, gemm: SharedGemm, index: int) -> None:
+        super().__init__()
+        self._gemm = gemm
+        self._index = index
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., in] → [..., out]``."""
+        return self._gemm.outputs(x, self._index)
+
+
+class TokenMLP(nn.Module):
+    """``down(act(gate(x)) · up(x))`` over the last of any number of dimensions.
+
+    Args:
+        layers: the library's gate, up and down projection.
+        gate: name of the gated activation in kernels.
+        build: of the module itself.
+        is_divided: whether several devices divide it.
+    """
+
+    def __init__(
+        self, layers: tuple[nn.Linear, nn.Linear, nn.Linear], gate: str, build: Build, *, is_divided: bool
+    ) -> None:
+        super().__init__()
+        first, second, down = layers
+        sizes = {"gate_proj": first.out_features, "up_proj": second.out_features}
+        splits: tuple[Split | None, Split | None] = ("column", "row") if is_divided else (None, None)
+        self.gate_up_proj = build.linear(
+            "gate_up_proj", first.in_features, sizes, bias=first.bias is not None, split=splits[0]
+        )
+        self.down_proj = build.linear(
+            "down_proj", down.in_features, down.out_features, bias=down.bias is not None, split=splits[1]
+        )
+        self._gate = gate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., hidden]`` in and out."""
+        rows = x.reshape(-1, x.shape[-1])
+        return self.down_proj(self.gate_up_proj.gated(rows, self._gate)).view(*x.shape[:-1], -1)

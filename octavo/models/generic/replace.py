@@ -1,0 +1,145 @@
+"""Puts Octavo's layers in the place of the library's where they compute the same."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from octavo.layers.build import Build, Split
+from octavo.layers.embedding import Embedding
+from octavo.layers.norm import RMSNorm, UnitOffsetRMSNorm
+from octavo.models.generic.behaviour import embedding_scale, gated_layers, rms_norm_offset
+from octavo.models.generic.division import Division
+from octavo.models.generic.experts import TokenExperts, gate_of_experts
+from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenLinear, TokenMLP
+from octavo.parallel import TensorParallel
+
+_EPSILONS = ("variance_epsilon", "eps", "norm_eps")
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+class TokenEmbedding(Embedding):
+    """Token ids of any shape."""
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """``[1, T]`` int → ``[1, T, hidden]``."""
+        return super().forward(token_ids.view(-1)).view(*token_ids.shape, -1)
+
+
+def make_embedding(module: nn.Module, tensor_parallel: TensorParallel) -> TokenEmbedding | None:
+    """Octavo's embedding for the library's; None if it does more than look up vectors and scale them."""
+    scale = embedding_scale(module) if isinstance(module, nn.Embedding) else None
+    if not isinstance(module, nn.Embedding) or scale is None:
+        return None
+    return TokenEmbedding(
+        module.num_embeddings,
+        module.embedding_dim,
+        scale=None if scale == 1.0 else scale,
+        tensor_parallel=tensor_parallel,
+    )
+
+
+def replace_module(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put a module in the place of another wherever that stands."""
+    for parent in list(root.modules()):
+        for name, child in list(parent.named_children()):
+            if child is old:
+                setattr(parent, name, new)
+
+
+def replace_layers(base: nn.Module, build: Build, shared_inputs: Sequence[tuple[str, ...]], division: Division) -> None:
+    """Replace feed-forward parts, experts, norms and linear layers.
+
+    Args:
+        build: of ``base``.
+        shared_inputs: see :class:`octavo.models.generic.trace.Trace`.
+    """
+    for path, module in list(base.named_modules()):
+        found = gated_layers(module)
+        if found is not None:
+            splits = [division.split(f"{path}.{name}") for name in ("gate_proj", "up_proj", "down_proj")]
+            is_divided = splits == ["column", "column", "row"]
+            _put(base, path, TokenMLP(found.layers, found.gate, build.at(path), is_divided=is_divided))
+    norms: dict[tuple[type, float, int], int | None] = {}
+    for path, module in list(base.named_modules()):
+        norm = _norm(module, norms)
+        if norm is not None:
+            _put(base, path, norm)
+    for path, module in list(base.named_modules()):
+        gate = gate_of_experts(module)
+        if gate is not None:
+            _put(base, path, TokenExperts(module, path.rpartition(".")[2], gate, division.tensor_parallel))
+    for paths in shared_inputs:
+        _merge(base, build, paths, division)
+    for path, module in list(base.named_modules()):
+        if type(module) is nn.Linear:
+            parent, _, name = path.rpartition(".")
+            split, head_size = division.split(path), division.head_size(path, module.out_features)
+            _put(base, path, TokenLinear(module, build.at(parent) if parent else build, name, split, head_size))
+
+
+def _put(base: nn.Module, path: str, new: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(base.get_submodule(parent), name, new)
+
+
+def _norm(module: nn.Module, known: dict[tuple[type, float, int], int | None]) -> RMSNorm | None:
+    """Octavo's norm for a module that computes a root-mean-square norm with a weight; None for others."""
+    if [name for name, _ in module.named_parameters()] != ["weight"] or "Norm" not in type(module).__name__:
+        return None
+    weight = module.get_parameter("weight")
+    epsilon = next(_numbers(module, _EPSILONS), None)
+    if weight.dim() != 1 or epsilon is None:
+        return None
+    key = type(module), epsilon, len(weight)
+    if key not in known:
+        known[key] = rms_norm_offset(module, epsilon)
+    offset = known[key]
+    if offset is None:
+        return None
+    return (UnitOffsetRMSNorm if offset else RMSNorm)(len(weight), epsilon)
+
+
+def _numbers(module: nn.Module, names: Sequence[str]) -> Iterator[float]:
+    return (vars(module)[name] for name in names if isinstance(vars(module).get(name), float))
+
+
+def _merge(base: nn.Module, build: Build, paths: Sequence[str], division: Division) -> None:
+    """Compute linear layers of one module that read the same tensor as one GEMM."""
+    parent = paths[0].rpartition(".")[0]
+    module = dict(base.named_modules()).get(parent)
+    if module is None or isinstance(module, _CONTAINERS):
+        return
+    layers = {path: module._modules.get(path.rpartition(".")[2]) for path in paths}
+    linears = {path: layer for path, layer in layers.items() if type(layer) is nn.Linear}
+    kinds = {
+        (layer.bias is None, division.split(path), division.head_size(path, layer.out_features))
+        for path, layer in linears.items()
+    }
+    if len(linears) < 2 or len(kinds) > 1:
+        return
+    ((has_no_bias, split, head_size),) = kinds
+    if split == "row":
+        return
+    sizes = {path.rpartition(".")[2]: layer.out_features for path, layer in linears.items()}
+    name = "_".join(sizes)
+    gemm = (build.at(parent) if parent else build).linear(
+        name,
+        next(iter(linears.values())).in_features,
+        sizes,
+        bias=not has_no_bias,
+        split=split,
+        head_size=head_size,
+    )
+    module.add_module(name, gemm)
+    shared = SharedGemm(gemm, [_own(size, split, head_size, division) for size in sizes.values()])
+    for index, part in enumerate(sizes):
+        setattr(module, part, SharedLinear(shared, index))
+
+
+def _own(size: int, split: Split | None, head_size: int, division: Division) -> int:
+    """Outputs of a layer that this device has."""
+    if split is None:
+        return size
+    heads = division.tensor_parallel.share(size // head_size, "outputs of a layer", may_repeat=head_size > 1)
+    return len(heads) * head_size

@@ -1,0 +1,240 @@
+"""Runs a model of the transformers library once on the meta device, to see what its attention layers ask for.
+
+Nothing is computed: tensors there have shapes and no values. So what the trace accepts does not wait for the device
+either, and can be captured in graphs.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.families.generic import not_served
+from octavo.hub.model_config import ModelConfig
+from octavo.models.generic.behaviour import rotates_halves
+from octavo.models.generic.library import NO_INTERFACE, empty_model
+from octavo.models.generic.locality import NUM_TOKENS, TokenLocality
+from octavo.models.generic.masks import Mask, read_mask
+from octavo.models.generic.rebind import calls, original, rebind
+from octavo.models.generic.rotary import fix_frequencies
+
+TRACE = "octavo-trace"
+ROTARY = "apply_rotary_pos_emb"
+"""What the library's files call the function that rotates queries and keys."""
+
+SINKS = "s_aux"
+"""The interface's name of attention sinks, a logit per head."""
+_HARMLESS = ("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k")
+_SOFTCAPS = ("softcap", "logits_soft_cap")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """What one call of attention gets.
+
+    Attributes:
+        name: the calling module's path, with a number where it calls more than once.
+        module: the calling module's path.
+        key_dim, value_dim: sizes of a head's key and value.
+        window: number of tokens that a query attends to, itself included; None for all.
+        rotary_dim: numbers of each head that the caller's :data:`ROTARY` rotates just before, in the usual way; 0 if
+            it does something else.
+    """
+
+    name: str
+    module: str
+    num_heads: int
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    scale: float
+    softcap: float | None
+    window: int | None
+    rotary_dim: int = 0
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a run of a model showed.
+
+    Attributes:
+        attention: its calls of attention, in order.
+        shared_inputs: linear layers of one module that read the same tensor, by their paths, in order.
+    """
+
+    attention: list[AttentionCall] = field(default_factory=list)
+    shared_inputs: list[tuple[str, ...]] = field(default_factory=list)
+
+
+def trace(config: ModelConfig, max_positions: int) -> Trace:
+    """Trace a model.
+
+    Args:
+        max_positions: maximum sequence length in tokens.
+
+    Raises:
+        UnsupportedModelError: the model does something that Octavo cannot; the message says what.
+    """
+    model = empty_model(config, TRACE, "meta")
+    fix_frequencies(model.base_model, config, max_positions)
+    tracer = _Tracer(config.architecture, model.base_model)
+    positions = torch.empty(1, NUM_TOKENS, dtype=torch.int64, device="meta")
+    token_ids, padding = torch.empty_like(positions), torch.ones_like(positions)
+    locality = TokenLocality(positions)
+    try:
+        with torch.inference_mode(), torch.device("meta"), tracer, locality:
+            model.base_model(input_ids=token_ids, attention_mask=padding, position_ids=positions, use_cache=False)
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # whatever code of many authors does without values
+        raise not_served(config.architecture, _reason(error)) from error
+    if locality.complaint:
+        raise not_served(config.architecture, locality.complaint)
+    if not tracer.calls:
+        raise not_served(config.architecture, "it does not call the library's attention interface")
+    # A key that later layers read, too, must be rotated where it is made.
+    found = [replace(call, rotary_dim=0) for call in tracer.calls] if tracer.shares_keys else tracer.calls
+    return Trace(found, tracer.shared_inputs())
+
+
+def _reason(error: Exception) -> str:
+    """Why a model does not run without values."""
+    if error.args == (TRACE,):
+        return NO_INTERFACE
+    if repr(Mask.__name__) in str(error):
+        return "it computes with attention masks, which are not made here"
+    line = str(error).strip().partition("\n")[0][:120]
+    return f"it needs values of tensors on the host, or does not run ({type(error).__name__}: {line})"
+
+
+@dataclass(slots=True)
+class _Rotated:
+    """Queries and keys that were rotated last, in the usual way."""
+
+    results: tuple[torch.Tensor, torch.Tensor]
+    rotary_dim: int
+
+
+class _Tracer:
+    """Takes the calls of attention of one model while it is entered."""
+
+    current: "_Tracer | None" = None
+
+    def __init__(self, architecture: str, base: nn.Module) -> None:
+        self._architecture = architecture
+        self._paths = {module: name for name, module in base.named_modules()}
+        self._rotating = [module for module in base.modules() if calls(module, ROTARY)]
+        self._rotated: _Rotated | None = None
+        self._linears = [(name, module) for name, module in base.named_modules() if type(module) is nn.Linear]
+        self._inputs: list[tuple[str, torch.Tensor]] = []
+        self._hooks: list[Any] = []
+        self._count: Counter[str] = Counter()
+        self._keys: list[torch.Tensor] = []
+        self.calls: list[AttentionCall] = []
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether several calls got the same keys."""
+        return len({id(key) for key in self._keys}) < len(self._keys)
+
+    def __enter__(self) -> "_Tracer":
+        _Tracer.current = self
+        for module in self._rotating:
+            rebind(module, ROTARY, partial(self._rotate, original(module, ROTARY)))
+        for name, module in self._linears:
+            self._hooks.append(
+                module.register_forward_pre_hook(lambda _, inputs, name=name: self._inputs.append((name, inputs[0])))
+            )
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        _Tracer.current = None
+        for hook in self._hooks:
+            hook.remove()
+
+    def _rotate(self, function: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
+        rotated = function(*tensors, **options)
+        if len(tensors) == 4 and not options:
+            query, _, cos, _ = tensors
+            is_one_row = cos.dim() == 3 and len(cos) == 1
+            if is_one_row and rotates_halves(function, query.shape[-1], cos.shape[-1]):
+                self._rotated = _Rotated(rotated, cos.shape[-1])
+        return rotated
+
+    def shared_inputs(self) -> list[tuple[str, ...]]:
+        """See :attr:`Trace.shared_inputs`; layers that run several times are left out."""
+        count = Counter(name for name, _ in self._inputs)
+        groups: dict[tuple[str, int], list[str]] = {}
+        for name, tensor in self._inputs:
+            if count[name] == 1:
+                groups.setdefault((name.rpartition(".")[0], id(tensor)), []).append(name)
+        return [tuple(names) for names in groups.values() if len(names) > 1]
+
+    def add(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, options: Any
+    ) -> None:
+        """Take a call, or reject the model."""
+        path = self._paths[module]
+        self._check(query, key, value, mask, options)
+        window = mask.window if isinstance(mask, Mask) else None
+        if isinstance(mask, Mask) and mask.complaint:
+            raise not_served(self._architecture, mask.complaint)
+        self._keys.append(key)
+        rotated, self._rotated = self._rotated, None
+        is_rotated = rotated is not None and rotated.results[0] is query and rotated.results[1] is key
+        count, self._count[path] = self._count[path], self._count[path] + 1
+        scale = options.get("scaling")
+        self.calls.append(
+            AttentionCall(
+                name=f"{path}.{count}" if count else path,
+                module=path,
+                num_heads=query.shape[1],
+                num_kv_heads=key.shape[1],
+                key_dim=key.shape[3],
+                value_dim=value.shape[3],
+                scale=key.shape[3] ** -0.5 if scale is None else float(scale),
+                softcap=next((options[name] for name in _SOFTCAPS if options.get(name) is not None), None),
+                window=window,
+                rotary_dim=rotated.rotary_dim if rotated is not None and is_rotated else 0,
+            )
+        )
+
+    def _check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, options: Any) -> None:
+        unusual = [name for name, option in options.items() if _asks_for_more(name, option, query.shape[1])]
+        reasons = {
+            "its keys are not those of its tokens": key.shape[2] != query.shape[2] or value.shape[2] != query.shape[2],
+            "its key/value heads do not divide its heads": query.shape[1] % key.shape[1] != 0,
+            "it builds attention masks of its own": mask is not None and not isinstance(mask, Mask),
+            "its tokens attend to later ones": options.get("is_causal") is False,
+            f"its attention takes {', '.join(unusual)}, which is not supported": bool(unusual),
+        }
+        for reason, applies in reasons.items():
+            if applies:
+                raise not_served(self._architecture, reason)
+
+
+def _asks_for_more(name: str, option: Any, num_heads: int) -> bool:
+    """Whether an option changes what attention computes in a way that is not supported: biases, chosen keys."""
+    if not isinstance(option, torch.Tensor) or name in _HARMLESS:
+        return False
+    return name != SINKS or tuple(option.shape) != (num_heads,)
+
+
+def _attend(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """The library's attention interface, ``[1, H, T, D] → [1, T, H, D]``."""
+    assert _Tracer.current is not None, "a model that is traced"
+    _Tracer.current.add(module, query, key, value, attention_mask, options)
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(TRACE, _attend)
+ALL_MASK_ATTENTION_FUNCTIONS.register(TRACE, read_mask)

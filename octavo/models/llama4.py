@@ -1,0 +1,77 @@
+"""Llama 4 (text): experts that weight what they get, layers without positions, norms without weights."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.families.llama4 import Llama4Fields
+from octavo.hub.model_config import ModelConfig, QueryScaling, RopeConfig
+from octavo.layers.attention_variants import ScaledQueryAttention
+from octavo.layers.build import Build
+from octavo.layers.decoder import PreNormLayer, RotaryAttention
+from octavo.layers.moe import feed_forward
+from octavo.layers.norm import RMSNorm
+from octavo.layers.rotary import MAIN_ROPE, NO_ROPE, QUERY_SCALE
+from octavo.models.base import DecoderLM
+
+
+class Llama4ForCausalLM(DecoderLM):
+    """Scout and Maverick's language model, for sequences of at most one attention chunk."""
+
+    module_names: ClassVar[Mapping[str, str]] = {
+        "mlp": "feed_forward",
+        "gate": "router",
+        "shared_experts": "shared_expert",
+    }
+
+    def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
+        own = config.own_as(Llama4Fields)
+        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
+        if own.chunk is not None and max_positions > own.chunk:
+            raise UnsupportedModelError(
+                f"The model attends in chunks (attention_chunk_size = {own.chunk}), which is not supported for longer "
+                f"sequences; set max_model_len to at most {own.chunk}."
+            )
+
+        def layer(index: int, build: Build) -> PreNormLayer:
+            options = {"qkv_bias": own.attention_bias, "output_bias": own.attention_bias}
+            attention = self._attention(config, own, index, build.at("self_attn"), **options)
+            return PreNormLayer(attention, feed_forward(config, own.experts, index, build.at("mlp")), norm)
+
+        tables: dict[str, RopeConfig | QueryScaling | None] = {MAIN_ROPE: config.rope, NO_ROPE: None}
+        if own.query_scaling is not None:
+            tables[QUERY_SCALE] = own.query_scaling
+        super().__init__(config, build, layer, max_positions, ropes=tables)
+
+    def _attention(
+        self, config: ModelConfig, own: Llama4Fields, index: int, build: Build, **options: Any
+    ) -> RotaryAttention:
+        if index in own.unrotated:
+            kind = RotaryAttention if own.query_scaling is None else ScaledQueryAttention
+            return kind(config, index, build, rope=NO_ROPE, **options)
+        if own.has_query_norms:
+            return _UnitNormAttention(config, index, build, is_interleaved=True, **options)
+        return RotaryAttention(config, index, build, is_interleaved=True, **options)
+
+
+class _UnitNormAttention(RotaryAttention):
+    """Attention with norms of each head's query and key that have no weights.
+
+    The model norms after the rotation; without weights that is the same, as a rotation keeps lengths.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int, build: Build, **options: Any) -> None:
+        super().__init__(config, layer, build, **options)
+        self.q_norm = self.k_norm = _UnitRMSNorm(config.head_dim, config.rms_norm_eps)
+
+
+class _UnitRMSNorm(RMSNorm):
+    """An RMS norm without a weight: kernels read ones, which no checkpoint has."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps)
+        del self.weight
+        self.register_buffer("weight", torch.ones(size), persistent=False)

@@ -1,0 +1,104 @@
+"""How compressed-tensors stores layers of integers: packed into words, or a byte each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from octavo.errors import WeightsError
+from octavo.quantization.grouped_weight import (
+    FLOATS,
+    WORD_BITS,
+    GroupedForm,
+    GroupedWeight,
+    Layout,
+    StoredTensor,
+    unpack_words,
+)
+
+Strategy = Literal["group", "channel", "tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedLayout(Layout):
+    """Signed integers and their scales.
+
+    Attributes:
+        bits: of an integer.
+        strategy: whether scales are per output and group, per output, or one for all.
+        group: inputs of a group; -1 without groups.
+        is_symmetric: whether there are no zeros.
+        is_ordered: whether ``weight_g_idx`` says which group each input is in.
+        is_packed: whether integers are packed into words, along the inputs, and zeros along the outputs.
+    """
+
+    bits: int
+    strategy: Strategy
+    group: int = -1
+    is_symmetric: bool = True
+    is_ordered: bool = False
+    is_packed: bool = True
+
+    @property
+    def name(self) -> str:
+        return "compressed-tensors"
+
+    @property
+    def form(self) -> GroupedForm:
+        return GroupedForm(self.bits, self.group, has_zeros=not self.is_symmetric, is_ordered=self.is_ordered)
+
+    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
+        num_outputs, num_inputs = shape
+        per_word = WORD_BITS // self.bits
+        groups = self.form.num_groups(num_inputs)
+        scales: tuple[tuple[int, ...], ...] = ((num_outputs, groups),)
+        if self.strategy == "channel":
+            scales = ((num_outputs, 1), (num_outputs,))
+        elif self.strategy == "tensor":
+            scales = ((1,), (), (1, 1))
+        found = {"weight_scale": StoredTensor(scales, FLOATS)}
+        if self.is_packed:
+            found["weight_packed"] = StoredTensor(((num_outputs, -(-num_inputs // per_word)),), (torch.int32,))
+            found["weight_shape"] = StoredTensor(((2,),), (torch.int64, torch.int32))
+        else:
+            found["weight"] = StoredTensor((shape,), (torch.int8,))
+        if not self.is_symmetric:
+            # Older packed checkpoints have zeros of a byte each, too.
+            words = ((-(-num_outputs // per_word), groups),) if self.is_packed else ()
+            types = (torch.int32, torch.int8) if self.is_packed else (torch.int8,)
+            found["weight_zero_point"] = StoredTensor((*words, *scales), types)
+        if self.is_ordered:
+            found["weight_g_idx"] = StoredTensor(((num_inputs,),), (torch.int32, torch.int64))
+        return found
+
+    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
+        num_outputs, num_inputs = shape
+        middle = 1 << (self.bits - 1)
+        if self.is_packed:
+            if tuple(tensors["weight_shape"].tolist()) != tuple(shape):
+                raise WeightsError(
+                    f"The compressed-tensors weights have a weight_shape of {tensors['weight_shape'].tolist()}, the "
+                    f"configuration wants {list(shape)}."
+                )
+            codes = unpack_words(tensors["weight_packed"], self.bits, 1, num_inputs)
+        else:
+            codes = (tensors["weight"].to(torch.int16) + middle).to(torch.uint8)
+        zeros: torch.Tensor | float = float(middle)
+        if not self.is_symmetric:
+            zeros = self._by_group(self._zeros(tensors["weight_zero_point"], num_outputs, middle), shape)
+        scales = self._by_group(tensors["weight_scale"].float(), shape)
+        weight = GroupedWeight(codes, scales, self.form.group_of(num_inputs), zeros)
+        return weight.in_order_of(tensors["weight_g_idx"], self.name) if self.is_ordered else weight
+
+    def _zeros(self, stored: torch.Tensor, num_outputs: int, middle: int) -> torch.Tensor:
+        """Zeros as codes, float32."""
+        if stored.dtype is torch.int32:
+            return unpack_words(stored, self.bits, 0, num_outputs).float()
+        return stored.float() + middle
+
+    def _by_group(self, values: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+        """``[out, groups]``."""
+        if self.strategy == "tensor":
+            return values.reshape(1, 1).expand(shape[0], 1)
+        return values.reshape(shape[0], -1)

@@ -1,0 +1,67 @@
+"""How checkpoints store 4-bit floats (e2m1) in groups of inputs: NVFP4, and MXFP4 (OCP MX 1.0) of single layers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from octavo.kernels import FLOAT8
+from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
+from octavo.quantization.mxfp4 import BLOCK, exponent_scales, unpack
+
+NVFP4_GROUP = 16
+_SCALES = "weight_scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Float4Layout(Layout):
+    """Two values per byte, ``[out, in / 2]``, and a scale per group, ``[out, in / group]``.
+
+    Scales of NVFP4 are float8 for 16 inputs, beside a factor of all of them. Those of MXFP4 are powers of two for 32
+    inputs, stored as exponents.
+
+    Attributes:
+        weight_name: the name of the tensor of values.
+        factor_name: that of NVFP4's factor.
+        is_inverse: whether scales are divided by the factor.
+        unused: names of scales of activations, which are in the checkpoint but not used.
+    """
+
+    kind: Literal["nvfp4", "mxfp4"]
+    weight_name: str = "weight"
+    factor_name: str = "weight_scale_2"
+    is_inverse: bool = False
+    unused: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.kind
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return NVFP4_GROUP if self.kind == "nvfp4" else BLOCK
+
+    @property
+    def form(self) -> GroupedForm | None:
+        return None
+
+    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
+        num_outputs, num_inputs = shape
+        single = StoredTensor(((), (1,), (1, 1)), FLOATS[::-1])
+        is_nvfp4 = self.kind == "nvfp4"
+        scales = StoredTensor(((num_outputs, -(-num_inputs // self.group)),), (FLOAT8 if is_nvfp4 else torch.uint8,))
+        found = {self.weight_name: StoredTensor(((num_outputs, -(-num_inputs // 2)),), (torch.uint8,)), _SCALES: scales}
+        return found | ({self.factor_name: single} if is_nvfp4 else {}) | dict.fromkeys(self.unused, single)
+
+    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
+        values = unpack(tensors[self.weight_name][None, :, None], torch.float32)[0, :, : shape[1]]
+        return GroupedWeight(values, self._scales(tensors), self.group)
+
+    def _scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """``[out, groups]`` float32."""
+        if self.kind == "mxfp4":
+            return exponent_scales(tensors[_SCALES])
+        scales, factor = tensors[_SCALES].float(), tensors[self.factor_name].float().reshape(())
+        return scales / factor if self.is_inverse else scales * factor

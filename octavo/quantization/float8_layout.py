@@ -1,0 +1,108 @@
+"""How checkpoints store float8 weights whose scales are not applied by the GEMM: in blocks, or of experts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import torch
+
+from octavo.kernels import FLOAT8
+from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
+
+ALL = -1
+"""As a block's size: all outputs, or all inputs."""
+_MAX_GROUP = 1 << 16
+_STACKED_SCALES = "_scale_inv"
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Layout(Layout):
+    """Float8 values, and a scale for each block of them.
+
+    Attributes:
+        block: outputs and inputs of a block; :data:`ALL` for all.
+        scale_name: the name of the tensor of scales.
+    """
+
+    block: tuple[int, int]
+    scale_name: str = "weight_scale"
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether there are scales per block."""
+        return ALL not in self.block
+
+    @property
+    def name(self) -> str:
+        return "float8"
+
+    @property
+    def form(self) -> GroupedForm:
+        return GroupedForm(8, self.block[1], is_float=True)
+
+    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
+        scales = self.scale_shapes(shape)
+        return {"weight": StoredTensor((shape,), (FLOAT8,)), self.scale_name: StoredTensor(scales, FLOATS)}
+
+    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
+        scales = self.scales_of_outputs(tensors[self.scale_name], shape)
+        return GroupedWeight(tensors["weight"], scales, self.form.group_of(shape[1]))
+
+    def scale_shapes(self, shape: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
+        """Shapes that the tensor of scales of a layer may have."""
+        if self.block == (ALL, ALL):
+            return (1,), (), (1, 1)
+        if self.block == (1, ALL):
+            return (shape[0], 1), shape[:1]
+        rows, columns = self.block
+        return ((-(-shape[0] // rows), -(-shape[1] // columns)),)
+
+    def scales_of_outputs(self, scales: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+        """``[out, groups]`` float32."""
+        rows = shape[0] if self.block[0] == ALL else self.block[0]
+        groups = scales.float().reshape(-(-shape[0] // rows), -1)
+        return groups.repeat_interleave(rows, 0)[: shape[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class StackedFloat8Layout(Layout):
+    """Layers of the same shape in one tensor, ``[layers, out, in]``; read as one of all their outputs.
+
+    The tensors' names follow the name of the layers: that of the values is it.
+
+    Attributes:
+        blocks: how each is stored.
+        count: number of layers.
+    """
+
+    blocks: Float8Layout
+    count: int
+
+    @property
+    def name(self) -> str:
+        return self.blocks.name
+
+    @property
+    def form(self) -> GroupedForm:
+        return self.blocks.form
+
+    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
+        scales = tuple((self.count, *own) for own in self.blocks.scale_shapes(shape))
+        return {"": StoredTensor(((self.count, *shape),), (FLOAT8,)), _STACKED_SCALES: StoredTensor(scales, FLOATS)}
+
+    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
+        scales = [self.blocks.scales_of_outputs(own, shape) for own in tensors[_STACKED_SCALES]]
+        return GroupedWeight(tensors[""].flatten(0, 1), torch.cat(scales), self.form.group_of(shape[1]))
+
+    def noise(self, shape: tuple[int, int], std: float, generator: torch.Generator) -> GroupedWeight:
+        return self.blocks.noise((self.count * shape[0], shape[1]), std, generator)
+
+
+def is_block(value: Any) -> TypeGuard[list[int]]:
+    """Whether a value of a configuration is a block's size."""
+    return isinstance(value, list) and len(value) == 2 and all(is_size(size) for size in value)
+
+
+def is_size(value: Any) -> bool:
+    """Whether it is a number of inputs or outputs that can share a scale."""
+    return type(value) is int and 0 < value <= _MAX_GROUP

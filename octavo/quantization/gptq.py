@@ -1,0 +1,170 @@
+"""Checkpoints of GPTQ (arXiv:2210.17323), as AutoGPTQ and GPTQModel write them.
+
+Source: https://github.com/ModelCloud/GPTQModel.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from octavo.errors import UnsupportedModelError, WeightsError
+from octavo.hub.config_values import ConfigValues, shown, wrong
+from octavo.quantization.config import QuantizationConfig, SchemeOptions
+from octavo.quantization.grouped_weight import (
+    FLOATS,
+    WORD_BITS,
+    GroupedForm,
+    GroupedWeight,
+    Layout,
+    StoredTensor,
+    unpack_words,
+)
+from octavo.quantization.patterns import compile_pattern
+from octavo.quantization.scheme import LinearScheme
+from octavo.quantization.stored_config import StoredConfig, group_size
+
+_BITS = (4, 8)
+_FORMATS = ("gptq", "gptq_v2")
+_EXCLUDE, _INCLUDE = "-:", "+:"
+_OVERRIDES = ("bits", "group_size", "sym", "desc_act")
+_DEFAULTS = {"desc_act": False, "sym": True, "group_size": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class GptqLayout(Layout):
+    """Values packed along the inputs, ``[in / 8, out]`` for 4 bits; zeros and scales ``[groups, out]``.
+
+    Attributes:
+        bits, group: see :class:`GroupedForm`.
+        is_symmetric: whether zero is in the middle of the codes.
+        is_ordered: whether ``g_idx`` says which group each input is in; otherwise groups are consecutive.
+        zero_offset: what is added to stored zeros: 1 in the first version of the format.
+    """
+
+    bits: int
+    group: int
+    is_symmetric: bool
+    is_ordered: bool
+    zero_offset: int
+
+    @property
+    def name(self) -> str:
+        return "GPTQ"
+
+    @property
+    def form(self) -> GroupedForm:
+        return GroupedForm(self.bits, self.group, has_zeros=not self.is_symmetric, is_ordered=self.is_ordered)
+
+    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
+        num_outputs, num_inputs = shape
+        per_word, groups = WORD_BITS // self.bits, self.form.num_groups(num_inputs)
+        words = (torch.int32,)
+        found = {
+            "qweight": StoredTensor(((-(-num_inputs // per_word), num_outputs),), words),
+            "qzeros": StoredTensor(((groups, -(-num_outputs // per_word)),), words),
+            "scales": StoredTensor(((groups, num_outputs),), FLOATS),
+        }
+        return found | ({"g_idx": StoredTensor(((num_inputs,),), words)} if self.is_ordered else {})
+
+    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
+        num_outputs, num_inputs = shape
+        codes = unpack_words(tensors["qweight"], self.bits, 0, num_inputs).T.contiguous()
+        stored = unpack_words(tensors["qzeros"], self.bits, 1, num_outputs).T
+        stored = (stored + self.zero_offset) & ((1 << self.bits) - 1)
+        zeros: torch.Tensor | float = stored.float()
+        if self.is_symmetric:
+            zeros = float(1 << (self.bits - 1))
+            if bool((stored != zeros).any()):
+                raise WeightsError("The GPTQ weights have zeros of their own, but the configuration has sym = true.")
+        group = self.form.group_of(num_inputs)
+        weight = GroupedWeight(codes, tensors["scales"].float().T.contiguous(), group, zeros)
+        return weight.in_order_of(tensors["g_idx"], self.name) if self.is_ordered else weight
+
+
+@dataclass(frozen=True, slots=True)
+class GptqConfig(StoredConfig):
+    """Layers of one layout, and exceptions by patterns.
+
+    Attributes:
+        default: of layers without an exception.
+        exceptions: patterns that match the beginning of names, the first one counts, and their layout; None for layers
+            that are not quantised.
+        included: ends of names of the layers that are quantised; empty for all.
+        has_head: whether the head is quantised.
+    """
+
+    default: GptqLayout
+    exceptions: tuple[tuple[re.Pattern[str], GptqLayout | None], ...]
+    included: tuple[str, ...]
+    has_head: bool
+
+    @property
+    def usual(self) -> Layout:
+        return self.default
+
+    def layout(self, name: str) -> Layout | None:
+        for pattern, layout in self.exceptions:
+            if pattern.match(name):
+                return layout
+        is_included = not self.included or f".{name}".endswith(self.included)
+        return self.default if is_included else None
+
+    def head_scheme(self, name: str) -> LinearScheme:
+        return self.scheme(name) if self.has_head else self.plain
+
+
+def parse_gptq(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationConfig:
+    """The layers of a checkpoint.
+
+    Args:
+        raw: ``quantization_config``.
+
+    Raises:
+        UnsupportedModelError: it was quantised in a way that is not supported, or the configuration is broken.
+    """
+    values = ConfigValues(dict(raw), _DEFAULTS, {})
+    stored = raw.get("checkpoint_format") or "gptq"
+    if stored not in _FORMATS or raw.get("is_marlin_format"):
+        stored = "marlin" if raw.get("is_marlin_format") else stored
+        raise UnsupportedModelError(
+            f"The checkpoint's GPTQ weights have the format {shown(stored)}; supported are {' and '.join(_FORMATS)}."
+        )
+    default = _layout(values, 1 if stored == "gptq" else 0)
+    dynamic = values.mapping("dynamic")
+    exceptions = tuple(_exception(pattern, changes, raw, default) for pattern, changes in dynamic.items())
+    included = tuple(f".{name}" for name in _included(raw.get("modules_in_block_to_quantize")))
+    return GptqConfig(options.plain, options, default, exceptions, included, values.flag("lm_head"))
+
+
+def _layout(values: ConfigValues, zero_offset: int) -> GptqLayout:
+    bits = values.count("bits")
+    if bits not in _BITS:
+        raise UnsupportedModelError(f"The checkpoint's GPTQ weights have {bits} bits; supported are 4 and 8.")
+    return GptqLayout(bits, group_size(values), values.flag("sym"), values.flag("desc_act"), zero_offset)
+
+
+def _exception(
+    pattern: str, changes: Any, raw: Mapping[str, Any], default: GptqLayout
+) -> tuple[re.Pattern[str], GptqLayout | None]:
+    """An entry of ``dynamic``: a pattern, whose layers are excluded or have settings of their own."""
+    if pattern.startswith(_EXCLUDE):
+        return compile_pattern(pattern.removeprefix(_EXCLUDE)), None
+    if not isinstance(changes, Mapping):
+        raise wrong("dynamic", changes, "an object of settings by pattern")
+    own = {key: value for key, value in changes.items() if key in _OVERRIDES}
+    layout = _layout(ConfigValues({**raw, **own}, _DEFAULTS, {}), default.zero_offset)
+    return compile_pattern(pattern.removeprefix(_INCLUDE)), layout
+
+
+def _included(groups: Any) -> list[str]:
+    """The names in ``modules_in_block_to_quantize``, lists of layers that were quantised at the same time."""
+    if groups is None:
+        return []
+    lists = groups if isinstance(groups, list) else [None]
+    names: list[Any] = [name for group in lists for name in (group if isinstance(group, list) else [group])]
+    if not all(isinstance(name, str) for name in names):
+        raise wrong("modules_in_block_to_quantize", groups, "lists of names")
+    return names

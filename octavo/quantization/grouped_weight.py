@@ -1,0 +1,205 @@
+"""The form that all formats of integer weights are read into: values, a scale per group of inputs, a zero per group.
+
+A :class:`Layout` says which tensors a checkpoint has for a layer, and reads them. The schemes of
+:mod:`octavo.quantization.stored` take what it returns and know no format.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from octavo.errors import WeightsError
+from octavo.kernels import FLOAT8
+from octavo.quantization.slot import WeightPart
+
+WORD_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedForm:
+    """What a layer's values are, before any of them is read.
+
+    Attributes:
+        bits: of a value.
+        group: consecutive inputs that share a scale; -1 for all inputs.
+        has_zeros: whether groups have zeros of their own; otherwise zero is in the middle of the codes.
+        is_ordered: whether inputs may have to be reordered, so that those of a group are neighbours (act-order).
+        is_float: whether values are float8, without zeros, instead of integers.
+    """
+
+    bits: int
+    group: int
+    has_zeros: bool = False
+    is_ordered: bool = False
+    is_float: bool = False
+
+    def __str__(self) -> str:
+        kind = "float8" if self.is_float else f"{self.bits}-bit integers"
+        shared = "" if self.group < 0 else f" and {self.group} inputs"
+        return f"{kind}, a scale per output{shared}{', in act-order' if self.is_ordered else ''}"
+
+    def group_of(self, num_inputs: int) -> int:
+        """Inputs that share a scale in a layer of so many."""
+        return num_inputs if self.group < 0 else min(self.group, num_inputs)
+
+    def num_groups(self, num_inputs: int) -> int:
+        """Groups of a layer with so many inputs."""
+        return -(-num_inputs // self.group_of(num_inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeight:
+    """A weight ``[out, in]``: ``scales · (codes - zeros)``, where each input has the scale and the zero of its group.
+
+    Attributes:
+        codes: ``[out, in]`` uint8, or values of a floating-point type.
+        scales: ``[out, groups]`` float32.
+        group: inputs of a group; the last group may have fewer.
+        zeros: ``[out, groups]`` float32, or the zero of all groups.
+        order: ``[in]`` int64: column ``j`` of the codes belongs to the input ``order[j]``; None if they are in order.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    group: int
+    zeros: torch.Tensor | float = 0.0
+    order: torch.Tensor | None = None
+
+    def of_part(self, part: WeightPart) -> "GroupedWeight":
+        """The outputs, and the whole groups of inputs, that a module stores of a layer."""
+        outputs, inputs = part.source or (slice(None), slice(None))
+        assert isinstance(inputs, slice), "inputs are divided in order"
+        start, stop, _ = inputs.indices(self.codes.shape[1])
+        is_whole = stop - start == self.codes.shape[1]
+        # Part of a group keeps its scale.
+        groups = slice(start // self.group, -(-stop // self.group))
+        is_one = groups.stop - groups.start == 1
+        assert is_whole or (self.order is None and (is_one or start % self.group == 0)), "checked by divides_inputs"
+
+        def rows(values: torch.Tensor, columns: slice) -> torch.Tensor:
+            own = values[outputs][:, columns]
+            return own if part.order is None else part.order(own)
+
+        return GroupedWeight(
+            rows(self.codes, slice(start, stop)),
+            rows(self.scales, groups),
+            min(self.group, stop - start) if is_one else self.group,
+            rows(self.zeros, groups) if isinstance(self.zeros, torch.Tensor) else self.zeros,
+            self.order,
+        )
+
+    def values(self) -> torch.Tensor:
+        """The weight itself, ``[out, in]`` float32, its inputs in the checkpoint's order."""
+        num_inputs = self.codes.shape[1]
+        weight = self.codes.float()
+        weight -= self._by_input(self.zeros, num_inputs) if isinstance(self.zeros, torch.Tensor) else self.zeros
+        weight *= self._by_input(self.scales, num_inputs)
+        if self.order is None:
+            return weight
+        in_order = torch.empty_like(weight)
+        in_order[:, self.order] = weight
+        return in_order
+
+    def of_rows(self, count: int) -> Iterator["GroupedWeight"]:
+        """The weights of so many outputs each, one after another."""
+        assert not isinstance(self.zeros, torch.Tensor), "such weights have none"
+        for codes, scales in zip(self.codes.split(count), self.scales.split(count), strict=True):
+            yield replace(self, codes=codes, scales=scales)
+
+    def in_order_of(self, groups: torch.Tensor, layer_format: str) -> "GroupedWeight":
+        """The same weight with inputs reordered by their groups.
+
+        Args:
+            groups: ``[in]``, the group of each input.
+            layer_format: the checkpoint's format, for the error.
+
+        Raises:
+            WeightsError: groups are of unequal sizes.
+        """
+        groups = groups.long()
+        order = groups.argsort(stable=True)
+        expected = torch.arange(len(groups), device=groups.device) // self.group
+        if not torch.equal(groups[order], expected):
+            raise WeightsError(f"The {layer_format} weights have a g_idx whose groups are not of {self.group} inputs.")
+        return replace(self, codes=self.codes[:, order], order=order)
+
+    def _by_input(self, values: torch.Tensor, num_inputs: int) -> torch.Tensor:
+        """``[out, groups] → [out, in]``."""
+        return values.repeat_interleave(self.group, 1)[:, :num_inputs]
+
+
+class StoredTensor(NamedTuple):
+    """What a tensor of a checkpoint may be.
+
+    Attributes:
+        shapes: the usual one first; -1 stands for any size.
+        dtypes: the usual one first.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class Layout(ABC):
+    """How a checkpoint stores a linear layer. Layouts are values, like schemes."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The format's name, for messages."""
+
+    @property
+    @abstractmethod
+    def form(self) -> GroupedForm | None:
+        """What the values are; None if they are no integers in groups of inputs, so that only values can be read."""
+
+    @abstractmethod
+    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
+        """The tensors of a layer of the shape ``[out, in]``, by their names within the layer."""
+
+    @abstractmethod
+    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
+        """The weight in the tensors of a layer; without a :attr:`form`, only its values count.
+
+        Raises:
+            WeightsError: they contradict each other or the configuration.
+        """
+
+    def noise(self, shape: tuple[int, int], std: float, generator: torch.Generator) -> GroupedWeight:
+        """A random weight whose values have about this standard deviation."""
+        form = self.form or GroupedForm(8, -1)
+        num_outputs, num_inputs = shape
+        device, largest = generator.device, 1 << form.bits
+        codes = torch.randint(largest, shape, generator=generator, device=device, dtype=torch.uint8)
+        step = std * math.sqrt(12) / largest  # of a uniform distribution over all codes
+        zeros = float(largest // 2)
+        if form.is_float:
+            codes, zeros = (codes.float() - zeros).to(FLOAT8), 0.0
+        groups = form.num_groups(num_inputs)
+        return GroupedWeight(
+            codes, torch.full((num_outputs, groups), step, device=device), form.group_of(num_inputs), zeros
+        )
+
+
+def unpack_words(words: torch.Tensor, bits: int, dim: int, size: int) -> torch.Tensor:
+    """The codes in 32-bit words, the lowest bits first.
+
+    Args:
+        words: int32 of two dimensions, in the order of bytes that all supported processors have.
+        bits: 4 or 8.
+        dim: the dimension in which a word holds consecutive codes.
+        size: number of codes in it; words may have more.
+
+    Returns:
+        uint8, with that many codes in the dimension.
+    """
+    pieces = words.contiguous().view(torch.uint8).unflatten(-1, (-1, WORD_BITS // 8))
+    codes = pieces if bits == 8 else torch.stack((pieces & 15, pieces >> 4), -1).flatten(-2)
+    return codes.movedim(-1, dim + 1).flatten(dim, dim + 1).narrow(dim, 0, size)

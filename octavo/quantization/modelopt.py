@@ -1,0 +1,92 @@
+"""Checkpoints of NVIDIA's Model Optimizer: one algorithm for all layers, or one for each.
+
+Source: https://github.com/NVIDIA/Model-Optimizer.
+"""
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.config_values import shown, wrong
+from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
+from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
+from octavo.quantization.float8_layout import ALL, Float8Layout
+from octavo.quantization.grouped_weight import Layout
+from octavo.quantization.patterns import compile_wildcards, names_in
+from octavo.quantization.targets import TargetedConfig, Targets, target_group
+
+logger = logging.getLogger(__name__)
+
+_LAYOUTS: dict[str, Layout] = {
+    "FP8": Float8Layout((ALL, ALL)),
+    "FP8_PER_CHANNEL_PER_TOKEN": Float8Layout((1, ALL)),
+    "NVFP4": Float4Layout("nvfp4"),
+    "W4A16_NVFP4": Float4Layout("nvfp4"),
+}
+_MIXED = "MIXED_PRECISION"
+_EXCLUDED = ("exclude_modules", "ignore")
+_CACHES = ("kv_cache_quant_algo", "kv_cache_scheme")
+
+
+def parse_modelopt(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationConfig:
+    """The layers of a checkpoint.
+
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
+    beside 4-bit floats activations are not rounded. Keys and values are not quantised, either.
+
+    Args:
+        raw: ``quantization_config``, or ``hf_quant_config.json``, which has the settings under ``quantization``.
+
+    Raises:
+        UnsupportedModelError: it was quantised in a way that is not supported, or the configuration is broken.
+    """
+    own = raw.get("quantization", raw)
+    if not isinstance(own, Mapping):
+        raise wrong("quantization", own, "an object")
+    for key in _CACHES:
+        if own.get(key):
+            _warn_of_cache(key, shown(own[key]))
+    ignored = Targets(patterns=tuple(compile_wildcards(name) for name in names_in(own, _EXCLUDED)))
+    algorithm = own.get("quant_algo")
+    if algorithm is None and any(own.get(key) for key in _CACHES):
+        return Unquantized(options.plain)  # the cache alone is quantised
+    if _is_mixed(algorithm):
+        targets = _mixed(own.get("quantized_layers"))
+    else:
+        targets = {_layout(algorithm, own): Targets(has_all=True)}
+    groups = tuple(target_group(own_targets, layout, options) for layout, own_targets in targets.items())
+    return TargetedConfig(options.plain, "modelopt", groups, ignored)
+
+
+@cache
+def _warn_of_cache(key: str, value: str) -> None:
+    """Say once that a setting is not used, as configurations are parsed several times."""
+    logger.warning("%s = %s is not used: keys and values are not quantised.", key, value)
+
+
+def _is_mixed(algorithm: Any) -> bool:
+    return isinstance(algorithm, str) and algorithm.upper() == _MIXED
+
+
+def _mixed(layers: Any) -> dict[Layout, Targets]:
+    """The layers of each layout, by the settings of layers, or of modules around them."""
+    if not isinstance(layers, Mapping) or not layers or not all(isinstance(own, Mapping) for own in layers.values()):
+        raise wrong("quantized_layers", layers, "an object of settings by layer")
+    names: dict[Layout, list[str]] = {}
+    for name, own in layers.items():
+        names.setdefault(_layout(own.get("quant_algo"), own), []).append(name)
+    return {layout: Targets(modules=frozenset(own_names)) for layout, own_names in names.items()}
+
+
+def _layout(algorithm: Any, own: Mapping[str, Any]) -> Layout:
+    layout = _LAYOUTS.get(algorithm.upper()) if isinstance(algorithm, str) else None
+    if layout is None:
+        raise UnsupportedModelError(
+            f"The checkpoint's ModelOpt weights have the quant_algo {shown(algorithm)}; supported are "
+            f"{', '.join(_LAYOUTS)}, and {_MIXED} of these."
+        )
+    if isinstance(layout, Float4Layout) and own.get("group_size") not in (None, NVFP4_GROUP):
+        raise wrong("group_size", own["group_size"], f"{NVFP4_GROUP} for {algorithm}")
+    return layout

@@ -1,0 +1,71 @@
+"""MXFP4, the format of gpt-oss's experts: 4-bit floats in blocks of 32 with a power of two each (OCP MX 1.0).
+
+Experts are expanded as they are loaded; all other weights of such checkpoints are not quantised.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from octavo.quantization.config import QuantizationConfig, SchemeOptions
+from octavo.quantization.scheme import LinearScheme
+
+BLOCK = 32
+"""Numbers that share a scale."""
+
+_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+_BIAS = 127
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandedMxfp4(QuantizationConfig):
+    """Linear layers of a checkpoint whose experts alone are quantised."""
+
+    @property
+    def description(self) -> str:
+        return "mxfp4 experts, expanded at load"
+
+    def scheme(self, name: str) -> LinearScheme:
+        return self.plain
+
+
+def parse_mxfp4(fields: Mapping[str, Any], options: SchemeOptions) -> ExpandedMxfp4:
+    """Read ``quantization_config`` of the method ``mxfp4``; it says nothing that the names of tensors do not."""
+    return ExpandedMxfp4(options.plain)
+
+
+def unpack(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The numbers of packed blocks before they are scaled.
+
+    Args:
+        blocks: ``[E, out, in / 32, 16]`` uint8; the lower half of a byte comes first.
+
+    Returns:
+        ``[E, out, in]``.
+    """
+    values = torch.tensor(_VALUES, dtype=dtype, device=blocks.device)
+    numbers = torch.empty(*blocks.shape, 2, dtype=dtype, device=blocks.device)
+    for packed, unpacked in zip(blocks, numbers, strict=True):  # one expert at a time, as indices take eight bytes
+        unpacked[..., 0] = values[(packed & 15).long()]
+        unpacked[..., 1] = values[(packed >> 4).long()]
+    return numbers.flatten(2)
+
+
+def scale_numbers(numbers: torch.Tensor, scales: torch.Tensor, columns: slice = slice(None)) -> None:
+    """Scale :func:`unpack`'s numbers in place.
+
+    Args:
+        numbers: ``[E, out, columns]``.
+        scales: ``[E, out, in / 32]`` uint8, exponents.
+        columns: those of ``in`` that ``numbers`` has.
+    """
+    for own, exponents in zip(numbers, scales, strict=True):
+        factors = exponent_scales(exponents).repeat_interleave(BLOCK, -1)
+        own.mul_(factors[:, columns].to(own.dtype))
+
+
+def exponent_scales(exponents: torch.Tensor) -> torch.Tensor:
+    """Scales that are stored as their exponents, uint8 → float32."""
+    return torch.exp2(exponents.float() - _BIAS)

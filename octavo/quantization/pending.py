@@ -1,0 +1,86 @@
+"""Tensors of a layer that are read together, in whatever order they come from a checkpoint."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from octavo.quantization.grouped_weight import GroupedWeight, Layout
+from octavo.quantization.slot import WeightSlot
+
+
+class PendingTensors:
+    """Keeps a layer's tensors until all of them are there. Loaders convert one tensor at a time, so no lock is needed.
+
+    Args:
+        shape: of the layer in the checkpoint, ``[out, in]``.
+        store: takes the layer's weight.
+
+    Attributes:
+        first: the first tensor's name.
+    """
+
+    def __init__(self, layout: Layout, shape: tuple[int, int], store: Callable[[GroupedWeight], None]) -> None:
+        self._layout = layout
+        self._shape = shape
+        self._store = store
+        self._stored = layout.tensors(shape)
+        self._tensors: dict[str, torch.Tensor] = {}
+        self.first = next(iter(self._stored))
+
+    def slots(self, view: torch.Tensor) -> Iterator[tuple[str, WeightSlot]]:
+        """The names of the tensors within the layer, and their slots, which fill ``view`` together."""
+        for name, (shapes, dtypes) in self._stored.items():
+            yield name, PendingSlot(view, shapes, name=name, dtypes=dtypes, pending=self)
+            view = view[:0]  # what is filled is counted once
+
+    def arrived(self, name: str, tensor: torch.Tensor) -> None:
+        """Note a tensor; the last one has all of them stored."""
+        self._tensors[name] = tensor
+        if self._tensors.keys() == self._stored.keys():
+            tensors, self._tensors = self._tensors, {}
+            self._store(self._layout.read(tensors, self._shape))
+
+    def fill_with_noise(self, std: float, generator: torch.Generator) -> None:
+        """Store a random weight with values of about this standard deviation."""
+        self._store(self._layout.noise(self._shape, std, generator))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSlot(WeightSlot):
+    """The destination of a tensor that is stored together with others.
+
+    Attributes:
+        name: within the layer.
+        dtypes: types that the tensor may have, the usual one first.
+        pending: takes the tensor.
+    """
+
+    name: str
+    dtypes: tuple[torch.dtype, ...]
+    pending: PendingTensors = field(compare=False)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first of the layer's slots."""
+        return self.name == self.pending.first
+
+    @property
+    def is_direct(self) -> bool:
+        return False
+
+    @property
+    def whole_rows(self) -> slice | None:
+        return None
+
+    def accepts(self, shape: tuple[int, ...]) -> bool:
+        return any(
+            len(own) == len(shape) and all(size in (-1, given) for size, given in zip(own, shape, strict=True))
+            for own in self.source_shapes
+        )
+
+    def takes(self, dtype: torch.dtype, raw_type: str = "") -> bool:
+        return dtype in self.dtypes
+
+    def fill(self, tensor: torch.Tensor) -> None:
+        self.pending.arrived(self.name, tensor)

@@ -1,0 +1,116 @@
+"""Checkpoints of AMD's Quark: settings for all layers, and others by patterns of names.
+
+Source: https://github.com/amd/Quark.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.config_values import ConfigValues, shown, wrong
+from octavo.quantization.config import SchemeOptions
+from octavo.quantization.float4_layout import Float4Layout
+from octavo.quantization.float8_layout import ALL, Float8Layout
+from octavo.quantization.grouped_weight import Layout
+from octavo.quantization.mxfp4 import BLOCK
+from octavo.quantization.patterns import compile_pattern, compile_wildcards, names_in
+from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
+
+_REGEX = "re:"
+_FLOAT8 = "fp8_e4m3"
+_MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": BLOCK, "scale_format": "e8m0"}
+_ROTATIONS = ("rotation", "quarot")
+
+
+def parse_quark(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfig:
+    """The layers of a checkpoint.
+
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
+    beside 4-bit floats activations are not rounded.
+
+    Args:
+        raw: ``quantization_config``.
+
+    Raises:
+        UnsupportedModelError: it was quantised in a way that is not supported, or the configuration is broken.
+    """
+    values = ConfigValues(dict(raw), {}, {})
+    export = values.mapping("export")
+    _check_export(export, export.get("kv_cache_group") or raw.get("kv_cache_quant_config"))
+    _check_algorithms(raw.get("algo_config"))
+    if types := values.mapping("layer_type_quant_config"):
+        raise UnsupportedModelError(
+            f"The checkpoint's Quark weights differ by types of layers ({shown(list(types))}), which is not supported."
+        )
+    groups = [
+        _group(pattern, Targets(patterns=(_pattern(pattern),)), own, options)
+        for pattern, own in values.mapping("layer_quant_config").items()
+    ]
+    groups.append(_group("global_quant_config", Targets(has_all=True), raw.get("global_quant_config"), options))
+    ignored = tuple(_pattern(name) for name in names_in(raw, ("exclude",)))
+    return TargetedConfig(options.plain, "quark", tuple(groups), Targets(patterns=ignored))
+
+
+def _check_export(export: Mapping[str, Any], caches: Any) -> None:
+    """Reject scales of the cache, which are stored as those of layers' outputs, and weights stored as they were."""
+    if caches:
+        raise UnsupportedModelError(
+            f"The checkpoint's Quark configuration quantises keys and values ({shown(caches)}), which is not supported."
+        )
+    stored = export.get("weight_format", "real_quantized")
+    if stored != "real_quantized":
+        raise wrong("weight_format", stored, "'real_quantized'")
+
+
+def _check_algorithms(algorithms: Any) -> None:
+    """Reject rotations, some of which have to be applied to activations as well."""
+    for own in algorithms if isinstance(algorithms, list) else [algorithms]:
+        name = own.get("name") if isinstance(own, Mapping) else None
+        if isinstance(name, str) and name.lower() in _ROTATIONS:
+            raise UnsupportedModelError(f"The checkpoint's Quark weights are rotated ({name}), which is not supported.")
+
+
+def _group(name: str, targets: Targets, own: Any, options: SchemeOptions) -> TargetGroup:
+    """The layers of an entry of the configuration."""
+    if not isinstance(own, Mapping):
+        raise wrong(name[:60], own, "an object")
+    weights, inputs = own.get("weight"), own.get("input_tensors")
+    layout = None
+    if isinstance(weights, Mapping) and not (own.get("output_tensors") or own.get("bias") or weights.get("is_dynamic")):
+        layout = _layout(weights, inputs)
+    if layout is None:
+        raise UnsupportedModelError(
+            f"The checkpoint's {name[:60]} is quantised in a way that is not supported (weights {_shown(weights)}; "
+            f"activations {_shown(inputs)}; outputs {_shown(own.get('output_tensors'))}; biases "
+            f"{_shown(own.get('bias'))}); supported are {_FLOAT8} weights per tensor or channel with {_FLOAT8} "
+            "activations, and MXFP4 weights."
+        )
+    return target_group(targets, layout, options)
+
+
+def _layout(weights: Mapping[str, Any], inputs: Any) -> Layout | None:
+    if all(weights.get(key) == value for key, value in _MXFP4.items()):
+        return Float4Layout("mxfp4")
+    is_float8 = weights.get("dtype") == _FLOAT8 and isinstance(inputs, Mapping) and inputs.get("dtype") == _FLOAT8
+    scheme, is_whole = weights.get("qscheme"), weights.get("group_size") is None
+    if not (is_float8 and is_whole):
+        return None
+    if scheme == "per_tensor":
+        return Float8Layout((ALL, ALL))
+    is_by_output = scheme == "per_channel" and weights.get("ch_axis") in (None, 0)
+    return Float8Layout((1, ALL)) if is_by_output else None
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """The pattern of a name with wildcards, or of a regular expression."""
+    return compile_pattern(name.removeprefix(_REGEX)) if name.startswith(_REGEX) else compile_wildcards(name)
+
+
+def _shown(own: Any) -> str:
+    """What is said of values, in a few words."""
+    if isinstance(own, list):
+        return ", and ".join(_shown(part) for part in own[:2])
+    if not isinstance(own, Mapping):
+        return "not quantised" if own is None else shown(own)
+    return ", ".join(f"{key} {shown(own.get(key))}" for key in ("dtype", "qscheme", "group_size"))

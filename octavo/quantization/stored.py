@@ -1,0 +1,229 @@
+"""Schemes of layers that a checkpoint stores as integers in groups, or in another form with tensors of its own.
+
+Which of them a layer has depends on the device: a CPU's compiled kernels take blocks of 32 inputs
+(:class:`RepackedScheme`), other devices unpack integers in each GEMM (:class:`PackedScheme`), and what neither can do
+is expanded to the compute type as it is loaded (:class:`ExpandedScheme`).
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp
+from octavo.kernels.blocks import INPUT_GROUP
+from octavo.kernels.grouped import GroupedTensors, ReorderedLinear, can_pack, grouped_linear, pack_codes, pack_unit
+from octavo.quantization.blocks import BlockScheme, pack_blocks
+from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
+from octavo.quantization.pending import PendingTensors
+from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme, empty_parameter
+from octavo.quantization.slot import WeightPart, WeightSlot
+
+
+@dataclass(frozen=True, slots=True)
+class StoredScheme(LinearScheme):
+    """A layer whose tensors are read together.
+
+    Attributes:
+        layout: how the checkpoint stores it.
+        plain: the scheme of layers that are not quantised.
+    """
+
+    layout: Layout
+    plain: PlainScheme
+
+    def __str__(self) -> str:
+        return f"{self.layout.name} ({self.layout.form or 'expanded at load'})"
+
+    def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
+        module.restore_weight()
+        pending = PendingTensors(self.layout, part.shape, partial(self._store, module, part))
+        yield from pending.slots(self._place(module, part))
+        if module.bias is not None:
+            yield "bias", part.bias_slot(module.bias.data[part.outputs])
+
+    @property
+    @abstractmethod
+    def kept_as(self) -> str:
+        """What the device has of the weights, in a few words."""
+
+    @abstractmethod
+    def _place(self, module: LinearWeights, part: WeightPart) -> torch.Tensor:
+        """The part of the weight that a layer's tensors fill."""
+
+    @abstractmethod
+    def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
+        """Store what the module has of a layer's weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandedScheme(StoredScheme):
+    """Weights in the compute type, which are dequantised as they are loaded."""
+
+    @property
+    def kept_as(self) -> str:
+        return "expanded at load"
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        self.plain.create(module, bias=bias)
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        return self.plain.make_gemm(module)
+
+    def _place(self, module: LinearWeights, part: WeightPart) -> torch.Tensor:
+        return module.weight.data[part.outputs]
+
+    def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
+        values = part.taken(weight.values())
+        self._place(module, part).copy_(values if part.order is None else part.order(values))
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupedScheme(StoredScheme):
+    """Weights that stay integers."""
+
+    @property
+    def form(self) -> GroupedForm:
+        """What the values are."""
+        assert self.layout.form is not None, "the scheme is chosen where there are integers"
+        return self.layout.form
+
+    @property
+    def may_merge(self) -> bool:
+        return not self.form.is_ordered  # each layer has an order of its own
+
+    def fallback(self, plain: PlainScheme) -> LinearScheme:
+        return ExpandedScheme(self.layout, plain)
+
+    def divides_inputs(self, inputs: range, in_features: int) -> bool:
+        if len(inputs) == in_features:
+            return True
+        group = self.form.group_of(in_features)
+        is_whole = inputs.start % group == 0 and inputs.stop % group == 0
+        is_within = inputs.start // group == (inputs.stop - 1) // group
+        return not self.form.is_ordered and (is_whole or is_within)
+
+    def _create_order(self, module: LinearWeights) -> None:
+        order = empty_parameter(module.in_features, dtype=torch.int64) if self.form.is_ordered else None
+        module.register_parameter("input_order", order)
+
+    def _own(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> GroupedWeight:
+        """What the module has of a layer's weight, whose order of inputs is stored here."""
+        weight = weight.of_part(part)
+        if self.form.is_ordered:
+            device = weight.codes.device
+            order = torch.arange(module.in_features, device=device) if weight.order is None else weight.order
+            module.get_parameter("input_order").data.copy_(order)
+        return weight
+
+    def _reordered(self, module: LinearWeights, op: LinearOp) -> LinearOp:
+        return ReorderedLinear(op, module.get_parameter("input_order").data) if self.form.is_ordered else op
+
+
+@dataclass(frozen=True, slots=True)
+class PackedScheme(_GroupedScheme):
+    """Packed integers, or float8 values, with a scale per output and group; each GEMM unpacks them."""
+
+    @property
+    def kept_as(self) -> str:
+        return "unpacked in each GEMM"
+
+    def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
+        return can_pack(in_features, self.form.group_of(in_features))
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        form, size = self.form, (module.out_features, module.in_features * self.form.bits // 8)
+        groups = module.out_features, form.num_groups(module.in_features)
+        codes = empty_parameter(*size, dtype=FLOAT8 if form.is_float else torch.uint8)
+        module.register_parameter("weight", codes)
+        module.register_parameter("weight_scale", empty_parameter(*groups, dtype=torch.float32))
+        zeros = empty_parameter(*groups, dtype=torch.uint8) if form.has_zeros else None
+        module.register_parameter("weight_zero", zeros)
+        self._create_order(module)
+        module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        zeros = module.get_parameter("weight_zero").data if self.form.has_zeros else None
+        weight = GroupedTensors(module.weight.data, module.weight_scale.data, zeros, self.form.bits)
+        bias = None if module.bias is None else module.bias.data
+        op, is_copied = grouped_linear(weight.codes, weight, bias, deterministic=self.plain.deterministic)
+        return self._reordered(module, op), is_copied
+
+    def _place(self, module: LinearWeights, part: WeightPart) -> torch.Tensor:
+        return module.weight.data[part.outputs]
+
+    def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
+        weight = self._own(module, part, weight)
+        codes = pack_codes(weight.codes, pack_unit(weight.group)) if self.form.bits == 4 else weight.codes
+        self._place(module, part).copy_(codes)
+        module.weight_scale.data[part.outputs] = weight.scales
+        if self.form.has_zeros:
+            module.get_parameter("weight_zero").data[part.outputs] = torch.as_tensor(weight.zeros)
+
+
+@dataclass(frozen=True, slots=True)
+class RepackedScheme(_GroupedScheme):
+    """Blocks of 32 inputs in a format of the device's kernels; see :func:`block_format`."""
+
+    @property
+    def kept_as(self) -> str:
+        return f"kept as {self.blocks.format}, activations in 8 bits"
+
+    @property
+    def blocks(self) -> BlockScheme:
+        """How the blocks are stored."""
+        return BlockScheme(block_format(self.form))
+
+    def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
+        is_even = self.form.group_of(in_features) % INPUT_GROUP == 0
+        return is_even and self.blocks.fits(in_features, part_sizes)
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        self.blocks.create(module, bias=bias)
+        self._create_order(module)
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        op, is_copied = self.blocks.make_gemm(module)
+        return self._reordered(module, op), is_copied
+
+    def _place(self, module: LinearWeights, part: WeightPart) -> torch.Tensor:
+        return module.weight.data[part.outputs.start // LANES : -(-part.outputs.stop // LANES)]
+
+    def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
+        weight = self._own(module, part, weight)
+        name = self.blocks.format
+        self._place(module, part).copy_(pack_blocks(raw_blocks(weight, name), name, module.in_features))
+
+
+def block_format(form: GroupedForm) -> str:
+    """The block format that has exactly the values of a form, but for scales in float16; empty if there is none."""
+    if form.is_float or (form.bits == 8 and form.has_zeros):
+        return ""
+    return "Q8_0" if form.bits == 8 else "Q4_1" if form.has_zeros else "Q4_0"
+
+
+def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
+    """A weight as rows of GGUF's blocks, ``[out, bytes]`` uint8; see :func:`block_format`."""
+    repeats = weight.group // INPUT_GROUP
+    scales = weight.scales.repeat_interleave(repeats, 1)
+    codes = weight.codes.unflatten(1, (-1, INPUT_GROUP))
+    fields = [_halves(scales)]
+    if name == "Q8_0":
+        assert not isinstance(weight.zeros, torch.Tensor), "block_format() says so"
+        fields.append((codes.to(torch.int16) - int(weight.zeros)).to(torch.int8).view(torch.uint8))
+    else:
+        if name == "Q4_1":
+            zeros = torch.as_tensor(weight.zeros, device=scales.device).expand(weight.scales.shape)
+            fields.append(_halves(-scales * zeros.repeat_interleave(repeats, 1)))
+        low, high = codes.chunk(2, -1)
+        fields.append(low | (high << 4))
+    raw = torch.cat(fields, -1)
+    assert raw.shape[-1] == FORMATS[name].raw_bytes[0]
+    return raw.flatten(1)
+
+
+def _halves(values: torch.Tensor) -> torch.Tensor:
+    """``[out, blocks]`` → float16 as bytes, ``[out, blocks, 2]``."""
+    return values.half()[..., None].contiguous().view(torch.uint8)

@@ -1,0 +1,57 @@
+"""Decode steps that are replayed yield what steps that are computed anew do."""
+
+import pytest
+import torch
+from engine_requests import engine_request
+from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
+
+from octavo.execution.recorded import RecordedSteps
+from octavo.layers.build import Build
+from octavo.layers.decoder import RotaryAttention
+from octavo.layers.head_terms import AttentionTerms, alibi_slopes
+from octavo.models.base import CausalLM
+from octavo.platforms import runtime_of
+from octavo.platforms.native import native_kernels
+from octavo.records import SamplingParams
+
+pytestmark = pytest.mark.skipif(native_kernels() is None, reason="only compiled kernels can be recorded")
+
+
+def add_terms(model: CausalLM) -> None:
+    """Give all heads of a model with four of them attention sinks and slopes."""
+    for index, module in enumerate(model.modules()):
+        if isinstance(module, RotaryAttention):
+            module.terms = AttentionTerms(4, Build(), has_sinks=True, slopes=alibi_slopes(4))
+            sinks = module.terms.sinks
+            assert sinks is not None
+            sinks.copy_(torch.randn(4, generator=torch.Generator().manual_seed(index)))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "has_terms"),
+    [
+        ("LlamaForCausalLM", False),
+        ("LlamaForCausalLM", True),
+        ("Gemma3ForCausalLM", True),
+        ("Mamba2ForCausalLM", False),
+    ],
+)
+def test_a_replayed_step_computes_the_same(architecture: str, has_terms: bool) -> None:
+    config = tiny_config(architecture, ("sliding_attention", "full_attention"), 5)
+    model = tiny_model(config)
+    if has_terms:
+        add_terms(model)
+    params = SamplingParams(temperature=0, max_tokens=20, logprobs=1)
+    prompts = [[(7 * row + index) % VOCAB for index in range(5 + 6 * row)] for row in range(3)]
+    requests = [engine_request(str(row), prompt, params) for row, prompt in enumerate(prompts)]
+    engines = [TinyEngine(config, model, block_size=16) for _ in range(2)]
+    recorded, eager = engines
+    eager.runner._recorded = RecordedSteps(runtime_of(torch.device("cpu")), is_on=False)
+    found, expected = (engine.run(requests) for engine in engines)
+    assert recorded.runner._recorded._steps and not eager.runner._recorded._steps
+    for request_id, outputs in expected.items():
+        assert tokens(found[request_id]) == tokens(outputs)
+        for output, wanted in zip(found[request_id], outputs, strict=True):
+            assert [entry.logprobs for entry in output.logprobs or []] == [
+                entry.logprobs for entry in wanted.logprobs or []
+            ]

@@ -1,0 +1,77 @@
+"""Packed integers on a GPU: checkpoints and weights rounded at load, in graphs and without, against the CPU."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "quantization")]
+from integer_checkpoints import draw, gptq, write_layers
+from tiny_llama import SETTINGS, write_model
+
+from octavo import LLM, SamplingParams
+from octavo.layers.linear import Linear
+from octavo.quantization.rounded import RoundedScheme
+from octavo.quantization.stored import PackedScheme
+
+PROMPTS = [[1, 5, 9, 33, 70, 2], [8] * 100, [100]]
+PARAMS = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, prompt_logprobs=0)
+
+
+def schemes_of(llm: LLM) -> set[type]:
+    (found,) = llm.apply_model(
+        lambda model: {type(module.scheme) for module in model.modules() if isinstance(module, Linear)}
+    )
+    return found
+
+
+def logprobs_of(llm: LLM) -> torch.Tensor:
+    """The log-probabilities of the prompts' tokens; answers run, too, so that captured steps do."""
+    answers = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], PARAMS)
+    assert all(len(answer.outputs[0].token_ids) == 16 for answer in answers)
+    values = []
+    for answer, prompt in zip(answers, PROMPTS, strict=True):
+        assert answer.prompt_logprobs is not None
+        for token, entries in zip(prompt[1:], answer.prompt_logprobs[1:], strict=True):
+            assert entries is not None
+            values.append(entries[token].logprob)
+    return torch.tensor(values)
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True])
+@pytest.mark.parametrize(
+    "changes", [{}, {"sym": False}, {"desc_act": True}, {"bits": 8}, {"group_size": 32}, {"group_size": -1}], ids=str
+)
+def test_checkpoints(changes: dict[str, Any], enforce_eager: bool, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "plain", hidden_size=256, intermediate_size=512)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False} | changes
+    random = torch.Generator().manual_seed(0)
+
+    def store(layer: str, shape: tuple[int, int]) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+        if layer == "lm_head":
+            return None
+        bits, group = config["bits"], config["group_size"]
+        order = {"symmetric": config["sym"], "shuffled": config["desc_act"]}
+        drawn = draw(shape, random, bits=bits, group=group, **order)
+        drawn = drawn._replace(scales=drawn.scales / 4)
+        return gptq(drawn), drawn.weight
+
+    write_layers(source, tmp_path / "gptq", config, store)
+    on_cpu = LLM(str(tmp_path / "gptq"), **SETTINGS)
+    settings = SETTINGS | {"device": "cuda", "dtype": "bfloat16", "enforce_eager": enforce_eager}
+    on_gpu = LLM(str(tmp_path / "gptq"), **settings)
+    assert PackedScheme in schemes_of(on_gpu)
+    # Activations are of bfloat16 in every layer.
+    torch.testing.assert_close(logprobs_of(on_gpu), logprobs_of(on_cpu), rtol=0.05, atol=0.25)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_rounding_at_load(quantization: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path, hidden_size=256, intermediate_size=512)
+    settings = SETTINGS | {"device": "cuda", "dtype": "bfloat16"}
+    rounded = LLM(str(source), quantization=quantization, **settings)
+    assert RoundedScheme in schemes_of(rounded)
+    difference = logprobs_of(rounded) - logprobs_of(LLM(str(source), **settings))
+    assert difference.abs().mean() < (0.2 if quantization == "int8" else 1.5)

@@ -1,0 +1,143 @@
+"""Compiled latent attention against attention over whole sequences in float64."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mixer_cases import LatentCase, Lengths, latent_case
+from native_builds import threads
+
+from octavo.kernels import AttentionInputs, latent_attention, store_latent
+from octavo.kernels.cpu import native_latent_attention
+from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+
+TYPES = list(TYPE_NUMBERS)
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+MIXED: Lengths = [(1, 300), (37, 290), (5, 70), (1, 1), (3, 3), (2, 600)]
+
+
+@pytest.fixture
+def latent(native: NativeKernels) -> Iterator[SimpleNamespace]:
+    """This build's operations by name, with what is registered left as it was."""
+    operations = {"store_latent": store_latent, "latent_attention": latent_attention}
+    before = {name: operation.implementations["cpu"] for name, operation in operations.items()}
+    native_latent_attention.register(native)
+    yield SimpleNamespace(
+        **{name: operation.implementations["cpu"] for name, operation in operations.items()}, native=native
+    )
+    for name, operation in operations.items():
+        operation.register("cpu")(before[name])
+
+
+def make(lengths: Lengths, **options: object) -> LatentCase:
+    """A case with slots of the engine's type."""
+    case = latent_case(lengths, **options)
+    return replace(case, inputs=replace(case.inputs, slots=case.inputs.slots.int()))
+
+
+def run(latent: SimpleNamespace, case: LatentCase) -> torch.Tensor:
+    latent.store_latent(case.latent, case.cache, case.inputs.slot_mapping)
+    return latent.latent_attention(case.q, case.cache, case.inputs, case.spec)
+
+
+def check(latent: SimpleNamespace, case: LatentCase) -> None:
+    """Results and cache; padding becomes zero."""
+    stored = case.cache.clone()
+    store_latent.reference(case.latent, stored, case.inputs.slot_mapping)
+    output, dtype = run(latent, case), case.q.dtype
+    assert torch.equal(case.cache.nan_to_num(7.0), stored.nan_to_num(7.0))
+    assert output.dtype is dtype
+    tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(output[: len(case.expected)].double(), case.expected, **tolerance)
+    assert not output[len(case.expected) :].any()
+
+
+@pytest.mark.parametrize("num_padding", [0, 3])
+@pytest.mark.parametrize("lengths", [[(1, 1)], [(5, 5)], [(1, 9), (1, 1), (1, 40)], MIXED])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_step_attends_to_its_sequences(
+    latent: SimpleNamespace, dtype: torch.dtype, lengths: Lengths, num_padding: int
+) -> None:
+    for num_threads in (1, 3):
+        with threads(latent.native, num_threads):
+            check(latent, make(lengths, num_padding=num_padding, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "rank", "rope_dim"), [(1, 1, 2), (16, 16, 16), (5, 20, 6), (128, 64, 8), (67, 8, 4)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sizes_of_vectors(
+    latent: SimpleNamespace, dtype: torch.dtype, num_heads: int, rank: int, rope_dim: int
+) -> None:
+    lengths = [(1, 70), (9, 20), (2, 300)]
+    check(latent, make(lengths, num_heads=num_heads, rank=rank, rope_dim=rope_dim, dtype=dtype))
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 16, 48])
+def test_sizes_of_blocks(latent: SimpleNamespace, block_size: int) -> None:
+    check(latent, make(MIXED, block_size=block_size))
+
+
+def test_numbers_of_keys(latent: SimpleNamespace) -> None:
+    totals = (1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513)
+    check(latent, make([(1, total) for total in totals]))
+    check(latent, make([(min(total, 3), total) for total in totals]))
+
+
+def test_types_that_the_kernels_lack_run_as_the_reference(latent: SimpleNamespace) -> None:
+    case = make([(1, 9), (5, 12)], dtype=torch.float64)
+    output = run(latent, case)
+    assert torch.equal(output, latent_attention.reference(case.q, case.cache, case.inputs, case.spec))
+
+
+def alone(inputs: AttentionInputs, row: int, position: int) -> AttentionInputs:
+    """Inputs that decode one token of a row; its vector is in the cache."""
+    rows = replace(
+        inputs.rows,
+        counts=torch.tensor([1, 1, 1, 0], dtype=torch.int32),
+        query_starts=torch.tensor([0, 1], dtype=torch.int32),
+        seq_lens=torch.tensor([position + 1], dtype=torch.int32),
+    )
+    return replace(inputs, rows=rows, slots=inputs.slots[row : row + 1])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_token_has_the_same_bits_in_every_step(latent: SimpleNamespace, dtype: torch.dtype) -> None:
+    """Decoded alone, in a chunk, in a batch, on any number of threads."""
+    case = make(MIXED, dtype=dtype, num_heads=5)
+    together = run(latent, case)
+    for num_threads in (2, 4):
+        with threads(latent.native, num_threads):
+            assert torch.equal(run(latent, case), together)
+    for token, (row, position) in enumerate(case.step.tokens()):
+        inputs = alone(case.inputs, row, position)
+        output = latent.latent_attention(case.q[token : token + 1], case.cache, inputs, case.spec)
+        assert torch.equal(output[0], together[token])
+
+
+def test_a_nan_stays_in_its_request(latent: SimpleNamespace) -> None:
+    case = make(MIXED)
+    expected = run(latent, case)
+    case.cache[case.step.block(1, 17), 17 % 4] = torch.nan
+    output = latent.latent_attention(case.q, case.cache, case.inputs, case.spec)
+    is_own = torch.tensor([row == 1 for row, _ in case.step.tokens()])
+    assert output[is_own].isnan().all()
+    assert torch.equal(output[~is_own], expected[~is_own])
+
+
+def test_a_replay_follows_the_steps_rows(latent: SimpleNamespace) -> None:
+    """Where the rows are is on the tape, not how long they are."""
+    case = make([(1, 259), (1, 20)])
+    owners: list[object] = []
+    run(latent, case)  # with the keys of the longest rows below
+    case.inputs.rows.seq_lens -= 5
+    latent.native.start_tape(owners)
+    output = latent.latent_attention(case.q, case.cache, case.inputs, case.spec)
+    tape = latent.native.end_tape()
+    for _ in range(5):  # the first row's keys become two partitions on the way
+        case.inputs.rows.seq_lens += 1
+        latent.native.replay(tape)
+        assert torch.equal(output, latent.latent_attention(case.q, case.cache, case.inputs, case.spec))

@@ -1,0 +1,176 @@
+"""Grouped GEMMs over experts, and the choice of experts, held against their references."""
+
+import pytest
+import torch
+
+from octavo.kernels.experts import ExpertWeights, PlainExperts
+from octavo.kernels.routing import choose_experts as choose_reference
+from octavo.kernels.triton.experts import choose_tile, experts_mlp, order_pairs
+from octavo.kernels.triton.routing import choose_experts, router_logits
+from octavo.records.experts import ExpertSpec, Routing, Score
+
+SILU = ExpertSpec("silu")
+CLAMPED = ExpertSpec("clamped_swiglu", alpha=1.7, limit=0.8)
+
+
+def random(device: torch.device, seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def make_experts(device: torch.device, num_experts: int, hidden: int, size: int, *, bias: bool) -> ExpertWeights:
+    return ExpertWeights(
+        random(device, 1, num_experts, 2 * size, hidden) / hidden**0.5,
+        random(device, 2, num_experts, hidden, size) / size**0.5,
+        random(device, 3, num_experts, 2 * size) if bias else None,
+        random(device, 4, num_experts, hidden) if bias else None,
+    )
+
+
+def in_type(weights: ExpertWeights, dtype: torch.dtype) -> ExpertWeights:
+    return ExpertWeights(*(None if weight is None else weight.to(dtype) for weight in weights))  # type: ignore[arg-type]
+
+
+def choose(
+    device: torch.device, num_tokens: int, num_experts: int, num_chosen: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = random(device, 5, num_tokens, num_experts).softmax(-1)
+    weights, chosen = scores.topk(num_chosen)
+    return chosen, weights
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("spec", "bias"),
+    [
+        (SILU, False),
+        (ExpertSpec("gelu_tanh"), True),
+        (CLAMPED, True),
+        (ExpertSpec("clamped_silu", limit=0.8), False),
+        (ExpertSpec("silu", weighs_inputs=True), False),
+    ],
+    ids=["silu", "gelu", "clamped", "clamped silu", "weighs inputs"],
+)
+@pytest.mark.parametrize(
+    ("num_tokens", "num_experts", "num_chosen", "hidden", "size"),
+    [(1, 6, 2, 64, 48), (7, 5, 3, 40, 24), (40, 3, 2, 128, 72)],
+    ids=str,
+)
+def test_it_is_what_the_reference_computes(
+    device: torch.device,
+    dtype: torch.dtype,
+    spec: ExpertSpec,
+    bias: bool,
+    num_tokens: int,
+    num_experts: int,
+    num_chosen: int,
+    hidden: int,
+    size: int,
+) -> None:
+    weights = make_experts(device, num_experts, hidden, size, bias=bias)
+    chosen, shares = choose(device, num_tokens, num_experts, num_chosen)
+    x = random(device, 6, num_tokens, hidden)
+    expected = PlainExperts(weights, spec)(x, chosen, shares)
+    found = experts_mlp(x.to(dtype), chosen, shares, in_type(weights, dtype), spec)
+    tolerance = 1e-5 if dtype is torch.float32 and device.type == "cpu" else 2e-2
+    torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_no_tokens(device: torch.device) -> None:
+    weights = make_experts(device, 4, 32, 16, bias=False)
+    chosen, shares = choose(device, 0, 4, 2)
+    assert experts_mlp(random(device, 6, 0, 32), chosen, shares, weights, SILU).shape == (0, 32)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 17, 400])
+def test_pairs_are_ordered_by_expert(device: torch.device, num_tokens: int) -> None:
+    num_experts, block_m = 5, 16
+    chosen, _ = choose(device, num_tokens, num_experts, 3)
+    chosen[chosen == 2] = 4  # an expert without tokens
+    order = order_pairs(chosen, num_experts, block_m)
+    flat = chosen.flatten()
+    assert order.pairs.tolist() == flat.argsort(stable=True).tolist()
+    covered = []
+    for expert, start, end in order.tiles[: int(order.num_tiles)].tolist():
+        assert 0 < end - start <= block_m
+        assert flat[order.pairs[start:end].long()].unique().tolist() == [expert]
+        covered += range(start, end)
+    assert covered == list(range(3 * num_tokens))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the interpreter adds up in NumPy's order")
+@pytest.mark.parametrize("spec", [SILU, CLAMPED], ids=["silu", "clamped"])
+def test_bits_of_a_token_do_not_depend_on_the_others(device: torch.device, spec: ExpertSpec) -> None:
+    weights = in_type(make_experts(device, 16, 512, 320, bias=True), torch.bfloat16)
+    chosen, shares = choose(device, 2000, 16, 4)
+    x = random(device, 6, 2000, 512).to(torch.bfloat16)
+    alone = experts_mlp(x[:1], chosen[:1], shares[:1], weights, spec)
+    for count in (2, 16, 60, 300, 2000):
+        assert torch.equal(experts_mlp(x[:count], chosen[:count], shares[:count], weights, spec)[:1], alone)
+
+
+@pytest.mark.parametrize("is_gated", [True, False])
+def test_tiles_grow_with_the_rows_of_an_expert(is_gated: bool) -> None:
+    blocks = [choose_tile(num_pairs, 128, 2, is_gated=is_gated).block_m for num_pairs in (8, 1024, 4096, 8192, 65536)]
+    assert blocks == [16, 16, 32, 64, 128]
+    assert all(choose_tile(count, 128, 2, is_gated=is_gated).block_n >= 64 for count in (8, 8192, 65536))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(("num_tokens", "num_experts", "hidden"), [(1, 1, 24), (5, 6, 40), (33, 20, 256)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_logits(
+    device: torch.device, dtype: torch.dtype, num_tokens: int, num_experts: int, hidden: int, bias: bool
+) -> None:
+    x = random(device, 1, num_tokens, hidden).to(dtype)
+    weight = random(device, 2, num_experts, hidden)
+    own_bias = random(device, 3, num_experts) if bias else None
+    expected = x.double() @ weight.double().T + (0 if own_bias is None else own_bias.double())
+    torch.testing.assert_close(router_logits(x, weight, own_bias).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_logits_of_a_token_do_not_depend_on_the_others(device: torch.device) -> None:
+    x, weight = random(device, 1, 70, 520), random(device, 2, 20, 520)
+    alone = router_logits(x[:1], weight, weight[:, 0].contiguous())
+    for count in (3, 64, 70):  # in parts up to 64, whole above
+        assert torch.equal(router_logits(x[:count], weight, weight[:, 0].contiguous())[:1], alone)
+
+
+@pytest.mark.parametrize(
+    "routing",
+    [
+        Routing(6, 2),
+        Routing(64, 6, renormalises=True, scale=1.5),
+        Routing(20, 3, "sigmoid", renormalises=True, is_corrected=True),
+        Routing(12, 3, "sigmoid", True, 2.5, True, num_groups=4, num_open_groups=2, num_ranked=2),
+        Routing(15, 4, scale=16.0, num_groups=5, num_open_groups=3),
+        Routing(8, 2, "sparsemixer", jitter=0.05),
+        Routing(48, 8, "uniform", renormalises=True),
+    ],
+    ids=lambda routing: f"{routing.score}-{routing.num_experts}",
+)
+@pytest.mark.parametrize("num_tokens", [0, 1, 9])
+def test_choice(device: torch.device, routing: Routing, num_tokens: int) -> None:
+    logits = random(device, 1, num_tokens, routing.num_experts)
+    correction = random(device, 2, routing.num_experts) if routing.is_corrected else None
+    chosen, weights = choose_experts(logits, correction, routing)
+    expected, expected_weights = choose_reference.reference(logits, correction, routing)
+    assert chosen.tolist() == expected.tolist()
+    torch.testing.assert_close(weights, expected_weights)
+
+
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_a_token_that_is_no_number_chooses_experts_that_exist(device: torch.device, score: Score) -> None:
+    logits = random(device, 1, 5, 6)
+    logits[2] = torch.nan
+    logits[3, 1] = torch.nan
+    chosen, weights = choose_experts(logits, None, Routing(6, 3, score))
+    assert ((chosen >= 0) & (chosen < 6)).all()
+    assert weights[2].isnan().all() and weights[[0, 1, 4]].isfinite().all()
+
+
+def test_uniform_routing_is_even(device: torch.device) -> None:
+    logits = random(device, 1, 2000, 16) * 0.01 + torch.arange(16, device=device)
+    chosen, _ = choose_reference.reference(logits, None, Routing(16, 4, "uniform"))
+    counts = chosen.flatten().bincount(minlength=16)
+    assert counts.min() > 400, "of 500, within five standard deviations"
+    assert counts.max() < 600

@@ -1,0 +1,102 @@
+"""GEMMs with packed integers in Triton against their plain twin."""
+
+from typing import Any
+
+import pytest
+import torch
+from product_case import random
+
+from octavo.kernels import grouped
+from octavo.kernels.grouped import GroupedTensors, pack_codes, pack_unit
+from octavo.kernels.triton import grouped as triton_grouped
+from octavo.kernels.triton.grouped import GroupedLinear, choose_parts
+
+# Triton's interpreter multiplies no bfloat16.
+DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
+KINDS: dict[str, dict[str, Any]] = {
+    "4-bits": {},
+    "4-bits-zeros": {"zeros": "integers"},
+    "4-bits-minimum": {"zeros": "floats", "group": 32},
+    "8-bits": {"bits": 8},
+    "8-bits-zeros": {"bits": 8, "zeros": "integers", "group": 64},
+    "one-group": {"group": 256},
+}
+
+
+def make(device: torch.device, num_outputs: int, num_inputs: int, kind: str) -> GroupedTensors:
+    """A random weight."""
+    chosen = {"bits": 4, "zeros": "", "group": 128} | KINDS[kind]
+    generator = torch.Generator().manual_seed(0)
+    largest, groups = 1 << chosen["bits"], (num_outputs, num_inputs // chosen["group"])
+    codes = torch.randint(largest, (num_outputs, num_inputs), generator=generator, dtype=torch.uint8)
+    scales = (0.5 + torch.rand(groups, generator=generator)) / largest / num_inputs**0.5
+    zeros = minimums = None
+    if chosen["zeros"] == "integers":
+        zeros = torch.randint(largest, groups, generator=generator, dtype=torch.uint8)
+    elif chosen["zeros"]:
+        minimums = (-8 * scales).half()
+    packed = pack_codes(codes, pack_unit(chosen["group"])) if chosen["bits"] == 4 else codes
+    tensors = [None if tensor is None else tensor.to(device) for tensor in (packed, scales, zeros, minimums)]
+    return GroupedTensors(*tensors[:3], chosen["bits"], tensors[3])
+
+
+def expected(weight: GroupedTensors, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    exact = x.double() @ grouped.dequantize(weight, torch.float64).T
+    return exact if bias is None else exact + bias.double()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_rows", [1, 20, 70])
+def test_products(kind: str, dtype: torch.dtype, num_rows: int, device: torch.device) -> None:
+    weight = make(device, 72, 512, kind)
+    bias = random(device, 2, 72, dtype=dtype) if num_rows > 1 else None
+    x = random(device, 1, num_rows, 512, dtype=dtype)
+    y = GroupedLinear(weight, bias, deterministic=False)(x)
+    assert y.dtype is dtype
+    torch.testing.assert_close(y.double(), expected(weight, x, bias), rtol=1e-2, atol=3e-2)
+
+
+def test_float8_values(device: torch.device) -> None:
+    codes = random(device, 1, 40, 256, dtype=torch.float32).to(torch.float8_e4m3fn)
+    weight = GroupedTensors(codes, torch.rand(40, 2, device=device) / 16, None, 8)
+    for num_rows in (3, 65):
+        x = random(device, 2, num_rows, 256, dtype=DTYPES[-1])
+        y = GroupedLinear(weight, None, deterministic=False)(x)
+        torch.testing.assert_close(y.double(), expected(weight, x, None), rtol=1e-2, atol=3e-2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the interpreter has NumPy's order; run on an NVIDIA H200")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rows_bits_do_not_depend_on_the_others(kind: str, device: torch.device) -> None:
+    weight = make(device, 72, 1024, kind)
+    x = random(device, 1, 100, 1024, dtype=torch.float16)
+    op = GroupedLinear(weight, None, deterministic=True)
+    assert choose_parts(72, 8, 4) > 1
+    alone = torch.cat([op(x[row : row + 1]) for row in (0, 40, 99)])
+    assert torch.equal(op(x)[[0, 40, 99]], alone), "whole sums"
+    assert torch.equal(op(x[:41])[[0, 40]], alone[:2]), "sums in parts"
+
+
+def test_values_are_those_of_the_twin(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in KINDS:
+        weight = make(device, 72, 256, kind)
+        found = triton_grouped.dequantize(weight, slice(8, 72), torch.float16)
+        torch.testing.assert_close(found, grouped.dequantize(weight, torch.float16)[8:])
+    monkeypatch.setattr(triton_grouped, "_SCRATCH_ELEMENTS", 64 * 256)
+    x = random(device, 1, 66, 256, dtype=torch.float16)
+    parts = GroupedLinear(weight, None, deterministic=False)(x)
+    torch.testing.assert_close(parts.double(), expected(weight, x, None), rtol=1e-2, atol=3e-2)
+
+
+def test_the_operation(device: torch.device) -> None:
+    weight = make(device, 64, 128, "4-bits-zeros")
+    op, is_copied = triton_grouped.grouped_linear(weight.codes, weight, None, deterministic=False)
+    twin, _ = grouped.grouped_linear.reference(weight.codes, weight, None, deterministic=False)
+    assert not is_copied
+    for dtype in (torch.float32, torch.float16):
+        x = random(device, 1, 2, 3, 128, dtype=dtype)
+        torch.testing.assert_close(op(x), twin(x), rtol=1e-2, atol=1e-2)
+    x = random(device, 1, 6, 128, dtype=torch.float16)
+    torch.testing.assert_close(op.gated(x, "silu"), twin.gated(x, "silu"), rtol=1e-2, atol=1e-2)
+    assert op(x[:0]).shape == (0, 64)

@@ -1,0 +1,28 @@
+"""With compiled kernels, a token's experts compute the same bits whatever other tokens they have."""
+
+from collections.abc import Callable
+
+import pytest
+from tiny_checkpoints import Checkpoint
+
+from octavo import LLM, RequestOutput, SamplingParams
+from octavo.platforms.native import native_kernels
+
+PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0, prompt_logprobs=0, detokenize=False)
+PROMPTS = [{"prompt_token_ids": prompt} for prompt in ([5, 6, 7, 8], list(range(20, 61)), [9] * 17)]
+
+
+def figures(output: RequestOutput) -> list[float]:
+    rows = [*(output.prompt_logprobs or [])[1:], *(output.outputs[0].logprobs or [])]
+    return [next(iter(row.values())).logprob for row in rows if row is not None]
+
+
+@pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["qwen2-moe", "gpt-oss-unbiased", "llama4", "laguna-per-channel"])
+def test_neighbours_do_not_change_a_bit(
+    name: str, dtype: str, checkpoint: Callable[[str], Checkpoint], start: Callable[..., LLM]
+) -> None:
+    llm = start(checkpoint(name), dtype=dtype, device="cpu", enable_prefix_caching=False)
+    alone = [figures(llm.generate([prompt], PARAMS, use_tqdm=False)[0]) for prompt in PROMPTS]
+    assert [figures(output) for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)] == alone

@@ -1,0 +1,1 @@
+"""Configurations of tiny models, a module for each kind of architecture."""

@@ -1,0 +1,97 @@
+"""Experts of quantised checkpoints, which are expanded as they are loaded."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from float4_checkpoints import draw_float4, modelopt
+from float8_checkpoints import compressed_tensors
+from integer_checkpoints import awq, compressed, draw, gptq
+
+from octavo.layers.build import Build
+from octavo.layers.weights import collect_slots
+from octavo.models.registry import build_model
+from octavo.quantization.config import SchemeOptions
+from octavo.quantization.resolve import METHODS
+
+sys.path.append(str(Path(__file__).parents[1] / "execution"))
+
+from tiny_engine import MAX_LEN, tiny_config
+
+Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
+MODULE = "model.layers.0.mlp.experts"
+
+
+def as_gptq(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw(shape, random, group=16, symmetric=False, shuffled=True)
+    return gptq(drawn), drawn.weight
+
+
+def as_awq(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw(shape, random, group=16, symmetric=False)
+    return awq(drawn), drawn.weight
+
+
+def as_int8(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw(shape, random, bits=8, group=-1)
+    return compressed(drawn, symmetric=True, is_packed=False), drawn.weight
+
+
+def as_float8(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    values = torch.randn(shape, generator=random).to(torch.float8_e4m3fn)
+    scales = 0.1 + torch.rand(shape[0], 1, generator=random)
+    return {"weight": values, "weight_scale": scales}, values.float() * scales
+
+
+def as_nvfp4(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw_float4(shape, random, "nvfp4")
+    return modelopt(drawn), drawn.weight
+
+
+CASES: dict[str, tuple[dict[str, Any], Callable[[tuple[int, int], torch.Generator], Stored]]] = {
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": False, "desc_act": True}, as_gptq),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 16}, as_awq),
+    "int8": (
+        compressed_tensors(
+            format="int-quantized", weights={"type": "int"}, input_activations={"type": "int", "num_bits": 8}
+        ),
+        as_int8,
+    ),
+    "float8": (compressed_tensors(), as_float8),
+    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, as_nvfp4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_experts_have_the_weights_that_their_tensors_stand_for(case: str) -> None:
+    raw, store = CASES[case]
+    quantization = METHODS[raw["quant_method"]](raw, SchemeOptions())
+    model = build_model(tiny_config("Qwen3MoeForCausalLM", ("full_attention",), None), Build(quantization), MAX_LEN)
+    random = torch.Generator().manual_seed(0)
+    slots = collect_slots(model)
+    experts = model.get_submodule(MODULE)
+    gate_up, down = experts.get_parameter("gate_up_proj"), experts.get_parameter("down_proj")
+    size = down.shape[2]
+    for index in range(len(down)):
+        for name, view in (
+            ("gate_proj", gate_up[index, :size]),
+            ("up_proj", gate_up[index, size:]),
+            ("down_proj", down[index]),
+        ):
+            tensors, weight = store((view.shape[0], view.shape[1]), random)
+            for leaf, tensor in tensors.items():
+                for slot in slots.get(f"{MODULE}.{index}.{name}.{leaf}", ()):
+                    assert slot.takes(tensor.dtype) and slot.accepts(tuple(tensor.shape))
+                    slot.fill(tensor.contiguous())
+            torch.testing.assert_close(view, weight)
+
+
+def test_excluded_experts_are_values() -> None:
+    raw = CASES["gptq"][0] | {"dynamic": {r"-:.*\.experts\.": {}}}
+    build = Build(METHODS["gptq"](raw, SchemeOptions()))
+    slots = collect_slots(build_model(tiny_config("Qwen3MoeForCausalLM", ("full_attention",), None), build, MAX_LEN))
+    assert f"{MODULE}.0.gate_proj.weight" in slots and f"{MODULE}.0.gate_proj.qweight" not in slots
+    assert "model.layers.0.self_attn.o_proj.qweight" in slots
