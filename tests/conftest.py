@@ -58,3 +58,15 @@ if not torch.cuda.is_available():
         return block
 
     interpreter.InterpreterBuilder.create_splat = splat_conditions
+
+    convert_float = interpreter._convert_float
+    float8_types = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+
+    def convert_float_as_devices_do(values: Any, source: Any, target: Any, rounding: Any) -> Any:
+        """Round to float8 as devices do: Triton's way loses what carries over into the exponent."""
+        if target.name not in float8_types or source.name != "fp32":
+            return convert_float(values, source, target, rounding)
+        wide = torch.from_numpy(np.array(values)).view(torch.float32)
+        return wide.to(float8_types[target.name]).view(torch.uint8).numpy()
+
+    interpreter._convert_float = convert_float_as_devices_do

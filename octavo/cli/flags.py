@@ -20,6 +20,7 @@ from octavo.cli.vllm_flags import SETTING_PREFIX, VllmFlag, vllm_flags
 from octavo.config import EngineConfig, ServerSettings
 from octavo.config.engine_config import ENGINE_SECTIONS, convert_section
 from octavo.config.environment import environment_warning, settings_from_environment
+from octavo.config.settings import explain_value
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
 
@@ -84,7 +85,8 @@ class Flag:
         if self.kind == "bool":
             return _parse_bool(text)
         if self.kind == "choice" and text not in self.choices:
-            raise argparse.ArgumentTypeError(f"is one of {', '.join(self.choices)}, not {text!r}")
+            reason = explain_value(self.name, text)
+            raise argparse.ArgumentTypeError(f"is one of {', '.join(self.choices)}, not {text!r}{reason}")
         return _READERS.get(self.kind, str)(text)
 
 

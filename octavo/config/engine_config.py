@@ -16,6 +16,7 @@ from octavo.config.settings import (
     ModelSettings,
     SchedulerSettings,
     ServerSettings,
+    explain_value,
 )
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
@@ -119,7 +120,7 @@ def convert_section(struct: type[msgspec.Struct], values: dict[str, Any]) -> Any
         try:
             msgspec.convert({**_required(struct), name: value}, struct)
         except msgspec.ValidationError as error:
-            reason = str(error).split(" - at ")[0] + _choices(struct, name)
+            reason = str(error).split(" - at ")[0] + _choices(struct, name) + explain_value(name, value)
             raise ConfigError(f"Setting {name!r} is wrong, got {value!r}: {reason}.") from None
     try:
         return msgspec.convert(values, struct)

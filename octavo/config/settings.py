@@ -23,10 +23,35 @@ Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]
 ModelImpl = Literal["auto", "octavo", "vllm", "transformers"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+KVCacheDType = Literal[
+    "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"
+]
 PositiveInt = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 BlockSize = Annotated[int, Meta(ge=1, le=1024)]
 BlockCount = Annotated[int, Meta(ge=2)]
+
+_CODEBOOKS = "has rotations and codebooks of its own, which Octavo does not have (yet)"
+_FOUR_BITS = "has 4 bits, and 8 are the fewest that Octavo has (yet)"
+
+REJECTED_VALUES: dict[str, dict[str, str]] = {
+    "kv_cache_dtype": {
+        "fp8_ds_mla": "is a layout of one kernel library; fp8 rounds latent vectors as a whole",
+        "fp8_inc": "is for Gaudi processors",
+        **dict.fromkeys(("int4_per_token_head", "nvfp4", "nvfp4_4over6", "nvfp4_ds_mla"), _FOUR_BITS),
+        **dict.fromkeys(("octave_k3v3", "octave_k3v3_compact", "octave_k3v4", "ultraquant_4bit"), _CODEBOOKS),
+        **dict.fromkeys(
+            ("turboquant_3bit_nc", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_k8v4"), _CODEBOOKS
+        ),
+    }
+}
+"""Setting → vLLM's values that it does not take, and why."""
+
+
+def explain_value(name: str, value: object) -> str:
+    """Why a setting does not take a value that vLLM takes, as the rest of a sentence; empty for other values."""
+    reason = REJECTED_VALUES.get(name, {}).get(str(value))
+    return f"; {value} {reason}" if reason else ""
 
 
 class ModelSettings(msgspec.Struct, kw_only=True):
@@ -206,6 +231,21 @@ class CacheSettings(msgspec.Struct, kw_only=True):
     cpu_cache_memory_bytes: Annotated[
         PositiveInt | None,
         Meta(description="Size of the cache on a CPU; kv_cache_memory_bytes takes precedence."),
+    ] = None
+    kv_cache_dtype: Annotated[
+        KVCacheDType,
+        Meta(
+            description="Type of keys and values in the cache: auto is as the checkpoint says, else the type of the "
+            "computation; fp8 (fp8_e4m3), fp8_e5m2 and the types per token and head take half the memory. Scales come "
+            "from the checkpoint if fp8 is that and it has some; otherwise each token has one per head."
+        ),
+    ] = "auto"
+    kv_cache_dtype_skip_layers: Annotated[
+        list[str] | None,
+        Meta(
+            description="Layers whose keys and values are not quantised: indices, and sliding_window for all layers "
+            "with one."
+        ),
     ] = None
     num_gpu_blocks_override: Annotated[
         BlockCount | None, Meta(description="Number of cache blocks, regardless of the memory available.")

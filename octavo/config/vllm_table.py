@@ -42,6 +42,7 @@ WITHOUT_EFFECT: dict[str, str] = {
         "offload_num_in_group:int offload_prefetch_step:int"
     ),
     "no code from a model's folder is run": "code_revision:str",
+    "scales of the cache are the checkpoint's, or found with each token": "calculate_kv_scales:bool",
     "devices share layers in one way only": (
         "disable_custom_all_reduce:bool all2all_backend:str master_addr:str master_port:int "
         "distributed_timeout_seconds:int cpu_distributed_timeout_seconds:int numa_bind:bool numa_bind_nodes:list "
@@ -94,9 +95,6 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "model_loader_extra_config:object": (({},), "another way to load weights"),
     "model_weights:str": (("",), "weights from another place than the model's"),
     "quantization_config:object": (({},), "details of how weights are quantised; set quantization"),
-    "kv_cache_dtype:str": (("auto",), "a quantised key/value cache"),
-    "kv_cache_dtype_skip_layers:list": (([],), "a quantised key/value cache"),
-    "calculate_kv_scales:bool": ((False,), "a quantised key/value cache"),
     "mamba_cache_dtype:str": (("auto",), "models with recurrent state"),
     "mamba_ssm_cache_dtype:str": (("auto",), "models with recurrent state"),
     "mamba_config:object": (({},), "models with recurrent state"),

@@ -12,7 +12,7 @@ from octavo.execution.state import BatchState
 from octavo.kernels import AttentionBackend, AttentionInputs, StepShape
 from octavo.kernels.state_space import StateInputs
 from octavo.layers.context import StepContext
-from octavo.records import CacheGroup, CacheSpec, Full, Latent, Plan, State
+from octavo.records import CacheGroup, CacheSpec, Full, Latent, Plan, State, is_quantized
 
 
 @dataclass(slots=True)
@@ -41,13 +41,12 @@ class ContextBuilder:
         return StepContext(self.backend, self.cache.layers, inputs)
 
     def attention(
-        self, index: int, group: CacheGroup, shape: StepShape, num_kv_heads: int, run_bytes: int
+        self, index: int, group: CacheGroup, shape: StepShape, spec: Full | Latent, num_kv_heads: int
     ) -> AttentionInputs:
         """Inputs of attention over the tokens of a group's blocks.
 
         Args:
             num_kv_heads: key/value heads of a layer.
-            run_bytes: bytes of one of their keys.
         """
         return AttentionInputs(
             block_tables=self.state.block_tables[index],
@@ -55,10 +54,11 @@ class ContextBuilder:
             slot_mapping=self.inputs.slot_mapping[index, : shape.num_tokens],
             block_size=group.block_size,
             num_kv_heads=num_kv_heads,
-            runs_per_block=self.plan.block_bytes // (group.block_size * run_bytes),
+            runs_per_block=self.plan.block_bytes // (group.block_size * spec.run_bytes),
             window=group.window,
             rows=self.inputs.rows,
             shape=shape,
+            is_quantized=is_quantized(spec),
         )
 
 
@@ -70,13 +70,13 @@ def _group_inputs(spec: CacheSpec, make: ContextBuilder, index: int, group: Cach
 
 @_group_inputs.register
 def _(spec: Full, make: ContextBuilder, index: int, group: CacheGroup, shape: StepShape) -> Any:
-    inputs = make.attention(index, group, shape, spec.num_kv_heads, spec.run_bytes)
+    inputs = make.attention(index, group, shape, spec, spec.num_kv_heads)
     return make.backend.plan(inputs, make.dtype)
 
 
 @_group_inputs.register
 def _(spec: Latent, make: ContextBuilder, index: int, group: CacheGroup, shape: StepShape) -> Any:
-    return make.attention(index, group, shape, 1, spec.run_bytes)
+    return make.attention(index, group, shape, spec, 1)
 
 
 @_group_inputs.register

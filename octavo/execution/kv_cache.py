@@ -7,6 +7,7 @@ import torch
 
 from octavo.platforms import runtime_of
 from octavo.records import Full, Latent, Plan, State
+from octavo.records.cache_spec import scales_offset
 
 LayerCache = tuple[torch.Tensor, ...]
 
@@ -20,7 +21,8 @@ class CachePool:
     Attributes:
         blocks: ``[blocks, bytes]`` uint8.
         layers: the tensors of each cache by its name. Keys and values are ``[2, blocks, Hkv, block_size, D]``, latent
-            vectors ``[blocks, block_size, size]``, and each tensor of a state ``[blocks, places, …]``.
+            vectors ``[blocks, block_size, size]``, either followed by its scales, if it has any, which lack the last
+            dimension; and each tensor of a state is ``[blocks, places, …]``.
     """
 
     blocks: torch.Tensor
@@ -51,12 +53,13 @@ def _views(spec: object, part: torch.Tensor, block_size: int, num_places: int) -
 
 @_views.register
 def _(spec: Full, part: torch.Tensor, block_size: int, num_places: int) -> LayerCache:
-    return (_shaped(part, spec.dtype, (2, spec.num_kv_heads, block_size, spec.head_dim)).transpose(0, 1),)
+    shape = (2, spec.num_kv_heads, block_size, spec.head_dim)
+    return tuple(tensor.transpose(0, 1) for tensor in _with_scales(spec, part, shape))
 
 
 @_views.register
 def _(spec: Latent, part: torch.Tensor, block_size: int, num_places: int) -> LayerCache:
-    return (_shaped(part, spec.dtype, (block_size, spec.size)),)
+    return _with_scales(spec, part, (block_size, spec.size))
 
 
 @_views.register
@@ -67,6 +70,15 @@ def _(spec: State, part: torch.Tensor, block_size: int, num_places: int) -> Laye
         found.append(_shaped(part[:, start:stop], tensor.dtype, (num_places, *tensor.shape)))
         start = stop
     return tuple(found)
+
+
+def _with_scales(spec: Full | Latent, part: torch.Tensor, shape: tuple[int, ...]) -> LayerCache:
+    """Values ``[blocks, *shape]``, and their scales if they have any."""
+    values = _shaped(part, spec.dtype, shape)
+    if not spec.has_scales:
+        return (values,)
+    behind = part[:, scales_offset(values[0].nbytes) :]
+    return values, _shaped(behind, "float32", shape[:-1])
 
 
 def _shaped(part: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -34,6 +34,7 @@ from octavo.models.pooled import PooledModel
 from octavo.models.registry import build_model, build_pooled
 from octavo.parallel import ProcessGroup, TensorParallel, connect
 from octavo.platforms import DeviceMemory, Platform, runtime_of
+from octavo.quantization.cache_format import resolve_cache_format
 from octavo.quantization.resolve import resolve_quantization
 from octavo.records import Plan, Step, StepResult
 from octavo.sampling.processors import LogitsProcessor, load_processors
@@ -84,6 +85,9 @@ class Worker:
             has_float8=platform.has_float8(),
             has_blocks=platform.has_blocks(),
             has_groups=platform.has_groups(),
+        )
+        self._cache_format = resolve_cache_format(
+            settings, config, plan.dtype, has_float8_cache=platform.has_float8_cache()
         )
         self._tensor_parallel = TensorParallel(rank, size)
         bind_kernels(platform)
@@ -302,6 +306,7 @@ class Worker:
                     self._quantization,
                     tensor_parallel=self._tensor_parallel,
                     uniform_routing=self._settings.model.uniform_routing,
+                    cache=self._cache_format,
                 )
                 model = make(self._config, build, self._load_plan.max_model_len)
         finally:

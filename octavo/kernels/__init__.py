@@ -29,6 +29,7 @@ from octavo.kernels.basic import (
     silu_and_mul,
 )
 from octavo.kernels.blocks import FORMATS, LANES, block_kernels
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import compile_together
 from octavo.kernels.float8 import FLOAT8, float8_linear, quantize_rows
 from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
@@ -45,6 +46,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionInputs",
     "AttentionSpec",
+    "CacheScales",
     "DeviceRows",
     "DeviceState",
     "DraftTensors",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from octavo.kernels.basic import apply_rope, rms_norm
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import device_function
 
 RopeTables = tuple[torch.Tensor, torch.Tensor]
@@ -69,6 +70,7 @@ class AttentionInputs:
         window: number of tokens that a query attends to, itself included; None for all.
         rows: the rows' lengths.
         shape: the step's size, or bounds of it.
+        is_quantized: whether caches have another type than the computation.
     """
 
     block_tables: torch.Tensor
@@ -80,6 +82,7 @@ class AttentionInputs:
     window: int | None
     rows: DeviceRows
     shape: StepShape
+    is_quantized: bool = False
 
     @cached_property
     def query_lens(self) -> list[int]:
@@ -163,11 +166,13 @@ class LayerAttention(ABC):
         plan: Any,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
         """Everything between the QKV and the output projection: norms, rotation, storing keys and values, attention.
 
         Args:
             qkv: ``[≥ T, (H + 2·Hkv)·D]``, may be overwritten; rows past the step's tokens are padding.
+            scales: of a quantised cache; None if it has the compute type.
 
         Returns:
             ``[≥ T, H·D]``; padding is arbitrary.
@@ -198,6 +203,7 @@ class ComposedAttention(AttentionBackend):
         plan: Any,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
@@ -206,15 +212,23 @@ class ComposedAttention(AttentionBackend):
             queries = rms_norm(qk[:, :heads], norms.query, norms.eps)
             qk = torch.cat((queries, rms_norm(qk[:, heads:], norms.key, norms.eps)), dim=1)
         qk = apply_rope(qk, *rope)
-        self.store(qk[:, heads:], v, kv_cache, plan)
-        return self.attend(qk[:, :heads], kv_cache, plan, spec, terms).flatten(1)
+        self.store(qk[:, heads:], v, kv_cache, plan, scales)
+        return self.attend(qk[:, :heads], kv_cache, plan, spec, terms, scales).flatten(1)
 
     @abstractmethod
-    def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: Any) -> None:
+    def store(
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: Any,
+        scales: CacheScales | None = None,
+    ) -> None:
         """Write the step's keys and values into the cache.
 
         Args:
             k, v: ``[≥ T, Hkv, D]``; rows past the step's tokens are padding and go nowhere.
+            scales: of a quantised cache.
         """
 
     @abstractmethod
@@ -225,12 +239,14 @@ class ComposedAttention(AttentionBackend):
         plan: Any,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
         """Attention of new queries over the cached keys and values.
 
         Args:
             q: ``[≥ T, H, D]``; rows past the step's tokens are padding.
             kv_cache: ``[2, blocks, Hkv, block_size, D]`` with this step's tokens already stored.
+            scales: of a quantised cache.
 
         Returns:
             Of ``q``'s shape; padding yields zeros.
@@ -243,11 +259,20 @@ class ReferenceAttention(ComposedAttention):
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> AttentionInputs:
         return inputs
 
-    def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: AttentionInputs) -> None:
+    def store(
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: AttentionInputs,
+        scales: CacheScales | None = None,
+    ) -> None:
         mapping = plan.slot_mapping[: sum(plan.query_lens)]
         blocks, offsets = mapping // plan.block_size, mapping % plan.block_size
-        kv_cache[0][blocks, :, offsets] = k[: len(blocks)]
-        kv_cache[1][blocks, :, offsets] = v[: len(blocks)]
+        for half, heads in enumerate((k, v)):
+            new = heads[: len(blocks)]
+            index = half, blocks, slice(None), offsets
+            kv_cache[index] = new if scales is None else scales.put(index, new, kv_cache.dtype)
 
     def attend(
         self,
@@ -256,13 +281,17 @@ class ReferenceAttention(ComposedAttention):
         plan: AttentionInputs,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
         output = torch.zeros_like(q, memory_format=torch.contiguous_format)
         start = 0
         for row, (query_len, seq_len) in enumerate(zip(plan.query_lens, plan.seq_lens, strict=True)):
             num_blocks = -(-seq_len // plan.block_size)
             blocks = plan.block_tables[plan.slots[row], :num_blocks].long()
-            keys, values = kv_cache[:, blocks].transpose(2, 3).flatten(1, 2)[:, :seq_len].float()  # [S, Hkv, D] each
+            cached = kv_cache[:, blocks].float()  # [2, N, Hkv, block_size, D]
+            if scales is not None:
+                cached *= scales.values[:, blocks, ..., None]
+            keys, values = cached.transpose(2, 3).flatten(1, 2)[:, :seq_len]  # [S, Hkv, D] each
             queries = q[start : start + query_len].float()
             attended = _attend_one(queries, keys, values, seq_len - query_len, plan.window, spec, terms)
             output[start : start + query_len] = attended.to(q.dtype)

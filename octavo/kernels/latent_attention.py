@@ -11,6 +11,7 @@ from itertools import accumulate
 import torch
 
 from octavo.kernels.attention import AttentionInputs, causal_mask
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import kernel
 
 _MAX_SCORES = 1 << 24
@@ -34,27 +35,39 @@ class LatentSpec:
 
 
 @kernel
-def store_latent(latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+def store_latent(
+    latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, scales: CacheScales | None = None
+) -> None:
     """Write a step's latent vectors into the cache.
 
     Args:
         latent: ``[≥ T, rank + rope_dim]``.
         cache: ``[blocks, block_size, rank + rope_dim]``; blocks may be any distance apart.
         slot_mapping: ``[T]`` int64, where each token goes, ``block · block_size + offset``; −1 stores nothing.
+        scales: of a quantised cache.
     """
     is_stored = slot_mapping >= 0
     places = slot_mapping[is_stored]
     block_size = cache.shape[1]
-    cache[places // block_size, places % block_size] = latent[: len(slot_mapping)][is_stored]
+    index = places // block_size, places % block_size
+    new = latent[: len(slot_mapping)][is_stored]
+    cache[index] = new if scales is None else scales.put(index, new, cache.dtype)
 
 
 @kernel
-def latent_attention(q: torch.Tensor, cache: torch.Tensor, inputs: AttentionInputs, spec: LatentSpec) -> torch.Tensor:
+def latent_attention(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    inputs: AttentionInputs,
+    spec: LatentSpec,
+    scales: CacheScales | None = None,
+) -> torch.Tensor:
     """Causal attention of a step's absorbed queries over the cached latent vectors; softmax in float32.
 
     Args:
         q: ``[≥ T, H, rank + rope_dim]``; rows past the step's tokens are padding.
         cache: ``[blocks, block_size, rank + rope_dim]`` with the step's tokens already stored.
+        scales: of a quantised cache.
 
     Returns:
         ``[≥ T, H, rank]``; padding is finite.
@@ -68,15 +81,15 @@ def latent_attention(q: torch.Tensor, cache: torch.Tensor, inputs: AttentionInpu
             decodes.setdefault(seq_len.bit_length(), []).append(row)
         elif query_len:
             own = slice(starts[row], starts[row + 1])
-            output[own] = _attend_chunk(q[own], _gather(cache, inputs, [row])[0], spec)
+            output[own] = _attend_chunk(q[own], _gather(cache, scales, inputs, [row])[0], spec)
     for rows in decodes.values():
         tokens = torch.tensor([starts[row] for row in rows], device=q.device)
         lengths = torch.tensor([inputs.seq_lens[row] for row in rows], device=q.device)
-        output[tokens] = _attend_decodes(q[tokens], _gather(cache, inputs, rows), lengths, spec).to(q.dtype)
+        output[tokens] = _attend_decodes(q[tokens], _gather(cache, scales, inputs, rows), lengths, spec).to(q.dtype)
     return output
 
 
-def _gather(cache: torch.Tensor, inputs: AttentionInputs, rows: list[int]) -> torch.Tensor:
+def _gather(cache: torch.Tensor, scales: CacheScales | None, inputs: AttentionInputs, rows: list[int]) -> torch.Tensor:
     """The rows' cached vectors, ``[B, S, rank + rope_dim]`` float32, S being the longest row's length.
 
     Past its end a row repeats its last vector: what lies there in the cache may be NaN, and 0 · NaN is NaN.
@@ -87,7 +100,9 @@ def _gather(cache: torch.Tensor, inputs: AttentionInputs, rows: list[int]) -> to
     # A step that runs ahead may reach past the longest sequence; its results are never read.
     in_table = (positions // inputs.block_size).clamp(max=inputs.block_tables.shape[1] - 1)
     blocks = inputs.block_tables[inputs.slots[index].long()[:, None], in_table]
-    return cache[blocks.long(), positions % inputs.block_size].float()
+    places = blocks.long(), positions % inputs.block_size
+    vectors = cache[places].float()
+    return vectors if scales is None else vectors * scales.values[places][..., None]
 
 
 def _attend_decodes(q: torch.Tensor, keys: torch.Tensor, lengths: torch.Tensor, spec: LatentSpec) -> torch.Tensor:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from octavo.errors import UnsupportedModelError
 from octavo.kernels.attention import NO_TERMS, AttentionSpec, HeadNorms, HeadTerms, LayerAttention, RopeTables
 from octavo.kernels.basic import apply_rope, rms_norm
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import kernel
 from octavo.platforms.transfer import to_device
 
@@ -174,11 +175,12 @@ class BidirectionalAttention(LayerAttention):
         plan: PackedRows,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
         """See :meth:`LayerAttention.run`.
 
         Args:
-            kv_cache: not read.
+            kv_cache, scales: not read.
 
         Raises:
             UnsupportedModelError: there are terms.

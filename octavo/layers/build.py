@@ -10,6 +10,7 @@ from octavo.errors import ConfigError
 from octavo.layers.linear import Linear, PartedLinear, RowParallelLinear
 from octavo.layers.weights import CheckpointNames
 from octavo.parallel import ONE_DEVICE, Section, TensorParallel
+from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.slot import SplitPairs, WeightPart
@@ -28,6 +29,7 @@ class Build:
         names: what checkpoints call the model's modules.
         is_transposed: whether checkpoints have weights of linear layers as ``[in, out]``.
         uniform_routing: whether tokens draw their experts evenly, whatever their scores.
+        cache: how attention layers keep keys and values.
     """
 
     quantization: QuantizationConfig = field(default_factory=Unquantized)
@@ -36,6 +38,7 @@ class Build:
     names: CheckpointNames = field(default_factory=CheckpointNames)
     is_transposed: bool = False
     uniform_routing: bool = False
+    cache: CacheFormat = field(default_factory=CacheFormat)
 
     @property
     def name(self) -> str:

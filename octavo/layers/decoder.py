@@ -75,7 +75,7 @@ class RotaryAttention(nn.Module):
         self.sizes = own_heads * head_dim, own_kv_heads * head_dim, own_kv_heads * head_dim
         spec = AttentionSpec(own_heads, own_kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, softcap)
         window = config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
-        self.attention = Attention(build.name, spec, window)
+        self.attention = Attention(build.name, spec, build, window)
         self.terms = terms
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:

@@ -30,7 +30,8 @@ class ExpandedAttention(LatentAttention):
         heads = self.spec.num_heads
         size = max(sizes.plain_dim + sizes.rope_dim, sizes.value_dim)
         self.cache_specs = {}  # the module below has them
-        self.attention = Attention(build.name, AttentionSpec(heads, heads, size, scale))
+        self.attention = Attention(build.name, AttentionSpec(heads, heads, size, scale), build)
+        self.scales = self.attention.scales
         self.terms = AttentionTerms(config.num_heads, build, has_sinks=True)
         self.linear_gate = build.linear(
             "linear_gate",

@@ -9,7 +9,8 @@ from torch import nn
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import LatentSpec, RopeTables, apply_rope, latent_attention, store_latent
 from octavo.layers.build import Build
-from octavo.layers.context import CachedLayer, StepContext, compute_type
+from octavo.layers.cache_scales import LayerScales, stored_type
+from octavo.layers.context import CachedLayer, StepContext
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
@@ -59,8 +60,11 @@ class LatentAttention(CachedLayer):
         is_interleaved: bool = True,
         latent_scale: float = 1.0,
     ) -> None:
-        super().__init__({build.name: Latent(sizes.rank + sizes.rope_dim, compute_type())})
+        stored = build.cache.of_layer(build.name)
+        size, has_scales = sizes.rank + sizes.rope_dim, stored.has_own_scales
+        super().__init__({build.name: Latent(size, stored_type(stored), has_scales=has_scales)})
         self.name = build.name
+        self.scales = LayerScales(build.name, stored, ("k_scale",))
         self.sizes = sizes
         self._is_interleaved = is_interleaved
         heads, hidden = config.num_heads, config.hidden_size
@@ -84,16 +88,16 @@ class LatentAttention(CachedLayer):
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         inputs = step.inputs[self.name]
-        (cache,) = step.caches[self.name]
+        cache, scales = self.scales.beside(step.caches[self.name])
         rope = ropes[MAIN_ROPE]
         plain, rotary = self.queries(x)
         compressed, key = self.latents(x)
         key = apply_rope(key[:, None], *rope)[:, 0]
-        store_latent(torch.cat((compressed, key), -1), cache, inputs.slot_mapping)
+        store_latent(torch.cat((compressed, key), -1), cache, inputs.slot_mapping, scales)
         to_keys, to_values = self.kv_b_proj.by_head(self.spec.num_heads, self.sizes.plain_dim)
         absorbed = torch.bmm(plain.transpose(0, 1), to_keys).transpose(0, 1)  # [T, H, rank]
         q = torch.cat((absorbed, apply_rope(rotary, *rope)), -1)
-        attended = latent_attention(q, cache, inputs, self.spec)  # [T, H, rank]
+        attended = latent_attention(q, cache, inputs, self.spec, scales)  # [T, H, rank]
         values = torch.bmm(attended.transpose(0, 1), to_values.transpose(1, 2)).transpose(0, 1)
         return self.o_proj(values.flatten(1))
 

@@ -50,7 +50,7 @@ class NarrowValueAttention(nn.Module):
         self.o_proj = build.linear("o_proj", heads * value_dim, config.hidden_size, split="row")
         window = config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
         spec = AttentionSpec(own_heads, own_kv_heads, head_dim, head_dim**-0.5)
-        self.attention = Attention(build.name, spec, window)
+        self.attention = Attention(build.name, spec, build, window)
         self.terms = AttentionTerms(heads, build, has_sinks=True) if has_sinks else None
         self.rope = rope
         self.value_dim = value_dim

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from math import lcm
 
-from octavo.records import CacheGroup, CacheSpec, Full, SlidingWindow, State
+from octavo.records import CacheGroup, CacheSpec, Full, SlidingWindow, State, is_quantized
 
 SNAPSHOT_INTERVAL = 512
 """Tokens between the states that prompts continue from: a state is as large as the keys of some hundred."""
+
+_MAX_HASHES = 4
+"""Hashes per block up to which a group whose layers are few or small counts as well packed."""
 
 _SCAN_UNIT = 16
 """Blocks of states end where kernels that scan many tokens at a time can stop."""
@@ -35,8 +38,9 @@ def make_groups(
         by_kind.setdefault(_effective(spec, max_model_len), []).append(name)
     if not by_kind:
         return (), 0
-    size = min(map(len, by_kind.values()))
-    parts = [(spec, layers) for spec, names in by_kind.items() for layers in _deal(names, size)]
+    counts = {spec: len(names) for spec, names in by_kind.items()}
+    sizes_of = _even_sizes(counts) if _is_half_quantized(counts) else dict.fromkeys(counts, min(counts.values()))
+    parts = [(spec, layers) for spec, names in by_kind.items() for layers in _deal(names, sizes_of[spec])]
     parts.sort(key=lambda part: (part[0].reach is not None, part[0].reach or 0))
     sizes = _block_sizes(parts, hash_size, max_model_len, num_places, interval)
     groups = tuple(CacheGroup(layers, spec, size) for (spec, layers), size in zip(parts, sizes, strict=True))
@@ -47,8 +51,42 @@ def make_groups(
 def _effective(spec: CacheSpec, max_model_len: int) -> CacheSpec:
     """A window that spans the longest sequence masks nothing and frees no blocks."""
     if isinstance(spec, SlidingWindow) and spec.window >= max_model_len:
-        return Full(spec.num_kv_heads, spec.head_dim, spec.dtype)
+        return Full(spec.num_kv_heads, spec.head_dim, spec.dtype, has_scales=spec.has_scales)
     return spec
+
+
+def _is_half_quantized(counts: Mapping[CacheSpec, int]) -> bool:
+    """Whether some layers keep keys and values in the compute type, and others do not."""
+    return len({is_quantized(spec) for spec in counts if not isinstance(spec, State)}) > 1
+
+
+def _even_sizes(counts: Mapping[CacheSpec, int]) -> dict[CacheSpec, int]:
+    """Layers per group of each kind such that groups are of about as many bytes, though layers are not.
+
+    Every way to cut one kind into equal groups tells how large a block is, and so how many layers of another kind fit,
+    and for how many tokens. The best is the one with the fewest bytes per token; of equal ones that with fewer groups.
+
+    Args:
+        counts: number of layers by kind.
+    """
+    layer_bytes = {spec: spec.block_bytes(_SCAN_UNIT, 1) for spec in counts}
+    best: tuple[float, int, dict[CacheSpec, int]] | None = None
+    for kind, count in counts.items():
+        for num_groups in range(1, count + 1):
+            room = -(-count // num_groups) * layer_bytes[kind]
+            if room < max(layer_bytes.values()):
+                break
+            sizes, num_bytes, total = {}, 0.0, 0
+            for spec, layers in counts.items():
+                number = -(-layers // min(room // layer_bytes[spec], layers))
+                sizes[spec] = -(-layers // number)
+                num_hashes = room // (sizes[spec] * layer_bytes[spec])
+                num_bytes += number * room / min(num_hashes, _MAX_HASHES)
+                total += number
+            if best is None or (num_bytes, total) < best[:2]:
+                best = num_bytes, total, sizes
+    assert best is not None, "one group per kind is always possible"
+    return best[2]
 
 
 def _block_sizes(

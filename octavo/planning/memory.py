@@ -14,6 +14,7 @@ from octavo.models.base import cache_specs
 from octavo.models.registry import build_model, build_pooled
 from octavo.parallel import ONE_DEVICE, TensorParallel
 from octavo.platforms import Platform
+from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.scheme import LinearWeights
 from octavo.records import CacheSpec
@@ -71,12 +72,14 @@ def model_size(
     dtype: torch.dtype,
     quantization: QuantizationConfig | None = None,
     tensor_parallel: TensorParallel = ONE_DEVICE,
+    cache: CacheFormat | None = None,
 ) -> ModelSize:
     """The size of a model in a compute type; builds the model on the meta device, without memory.
 
     Args:
         quantization: how its weights are stored; None for unquantised.
         tensor_parallel: the part of it that is meant.
+        cache: how keys and values are stored; None for the compute type.
 
     Raises:
         ConfigError: the model cannot be divided over so many devices.
@@ -85,8 +88,9 @@ def model_size(
     torch.set_default_dtype(dtype)
     try:
         with torch.device("meta"):
-            build = build_model if config.pooling is None else build_pooled
-            model: nn.Module = build(config, Build(quantization or Unquantized(), tensor_parallel=tensor_parallel), 1)
+            make = build_model if config.pooling is None else build_pooled
+            build = Build(quantization or Unquantized(), tensor_parallel=tensor_parallel, cache=cache or CacheFormat())
+            model: nn.Module = make(config, build, 1)
     finally:
         torch.set_default_dtype(before)
     parameters = list(model.parameters())

@@ -18,6 +18,7 @@ from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.share import check_room, left_for_cache
 from octavo.planning.units import size
 from octavo.platforms import DeviceMemory, Platform, compute_type, runtime_of
+from octavo.quantization.cache_format import CacheFormat, resolve_cache_format
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.resolve import resolve_quantization
 from octavo.records import (
@@ -31,6 +32,7 @@ from octavo.records import (
     Plan,
     SlidingWindow,
     State,
+    is_quantized,
     recent_tokens,
 )
 
@@ -106,6 +108,35 @@ class _Planner:
             held = "; values are kept and multiplied in the compute type" if is_held else ""
             self.decide("quantization", chosen.description, source + held)
         return chosen
+
+    def cache_format(self, dtype: str) -> CacheFormat:
+        """How keys and values are stored."""
+        return resolve_cache_format(
+            self.settings, self.config, dtype, has_float8_cache=self.platform.has_float8_cache()
+        )
+
+    def note_cache(self, chosen: CacheFormat, specs: Mapping[str, CacheSpec]) -> None:
+        """Record how keys and values are stored.
+
+        Raises:
+            ConfigError: they are to be quantised, and no layer keeps any.
+        """
+        if not chosen.dtype:
+            if chosen.reason:
+                self.decide("kv_cache_dtype", self.settings.cache.kv_cache_dtype, chosen.reason)
+            return
+        quantized = [spec for spec in specs.values() if is_quantized(spec)]
+        others = [spec for spec in specs.values() if not is_quantized(spec)]
+        if not quantized and self.settings.cache.kv_cache_dtype != "auto":
+            kinds = ", ".join(dict.fromkeys(_KINDS[type(spec)] for spec in others))
+            kept = f"its layers' caches are {kinds}" if kinds else "it has no cache"
+            raise ConfigError(
+                f"kv_cache_dtype is {self.settings.cache.kv_cache_dtype!r}, but the model has no layer whose keys and "
+                f"values it applies to: {kept}. Leave it out."
+            )
+        rest = f"; {len(others)} of {len(specs)} caches are not quantised" if others else ""
+        rest += "; PyTorch attends to them, as compiled kernels do not" if self.is_host else ""
+        self.decide("kv_cache_dtype", chosen.description, chosen.reason + rest)
 
     def tensor_parallel(self) -> TensorParallel:
         """A device's part of the model; all parts have about the same size."""
@@ -378,7 +409,9 @@ def make_plan(
     max_len, is_set = planner.max_model_len()
     quantization = planner.quantization()
     tensor_parallel = planner.tensor_parallel()
-    model = model_size(config, getattr(torch, dtype), quantization, tensor_parallel)
+    cache_format = planner.cache_format(dtype)
+    model = model_size(config, getattr(torch, dtype), quantization, tensor_parallel, cache_format)
+    planner.note_cache(cache_format, model.cache_specs)
     decode_len = decode_length(config.on_one_device(tensor_parallel.size), model.cache_specs.values(), num_drafts)
     planner.check_deterministic(model.cache_specs)
     interval = planner.state_interval(model.cache_specs)

@@ -66,6 +66,9 @@ class CudaPlatform(Platform):
     def has_float8(self) -> bool:
         return torch.cuda.get_device_capability() >= (8, 9)
 
+    def has_float8_cache(self) -> bool:
+        return self.has_float8()
+
     def has_groups(self) -> bool:
         return True
 

@@ -74,6 +74,10 @@ class Platform(ABC):
         """Whether the device multiplies matrices of float8 values."""
         return False
 
+    def has_float8_cache(self) -> bool:
+        """Whether its attention reads keys and values of float8."""
+        return True
+
     def has_blocks(self) -> bool:
         """Whether the device multiplies weights of integers in groups (GGUF's formats, int8, int4)."""
         return False

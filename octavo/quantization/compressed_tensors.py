@@ -33,8 +33,8 @@ def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> 
     """The layers of a checkpoint.
 
     Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
-    beside integer weights activations are not rounded. Scales of the cache are not used, either, which keeps keys and
-    values unquantised.
+    beside integer weights activations are not rounded. :mod:`octavo.quantization.cache_format` reads what is said of
+    keys and values.
 
     Args:
         raw: ``quantization_config``.

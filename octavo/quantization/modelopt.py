@@ -3,9 +3,7 @@
 Source: https://github.com/NVIDIA/Model-Optimizer.
 """
 
-import logging
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
@@ -16,8 +14,6 @@ from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import compile_wildcards, names_in
 from octavo.quantization.targets import TargetedConfig, Targets, target_group
-
-logger = logging.getLogger(__name__)
 
 _LAYOUTS: dict[str, Layout] = {
     "FP8": Float8Layout((ALL, ALL)),
@@ -34,7 +30,8 @@ def parse_modelopt(raw: Mapping[str, Any], options: SchemeOptions) -> Quantizati
     """The layers of a checkpoint.
 
     Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
-    beside 4-bit floats activations are not rounded. Keys and values are not quantised, either.
+    beside 4-bit floats activations are not rounded. :mod:`octavo.quantization.cache_format` reads what is said of
+    keys and values.
 
     Args:
         raw: ``quantization_config``, or ``hf_quant_config.json``, which has the settings under ``quantization``.
@@ -45,9 +42,6 @@ def parse_modelopt(raw: Mapping[str, Any], options: SchemeOptions) -> Quantizati
     own = raw.get("quantization", raw)
     if not isinstance(own, Mapping):
         raise wrong("quantization", own, "an object")
-    for key in _CACHES:
-        if own.get(key):
-            _warn_of_cache(key, shown(own[key]))
     ignored = Targets(patterns=tuple(compile_wildcards(name) for name in names_in(own, _EXCLUDED)))
     algorithm = own.get("quant_algo")
     if algorithm is None and any(own.get(key) for key in _CACHES):
@@ -58,12 +52,6 @@ def parse_modelopt(raw: Mapping[str, Any], options: SchemeOptions) -> Quantizati
         targets = {_layout(algorithm, own): Targets(has_all=True)}
     groups = tuple(target_group(own_targets, layout, options) for layout, own_targets in targets.items())
     return TargetedConfig(options.plain, "modelopt", groups, ignored)
-
-
-@cache
-def _warn_of_cache(key: str, value: str) -> None:
-    """Say once that a setting is not used, as configurations are parsed several times."""
-    logger.warning("%s = %s is not used: keys and values are not quantised.", key, value)
 
 
 def _is_mixed(algorithm: Any) -> bool:

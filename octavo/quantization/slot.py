@@ -27,6 +27,8 @@ class WeightSlot:
         has_scale: whether the tensor's values mean nothing without a scale, which has a slot of its own.
         raw_type: the type of a GGUF tensor whose rows of bytes go here as they are, ``[out, bytes]`` uint8; empty for
             its values.
+        alternatives: other names of the tensor, in the place of the last part of its own. A checkpoint may lack a
+            tensor that has such names; its slot is then filled with ones.
     """
 
     view: torch.Tensor
@@ -35,6 +37,7 @@ class WeightSlot:
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None
     has_scale: bool = False
     raw_type: str = ""
+    alternatives: tuple[str, ...] = ()
 
     @property
     def source_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -1,7 +1,7 @@
 """Plain records that layers and processes exchange: requests, steps, outputs, plans. No behaviour, no tensors."""
 
 from octavo.records.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-from octavo.records.cache_spec import CacheSpec, Full, Latent, SlidingWindow, State, StateTensor
+from octavo.records.cache_spec import CacheSpec, Full, Latent, SlidingWindow, State, StateTensor, is_quantized
 from octavo.records.engine import (
     STEP_SIZES,
     EngineInfo,
@@ -124,6 +124,7 @@ __all__ = [
     "TokenLogprobs",
     "TokensPrompt",
     "as_token_ids",
+    "is_quantized",
     "recent_tokens",
     "token_ids_from_bytes",
 ]

@@ -1,9 +1,11 @@
 """How a layer remembers the tokens that it has seen: declared by the model, obeyed by cache, planning and kernels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
-_ITEMSIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_QUANTIZED = ("float8_e4m3fn", "float8_e5m2", "int8")
+_ITEMSIZES = {"float32": 4, "bfloat16": 2, "float16": 2, **dict.fromkeys(_QUANTIZED, 1)}
+_SCALE_BYTES = 4
 _ALIGNMENT = 16
 
 
@@ -14,11 +16,13 @@ class Full:
     Attributes:
         num_kv_heads, head_dim: key/value heads and their size.
         dtype: type by torch's name.
+        has_scales: whether each key and each value of a head has a float32 scale, which lies in the block behind them.
     """
 
     num_kv_heads: int
     head_dim: int
     dtype: str
+    has_scales: bool = field(default=False, kw_only=True)
 
     @property
     def run_bytes(self) -> int:
@@ -27,7 +31,8 @@ class Full:
 
     def block_bytes(self, block_size: int, num_places: int) -> int:
         """Bytes of one layer in a block of ``block_size`` tokens."""
-        return block_size * 2 * self.num_kv_heads * self.run_bytes
+        num_keys = block_size * 2 * self.num_kv_heads
+        return _with_scales(num_keys * self.run_bytes, num_keys if self.has_scales else 0)
 
     @property
     def reach(self) -> int | None:
@@ -58,10 +63,12 @@ class Latent:
     Attributes:
         size: of the vector.
         dtype: type by torch's name.
+        has_scales: whether each vector has a float32 scale, which lies in the block behind them.
     """
 
     size: int
     dtype: str
+    has_scales: bool = field(default=False, kw_only=True)
 
     @property
     def run_bytes(self) -> int:
@@ -70,7 +77,7 @@ class Latent:
 
     def block_bytes(self, block_size: int, num_places: int) -> int:
         """Bytes of one layer in a block of ``block_size`` tokens."""
-        return block_size * self.run_bytes
+        return _with_scales(block_size * self.run_bytes, block_size if self.has_scales else 0)
 
     @property
     def reach(self) -> int | None:
@@ -92,8 +99,7 @@ class StateTensor:
 
     def block_bytes(self, num_places: int) -> int:
         """Bytes of all places of a block."""
-        num_bytes = num_places * prod(self.shape) * _ITEMSIZES[self.dtype]
-        return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        return _aligned(num_places * prod(self.shape) * _ITEMSIZES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +128,22 @@ class State:
 
 
 CacheSpec = Full | SlidingWindow | Latent | State
+
+
+def is_quantized(spec: CacheSpec) -> bool:
+    """Whether a cache holds keys and values in fewer bits than a compute type has."""
+    return isinstance(spec, Full | Latent) and spec.dtype in _QUANTIZED
+
+
+def scales_offset(num_bytes: int) -> int:
+    """Where the scales of ``num_bytes`` of values lie, counted in bytes from the first value."""
+    return _aligned(num_bytes)
+
+
+def _with_scales(num_bytes: int, num_scales: int) -> int:
+    """Bytes of values and of their scales; without scales there is no padding."""
+    return scales_offset(num_bytes) + _aligned(num_scales * _SCALE_BYTES) if num_scales else num_bytes
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT

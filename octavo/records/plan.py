@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from octavo.records.cache_spec import CacheSpec, SlidingWindow
+from octavo.records.cache_spec import CacheSpec, SlidingWindow, State, is_quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,21 @@ class Plan:
     def max_blocks_per_seq(self) -> int:
         """Number of entries in a block table."""
         return -(-self.max_model_len // min((group.block_size for group in self.groups), default=self.block_size))
+
+    @property
+    def has_foreign_bytes(self) -> bool:
+        """Whether what one group leaves in a block may be NaN for another, as one of them is quantised.
+
+        Kernels multiply what lies behind a request's last token by zero, and 0 · NaN is NaN.
+        """
+        layouts: set[object] = set()
+        for group in self.groups:
+            spec, size = group.spec, group.block_size
+            if isinstance(spec, State):
+                layouts.add(spec)
+            else:
+                layouts.add((size, spec.dtype, spec.run_bytes, spec.block_bytes(size, 1)))
+        return len(layouts) > 1 and any(is_quantized(group.spec) for group in self.groups)
 
     @property
     def num_places(self) -> int:

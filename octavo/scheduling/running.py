@@ -21,7 +21,7 @@ class Running:
     def __init__(self, plan: Plan, cache: CacheManager) -> None:
         self.rows = Rows(plan.max_num_seqs, plan.max_model_len, plan.num_drafts)
         self.changes = Changes()
-        self.wipes_blocks = False
+        self.wipes_blocks = plan.has_foreign_bytes
         self._cache = cache
         self._plan = plan
         self._max_drafts = plan.num_drafts

@@ -44,7 +44,7 @@ def parse(*arguments: str, sections: Any = ALL_SECTIONS) -> dict[str, Any]:
         ["--limit-mm-per-prompt.image", "2"],
         ["--enable-server-load-tracking"],
         ["--no-enable-lora"],
-        ["--kv_cache_dtype=auto"],
+        ["--mamba_cache_dtype=auto"],
         ["--no-tokens-only"],
     ],
 )
@@ -93,7 +93,7 @@ def test_flags_with_a_twin_reach_it(arguments: list[str], expected: dict[str, An
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--kv-cache-dtype", "fp8"], "kv_cache_dtype='fp8' needs a quantised key/value cache"),
+        (["--kv-cache-dtype", "fp8_inc"], "int8_per_token_head, not 'fp8_inc'; fp8_inc is for Gaudi processors"),
         (
             ["--quantization", "quip"],
             "gguf, gptq, int4, int8, modelopt, mxfp4, quark, not 'quip'",
@@ -120,11 +120,11 @@ def test_flags_that_would_change_results_are_rejected(arguments: list[str], sent
 
 def test_python_and_the_command_line_say_the_same() -> None:
     with pytest.raises(ConfigError) as of_flag:
-        parse("m", "--kv-cache-dtype", "fp8")
+        parse("m", "--mamba-cache-dtype", "float16")
     with pytest.raises(ConfigError) as of_argument:
         from octavo.config import EngineConfig
 
-        EngineConfig.from_kwargs(model="m", kv_cache_dtype="fp8")
+        EngineConfig.from_kwargs(model="m", mamba_cache_dtype="float16")
     assert str(of_flag.value) == str(of_argument.value)
 
 
@@ -135,8 +135,8 @@ def test_settings_files_take_them_too(tmp_path: Path, caplog: pytest.LogCaptureF
         assert parse("--config", str(path)) == {"model": "m", "structured_outputs_backend": "guidance"}
     (record,) = caplog.records
     assert "swap_space=4, data_parallel_size=1" in record.getMessage()
-    path.write_text("model: m\nkv-cache-dtype: fp8\n")
-    with pytest.raises(ConfigError, match="quantised key/value cache"):
+    path.write_text("model: m\nmamba-cache-dtype: float16\n")
+    with pytest.raises(ConfigError, match="models with recurrent state"):
         parse("--config", str(path))
 
 

@@ -53,7 +53,7 @@ def test_hints_name_settings_that_exist_only() -> None:
         ("compilation_config", {"cudagraph_capture_sizes": [1, 2]}),
         ("compilation_config", 3),
         ("use_v2_block_manager", True),
-        ("kv_cache_dtype", "auto"),
+        ("calculate_kv_scales", True),
         ("enable_lora", False),
         ("max_lora_rank", 64),
         ("cpu_offload_gb", 0),
@@ -82,7 +82,8 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("kv_cache_dtype", "fp8", "needs a quantised key/value cache"),
+        ("kv_cache_dtype", "nvfp4", "int8_per_token_head; nvfp4 has 4 bits"),
+        ("mamba_cache_dtype", "float32", "needs models with recurrent state"),
         ("quantization", "quip", "it is one of fp8, int8, int4, compressed-tensors, gguf, gptq, awq, bitsandbytes"),
         ("quantization_config", {"weight": "int4"}, "Set quantization instead"),
         ("data_parallel_size", 2, "Start several servers behind a balancer instead."),

@@ -22,6 +22,7 @@ EVIDENCE = {
     "GPTQ, AWQ": "tests/quantization/test_integer_models.py",
     "scales per block": "tests/quantization/test_float8_blocks.py",
     "bitsandbytes": "tests/quantization/test_bitsandbytes.py",
+    "quantised key/value cache": "tests/execution/test_quantized_cache.py",
     "INT8, INT4": "tests/quantization/test_block_models.py",
     "bfloat16": "tests/test_batch_independence.py",
     "continuous batching": "tests/parity/test_tiny_models.py",

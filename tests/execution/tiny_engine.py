@@ -23,6 +23,7 @@ from octavo.models.base import CausalLM, cache_specs
 from octavo.models.registry import build_model
 from octavo.planning.groups import make_groups
 from octavo.platforms import select_platform
+from octavo.quantization.cache_format import CacheFormat
 from octavo.records import EngineOutput, EngineRequest, Plan, Step, StepResult
 from octavo.records.experts import ExpertSpec, Routing, StackedExperts
 from octavo.sampling.rules import TokenRule
@@ -91,11 +92,14 @@ _OWN: dict[str, object] = {
 }
 
 
-def tiny_model(config: ModelConfig, poisoned_token: int | None = None) -> CausalLM:
+def tiny_model(config: ModelConfig, poisoned_token: int | None = None, cache: CacheFormat | None = None) -> CausalLM:
     """Random weights; the embedding of ``poisoned_token`` is not a number."""
     random = torch.Generator().manual_seed(0)
-    model = build_model(config, Build(), MAX_LEN)
+    model = build_model(config, Build(cache=cache or CacheFormat()), MAX_LEN)
     for name, (slot,) in collect_slots(model).items():
+        if slot.alternatives:  # a scale of keys or values, whose largest are about 5
+            slot.fill(torch.tensor(5 / 448))
+            continue
         values = torch.randn(slot.view.shape, generator=random)
         slot.fill(1 + 0.1 * values if "norm" in name else values / slot.view.shape[-1] ** 0.5)
         if "embed" in name and poisoned_token is not None:

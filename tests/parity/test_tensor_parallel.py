@@ -104,8 +104,13 @@ def _checkpoint(folder: Path) -> Any:
 @pytest.mark.usefixtures("shared_trials")
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"async_scheduling": True}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}],
-    ids=["plain", "ahead", "ngram"],
+    [
+        {},
+        {"async_scheduling": True},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        {"kv_cache_dtype": "int8_per_token_head"},
+    ],
+    ids=["plain", "ahead", "ngram", "quantised cache"],
 )
 def test_all_ranks_draw_the_same(settings: dict[str, Any], folder: Path, start: Start, start_two: Start) -> None:
     """A rank that drew another token would compute what follows from it."""

@@ -400,3 +400,35 @@ class TestRecurrentStates:
         with pytest.raises(ConfigError, match="recurrent states"):
             plan_for(self.config, platform=ImaginedGpu(8 * GIB), deterministic=True)
         assert plan_for(self.config, deterministic=True).groups
+
+
+class TestQuantizedCache:
+    """Keys and values of 8 bits."""
+
+    def test_more_blocks_fit(self) -> None:
+        plain, given = (plan_for(kv_cache_memory_bytes=8 << 20, kv_cache_dtype=name) for name in ("auto", "fp8"))
+        assert 1.5 < given.cache_tokens / plain.cache_tokens < 2
+        assert given.memory_of("key/value cache") == given.num_blocks * given.block_bytes
+        found = reason(given, "kv_cache_dtype")
+        assert found.startswith("float8_e4m3fn, a scale per token and head: as set; PyTorch attends to them")
+
+    def test_skipped_layers_take_what_they_need_and_no_more(self) -> None:
+        config = tiny_config(num_layers=12)
+        options = {"kv_cache_memory_bytes": 8 << 20, "kv_cache_dtype": "int8_per_token_head"}
+        whole = plan_for(config, **options).cache_tokens
+        part = plan_for(config, **options, kv_cache_dtype_skip_layers=["0", "11"])
+        assert part.cache_tokens > 0.75 * whole
+        assert "2 of 12 caches are not quantised" in reason(part, "kv_cache_dtype")
+
+    @pytest.mark.parametrize(
+        ("config", "settings", "sentence"),
+        [
+            (tiny_config(), {"kv_cache_dtype_skip_layers": ["0", "1", "2"]}, "caches are with full attention"),
+            (TestRecurrentStates.config, {}, "its layers' caches are of recurrent states"),
+        ],
+    )
+    def test_models_without_such_keys_are_rejected(
+        self, config: ModelConfig, settings: dict[str, Any], sentence: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=sentence):
+            plan_for(config, kv_cache_dtype="fp8", **settings)

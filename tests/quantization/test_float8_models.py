@@ -127,13 +127,8 @@ def test_layers_are_mixed_by_name(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["compressed-tensors", "fp8"])
 def test_static_scales_of_activations_are_not_used(method: str, folder: Path, tmp_path: Path) -> None:
     """Scales of tokens are more exact; 0.01, which the checkpoint says, would clip most activations."""
-    cache = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
     static, dynamic = (
-        compressed_tensors(
-            weights={"strategy": "tensor"},
-            input_activations={"dynamic": False, "strategy": "tensor"},
-            kv_cache_scheme=cache,
-        ),
+        compressed_tensors(weights={"strategy": "tensor"}, input_activations={"dynamic": False, "strategy": "tensor"}),
         compressed_tensors(weights={"strategy": "tensor"}),
     )
     if method == "fp8":

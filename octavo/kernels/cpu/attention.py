@@ -26,6 +26,7 @@ from octavo.kernels.attention import (
     causal_mask,
     sink_softmax,
 )
+from octavo.kernels.cache_scales import CacheScales
 
 _MAX_TILE = 128
 _MAX_SCORES = 1 << 24
@@ -73,11 +74,14 @@ class CpuAttentionPlan:
 
     Attributes:
         num_tokens: T.
+        blocks, offsets: ``[T]`` int64, place of each new token in the cache.
         store_rows: ``[T · Hkv]`` int64, row of each new key in the cache viewed as rows of a key.
         masks: cached tile masks, by the shape of the tile.
     """
 
     num_tokens: int
+    blocks: torch.Tensor
+    offsets: torch.Tensor
     store_rows: torch.Tensor
     decodes: list[_DecodeGroup]
     chunks: list[_Chunk]
@@ -114,13 +118,25 @@ class CpuAttention(ComposedAttention):
         longest = inputs.shape.decode_len
         chunks = [_plan_chunk(inputs, row, starts[row]) for row in rows if inputs.query_lens[row] > longest]
         decodes = _plan_decodes(inputs, [row for row in rows if inputs.query_lens[row] <= longest], starts, dtype)
-        return CpuAttentionPlan(starts[-1], _store_rows(inputs), decodes, chunks, inputs.window)
+        blocks, offsets = mapping // inputs.block_size, mapping % inputs.block_size
+        rows_to_store = _store_rows(inputs, blocks, offsets)
+        return CpuAttentionPlan(num_tokens, blocks, offsets, rows_to_store, decodes, chunks, inputs.window)
 
-    def store(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, plan: CpuAttentionPlan) -> None:
-        head_dim, num_tokens = k.shape[-1], plan.num_tokens
-        keys, values = _rows(kv_cache, head_dim)
-        keys.index_copy_(0, plan.store_rows, k[:num_tokens].reshape(-1, head_dim))
-        values.index_copy_(0, plan.store_rows, v[:num_tokens].reshape(-1, head_dim))
+    def store(
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: CpuAttentionPlan,
+        scales: CacheScales | None = None,
+    ) -> None:
+        head_dim = k.shape[-1]
+        new = [x[: plan.num_tokens] for x in (k, v)]
+        if scales is not None:
+            places = plan.blocks, slice(None), plan.offsets
+            new = [scales.put((half, *places), x, kv_cache.dtype) for half, x in enumerate(new)]
+        for stored, x in zip(_rows(kv_cache, head_dim), new, strict=True):
+            stored.index_copy_(0, plan.store_rows, _as_bytes(x.reshape(-1, head_dim)))
 
     def attend(
         self,
@@ -129,17 +145,19 @@ class CpuAttention(ComposedAttention):
         plan: CpuAttentionPlan,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
+        cache = _Cache(kv_cache, scales, q.dtype)
         if plan.is_one_group:
-            attended = _attend_decodes(q[: plan.num_tokens], kv_cache, plan.decodes[0], spec, terms)
+            attended = _attend_decodes(q[: plan.num_tokens], cache, plan.decodes[0], spec, terms)
             return attended if len(q) == len(attended) else F.pad(attended, (0, 0, 0, 0, 0, len(q) - len(attended)))
         output = torch.empty(q.shape, dtype=q.dtype)
         output[plan.num_tokens :] = 0
         for group in plan.decodes:
-            output[group.rows] = _attend_decodes(q[group.rows], kv_cache, group, spec, terms)
+            output[group.rows] = _attend_decodes(q[group.rows], cache, group, spec, terms)
         for chunk in plan.chunks:
             own = slice(chunk.start, chunk.stop)
-            _attend_chunk(output[own], q[own], kv_cache, chunk, plan, spec, terms)
+            _attend_chunk(output[own], q[own], cache, chunk, plan, spec, terms)
         return output
 
 
@@ -150,9 +168,8 @@ def _attention_backend(
     return CpuAttention()
 
 
-def _store_rows(inputs: AttentionInputs) -> torch.Tensor:
+def _store_rows(inputs: AttentionInputs, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     size, heads = inputs.block_size, inputs.num_kv_heads
-    blocks, offsets = inputs.slot_mapping // size, inputs.slot_mapping % size
     return ((blocks[:, None] * inputs.runs_per_block + torch.arange(heads)) * size + offsets[:, None]).flatten()
 
 
@@ -160,8 +177,13 @@ def _rows(kv_cache: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tenso
     """Keys and values as rows of ``width`` numbers, from the first block's to the last block's."""
     _, num_blocks, *run = kv_cache.shape
     num_rows = ((num_blocks - 1) * kv_cache.stride(1) + prod(run)) // width
-    keys, values = (half.as_strided((num_rows, width), (width, 1)) for half in kv_cache)
+    keys, values = (half.as_strided((num_rows, width), (width, 1)) for half in _as_bytes(kv_cache))
     return keys, values
+
+
+def _as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """The same, or float8 values as bytes: few operations take these."""
+    return x.view(torch.int8) if x.dtype.itemsize == 1 else x
 
 
 def _runs(inputs: AttentionInputs, blocks: torch.Tensor) -> torch.Tensor:
@@ -242,12 +264,29 @@ def _additive(visible: torch.Tensor) -> torch.Tensor:
     return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(~visible, float("-inf"))
 
 
-def _gather(kv_cache: torch.Tensor, runs: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, ``[num_rows, S, D]`` each."""
-    size, head_dim = kv_cache.shape[3:]
-    keys, values = _rows(kv_cache, size * head_dim)
-    shape = (num_rows, -1, head_dim)
-    return keys.index_select(0, runs).view(shape), values.index_select(0, runs).view(shape)
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    """A layer's cache as the queries of a step read it.
+
+    Attributes:
+        dtype: type that quantised values are converted to.
+    """
+
+    values: torch.Tensor
+    scales: CacheScales | None
+    dtype: torch.dtype
+
+    def gather(self, runs: torch.Tensor, num_rows: int) -> list[torch.Tensor]:
+        """Keys and values, ``[num_rows, S, D]`` each."""
+        size, head_dim = self.values.shape[3:]
+        shape = (num_rows, -1, head_dim)
+        halves = [half.index_select(0, runs).view(shape) for half in _rows(self.values, size * head_dim)]
+        if self.scales is None:
+            return halves
+        runs_per_block = self.values.stride(1) // (size * head_dim)
+        factors = self.scales.values[:, runs // runs_per_block, runs % runs_per_block].view(2, num_rows, -1, 1)
+        wide = [half.view(self.values.dtype).float().mul_(factor) for half, factor in zip(halves, factors, strict=True)]
+        return [half.to(self.dtype) for half in wide]
 
 
 def _scores(q: torch.Tensor, keys: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
@@ -259,11 +298,11 @@ def _scores(q: torch.Tensor, keys: torch.Tensor, spec: AttentionSpec) -> torch.T
 
 
 def _attend_decodes(
-    q: torch.Tensor, kv_cache: torch.Tensor, group: _DecodeGroup, spec: AttentionSpec, terms: HeadTerms
+    q: torch.Tensor, cache: _Cache, group: _DecodeGroup, spec: AttentionSpec, terms: HeadTerms
 ) -> torch.Tensor:
     """``[B · Q, H, D]`` in and out."""
     kv_heads, head_dim, mask = spec.num_kv_heads, spec.head_dim, group.mask
-    keys, values = _gather(kv_cache, group.gather, group.num_rows * kv_heads)
+    keys, values = cache.gather(group.gather, group.num_rows * kv_heads)
     shape = (group.num_rows, kv_heads, -1, head_dim)
     query_len, num_members = len(q) // group.num_rows, spec.num_heads // kv_heads
     by_token = (group.num_rows, query_len, kv_heads, num_members, head_dim)
@@ -306,7 +345,7 @@ def _attend_unfused(
 def _attend_chunk(
     output: torch.Tensor,
     q: torch.Tensor,
-    kv_cache: torch.Tensor,
+    cache: _Cache,
     chunk: _Chunk,
     plan: CpuAttentionPlan,
     spec: AttentionSpec,
@@ -314,7 +353,7 @@ def _attend_chunk(
 ) -> None:
     """Fill ``output`` for the queries of one chunk, ``[Q, H, D]`` each."""
     kv_heads, head_dim = spec.num_kv_heads, spec.head_dim
-    keys, values = _gather(kv_cache, chunk.gather, kv_heads)
+    keys, values = cache.gather(chunk.gather, kv_heads)
     keys = keys.float()
     num_queries = len(q)
     sinks = None if terms.sinks is None else terms.sinks[:, None, None]

@@ -14,6 +14,7 @@ from octavo.kernels.attention import (
     RopeTables,
     attention_backend,
 )
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.cpu.attention import CpuAttention, CpuAttentionPlan
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
@@ -39,7 +40,7 @@ class NativePlan:
 
 
 class NativeAttention(AttentionBackend):
-    """Attention over blocks of a multiple of sixteen tokens; other blocks are PyTorch's.
+    """Attention over blocks of a multiple of sixteen tokens; other blocks, and quantised ones, are PyTorch's.
 
     A head's keys in a block are stored transposed, ``[D][tokens]``, and in bfloat16 in pairs of dimensions,
     ``[D / 2][tokens][2]``.
@@ -50,7 +51,7 @@ class NativeAttention(AttentionBackend):
         self._other = CpuAttention()
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> NativePlan | CpuAttentionPlan:
-        if inputs.block_size % _GROUP:
+        if inputs.block_size % _GROUP or inputs.is_quantized:
             return self._other.plan(inputs, dtype)
         return NativePlan(self._native.new_plan(), attention_rows(inputs), inputs)
 
@@ -63,9 +64,10 @@ class NativeAttention(AttentionBackend):
         plan: NativePlan | CpuAttentionPlan,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
         if isinstance(plan, CpuAttentionPlan):
-            return self._other.run(qkv, rope, norms, kv_cache, plan, spec, terms)
+            return self._other.run(qkv, rope, norms, kv_cache, plan, spec, terms, scales)
         if not plan.is_made:
             self._native.plan_attention(plan.handle, *plan.rows, spec.num_heads // spec.num_kv_heads)
             plan.is_made = True

@@ -3,6 +3,7 @@
 import torch
 
 from octavo.kernels.attention import AttentionInputs
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.cpu.native_attention import attention_rows
 from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
@@ -17,10 +18,12 @@ def register(native: NativeKernels) -> None:
     profiled_attention = profiled("latent_attention")
 
     @store_latent.register("cpu")
-    def store(latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    def store(
+        latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, scales: CacheScales | None = None
+    ) -> None:
         _, block_size, size = cache.shape
         if latent.dtype != cache.dtype or latent.stride(1) != 1:
-            store_latent.reference(latent, cache, slot_mapping)
+            store_latent.reference(latent, cache, slot_mapping, scales)
             return
         value_bytes = cache.element_size()
         native.store_latent(
@@ -35,9 +38,15 @@ def register(native: NativeKernels) -> None:
         )
 
     @latent_attention.register("cpu")
-    def attend(q: torch.Tensor, cache: torch.Tensor, inputs: AttentionInputs, spec: LatentSpec) -> torch.Tensor:
+    def attend(
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        inputs: AttentionInputs,
+        spec: LatentSpec,
+        scales: CacheScales | None = None,
+    ) -> torch.Tensor:
         if q.dtype not in TYPE_NUMBERS or cache.dtype != q.dtype:
-            return latent_attention.reference(q, cache, inputs, spec)
+            return latent_attention.reference(q, cache, inputs, spec, scales)
         heads, size = spec.num_heads, spec.rank + spec.rope_dim
         assert q.is_contiguous() and cache.stride()[1:] == (size, 1) and inputs.slots.dtype == torch.int32
         output = q.new_empty(len(q), heads, spec.rank)

@@ -19,6 +19,7 @@ from octavo.kernels.attention import (
     RopeTables,
     StepShape,
 )
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.decode_attention import (
     MANY_PROGRAMS,
     MAX_CHUNKS,
@@ -64,6 +65,7 @@ class TritonAttention(AttentionBackend):
         plan: AttentionInputs,
         spec: AttentionSpec,
         terms: HeadTerms = NO_TERMS,
+        scales: CacheScales | None = None,
     ) -> torch.Tensor:
         shape = plan.shape
         rows = plan.rows
@@ -73,11 +75,14 @@ class TritonAttention(AttentionBackend):
         if shape.has_chunks:
             split_qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
             counts = rows.counts if shape.has_decodes else None
-            qk_rope_store(split_qkv, query, key, eps, *rope, kv_cache, plan.slot_mapping, heads, kv_heads, counts)
+            qk_rope_store(
+                split_qkv, query, key, eps, *rope, kv_cache, plan.slot_mapping, heads, kv_heads, counts,
+                scales=scales,
+            )  # fmt: skip
         if shape.has_decodes:
-            decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, terms, out))
+            decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, terms, out, scales))
         if shape.has_chunks:
-            self._prefill(split_qkv, kv_cache, plan, spec, terms, out)
+            self._prefill(split_qkv, kv_cache, plan, spec, terms, out, scales)
         return out.flatten(1)
 
     def _decoding(
@@ -87,6 +92,7 @@ class TritonAttention(AttentionBackend):
         spec: AttentionSpec,
         terms: HeadTerms,
         out: torch.Tensor,
+        scales: CacheScales | None,
     ) -> dict[str, Any]:
         """Keyword arguments of :func:`decode_attention` other than the rows' own tensors."""
         rows, shape = plan.rows, plan.shape
@@ -110,7 +116,8 @@ class TritonAttention(AttentionBackend):
             "cut": self._cut(shape.num_rows, spec, workspace),
             # With chunks in the step, a row's prefix may include blocks that the preceding launch is still storing.
             "reads_early": not shape.has_chunks,
-            "tile": self._tile(shape, spec, kv_cache.dtype),
+            "tile": self._tile(shape, spec, out.dtype),
+            "scales": scales,
         }
 
     def _prefill(
@@ -121,6 +128,7 @@ class TritonAttention(AttentionBackend):
         spec: AttentionSpec,
         terms: HeadTerms,
         out: torch.Tensor,
+        scales: CacheScales | None,
     ) -> None:
         rows, shape = plan.rows, plan.shape
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
@@ -145,6 +153,7 @@ class TritonAttention(AttentionBackend):
             sinks=terms.sinks,
             slopes=terms.slopes,
             deterministic=self._deterministic,
+            scales=scales,
         )
 
     def _cut(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> Cut:

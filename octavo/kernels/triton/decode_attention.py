@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 import triton
 
+from octavo.kernels.cache_scales import CacheScales
+from octavo.kernels.triton.cache_scales import scale_arguments
 from octavo.kernels.triton.decode_chunks import COPIES, paged_decode_kernel
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 
@@ -105,7 +107,7 @@ class Cut(NamedTuple):
 
 
 def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1) -> DecodeTile:
-    """The tile for a head size and cache type: large for few programs, small if many share a multiprocessor.
+    """The tile for a head size and compute type: large for few programs, small if many share a multiprocessor.
 
     Args:
         num_programs: rows times key/value heads; pass a constant if a row's bits must not depend on the others.
@@ -174,6 +176,7 @@ def decode_attention(
     cut: Cut,
     reads_early: bool = True,
     tile: DecodeTile | None = None,
+    scales: CacheScales | None = None,
 ) -> None:
     """Norm and rotate a row's query and key heads, store its keys and values at its last positions, and attend.
 
@@ -201,6 +204,7 @@ def decode_attention(
         cut: see :func:`choose_cut`.
         reads_early: whether to read keys and values while the preceding launch still runs; only valid if that launch
             does not write them.
+        scales: of a quantised cache.
     """
     _, _, num_kv_heads, block_size, head_dim = kv_cache.shape
     num_heads = out.shape[1]
@@ -209,8 +213,8 @@ def decode_attention(
     assert kv_cache.stride()[-2:] == (head_dim, 1)
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
     num_queries = group * length
-    tile = tile or choose_tile(head_dim, kv_cache.dtype, num_rows * num_kv_heads, num_queries)
-    has_walkers = kv_cache.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
+    tile = tile or choose_tile(head_dim, qkv.dtype, num_rows * num_kv_heads, num_queries)
+    has_walkers = qkv.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
     else:
@@ -262,6 +266,7 @@ def decode_attention(
         HAS_WINDOW=window is not None,
         HAS_SOFTCAP=softcap is not None,
         LENGTH=length,
+        **scale_arguments(scales, kv_cache.dtype),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         **dependent_launch(qkv.device),

@@ -8,6 +8,7 @@ the kernel that computes the queries.
 import triton
 import triton.language as tl
 
+from octavo.kernels.triton.cache_scales import as_weighed
 from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
 
 _LOWEST = tl.constexpr(-1e30)
@@ -52,6 +53,11 @@ def paged_decode_kernel(
     softcap: tl.tensor,
     sinks: tl.tensor,
     slopes: tl.tensor,
+    scales: tl.tensor,
+    scale_part: tl.tensor,
+    scale_block: tl.tensor,
+    scale_head: tl.tensor,
+    scale_token: tl.tensor,
     LOOPS: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     NUM_HEADS: tl.constexpr,
@@ -65,6 +71,8 @@ def paged_decode_kernel(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     LENGTH: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Attend to chunks of one row and key/value head; grid (key/value heads, programs of a row, rows).
@@ -81,6 +89,7 @@ def paged_decode_kernel(
         num_long: if not 0, only the first ``num_long`` rows are split, into chunks of about the rows' mean length or
             more.
         reads_early: if 0, wait for earlier kernels before reading the cache.
+        scales, scale_*: of a quantised cache; see ``scale_arguments``.
         LENGTH: maximum number of tokens of a row; if it is 1, ``query_starts`` is not read.
         WALKERS: slices of a tile with separate softmax state: one per warp, or 1.
     """
@@ -135,6 +144,8 @@ def paged_decode_kernel(
         sinks += head * GROUP
     if slopes is not None:
         slopes += head * GROUP
+    if scales is not None:
+        scales += head * scale_head
     if PDL:  # noqa: SIM102
         if reads_early == 0:
             tl.extra.cuda.gdc_wait()
@@ -145,9 +156,9 @@ def paged_decode_kernel(
         qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
         sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
         keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
-        softcap, sinks, slopes,
+        softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
         ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
-        HAS_WINDOW, HAS_SOFTCAP, LENGTH, PDL,
+        HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
     )  # fmt: skip
     if LOOPS:
         for other in range(split, chunk, num_programs):
@@ -155,9 +166,9 @@ def paged_decode_kernel(
                 other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, num_new,
                 qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
                 keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
-                softcap, sinks, slopes,
+                softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
                 ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
-                HAS_WINDOW, HAS_SOFTCAP, LENGTH, PDL,
+                HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
             )  # fmt: skip
 
 
@@ -196,6 +207,10 @@ def _attend_chunk(
     softcap: tl.tensor,
     sinks: tl.tensor,
     slopes: tl.tensor,
+    scales: tl.tensor,
+    scale_part: tl.tensor,
+    scale_block: tl.tensor,
+    scale_token: tl.tensor,
     ROTARY_DIM: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -209,6 +224,8 @@ def _attend_chunk(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     LENGTH: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Attend to one chunk of one row and key/value head, to which pointers are offset; the last to finish merges.
@@ -239,10 +256,13 @@ def _attend_chunk(
         new = tl.arange(0, NUM_QUERIES)[None, None, :, None] // GROUP if LENGTH > 1 else 0
         block = tl.load(table + (end + new) // BLOCK_SIZE, new < num_new).to(tl.int64)
         place = keys + block * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM
+        scale_place = None
+        if scales is not None:
+            scale_place = scales + block * scale_block + (end + new) % BLOCK_SIZE * scale_token
         queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), row_qkv.dtype.element_ty)
         if LENGTH == 1:
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
-            new_value = tl.zeros((1, 1, 1, BLOCK_D), row_qkv.dtype.element_ty)
+            new_value = tl.zeros((1, 1, 1, BLOCK_D), tl.float32 if LARGEST > 0 else row_qkv.dtype.element_ty)
 
     peak = tl.full((WALKERS, BLOCK_G), _LOWEST, tl.float32)
     total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
@@ -253,6 +273,13 @@ def _attend_chunk(
     if slopes is not None:
         slope = tl.load(slopes + tl.arange(0, BLOCK_G) % NUM_QUERIES % GROUP)[None, :, None] * LOG2E
     for tile in range(start_tile, end_tile):
+        k_scale = None
+        v_scale = None
+        if scales is not None:
+            positions = tile * TOKENS + tokens
+            scales_at = scales + blocks.to(tl.int64) * scale_block + positions % BLOCK_SIZE * scale_token
+            k_scale = tl.load(scales_at, positions < end, other=0.0)
+            v_scale = tl.load(scales_at + scale_part, positions < end, other=0.0)
         k, v, is_seen, blocks = _load_tile(
             keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
             HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
@@ -262,8 +289,8 @@ def _attend_chunk(
             if tile == start_tile:
                 taken = take_token(
                     row_qkv, qkv_stride, head, row_cos, cos_stride, row_sin, sin_stride, q_norm, k_norm, eps, place,
-                    part_stride, num_new, is_owner, scale, softcap, ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_G,
-                    BLOCK_D, WALKERS, HAS_SOFTCAP, LENGTH, PDL,
+                    part_stride, scale_place, scale_part, num_new, is_owner, scale, softcap, ROTARY_DIM, NUM_HEADS,
+                    HEAD_DIM, GROUP, BLOCK_G, BLOCK_D, WALKERS, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
                 )  # fmt: skip
                 if LENGTH == 1:
                     queries, new_score, new_value = taken
@@ -274,14 +301,15 @@ def _attend_chunk(
             is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] > end + query_token - window)
         distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
         peak, total, acc = _attend_tile(
-            queries, k, v, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
+            queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
         )
 
     if IS_FIRST and LENGTH > 1:  # noqa: SIM102
         if is_owner:
             peak, total, acc = _attend_new(
                 queries, keys, table, end, tokens, num_new, query_token, slope, peak, total, acc, part_stride,
-                block_stride, scale, window, softcap, HEAD_DIM, BLOCK_SIZE, BLOCK_D, TOKENS, HAS_WINDOW, HAS_SOFTCAP,
+                block_stride, scales, scale_part, scale_block, scale_token, scale, window, softcap,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_D, TOKENS, HAS_WINDOW, HAS_SOFTCAP,
                 LENGTH,
             )  # fmt: skip
 
@@ -387,6 +415,10 @@ def _attend_new(
     acc: tl.tensor,
     part_stride: tl.tensor,
     block_stride: tl.tensor,
+    scales: tl.tensor,
+    scale_part: tl.tensor,
+    scale_block: tl.tensor,
+    scale_token: tl.tensor,
     scale: tl.tensor,
     window: tl.tensor,
     softcap: tl.tensor,
@@ -409,12 +441,18 @@ def _attend_new(
         pointers = (keys + blocks * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM)[:, :, None] + dims
         mask = is_new[:, :, None] & (dims < HEAD_DIM)
         k, v = tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0)
+        k_scale = None
+        v_scale = None
+        if scales is not None:
+            scales_at = scales + blocks * scale_block + (end + new) % BLOCK_SIZE * scale_token
+            k_scale = tl.load(scales_at, is_new, other=0.0)
+            v_scale = tl.load(scales_at + scale_part, is_new, other=0.0)
         is_seen = is_new[:, None, :] & (new[:, None, :] <= query_token)
         if HAS_WINDOW:
             is_seen = is_seen & (new[:, None, :] > query_token - window)
         distance = query_token - new[:, None, :]
         peak, total, acc = _attend_tile(
-            queries, k, v, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
+            queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
         )
     return peak, total, acc
 
@@ -424,6 +462,8 @@ def _attend_tile(
     queries: tl.tensor,
     k: tl.tensor,
     v: tl.tensor,
+    k_scale: tl.tensor,
+    v_scale: tl.tensor,
     is_seen: tl.tensor,
     distance: tl.tensor,
     slope: tl.tensor,
@@ -437,18 +477,25 @@ def _attend_tile(
     """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile.
 
     Args:
+        k_scale, v_scale: ``[WALKERS, tokens]`` factors of quantised keys and values; None for others.
         is_seen: ``[WALKERS, BLOCK_G or 1, tokens]``.
         distance: ``[WALKERS, BLOCK_G, tokens]``, tokens from keys to queries.
         slope: ``[1, BLOCK_G, 1]``, what scores fall by with each of them (base 2); None for nothing.
     """
-    scores = scale_scores(_multiply(queries, tl.permute(k, (0, 2, 1)), None), scale, softcap, HAS_SOFTCAP)
+    if k_scale is not None:
+        k, v = k.to(queries.dtype), as_weighed(v, queries.dtype)
+    scores = _multiply(queries, tl.permute(k, (0, 2, 1)), None)
+    if k_scale is not None:
+        scores *= k_scale[:, None, :]
+    scores = scale_scores(scores, scale, softcap, HAS_SOFTCAP)
     if slope is not None:
         scores -= slope * distance.to(tl.float32)
     scores = tl.where(is_seen, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 2))
     decay = tl.exp2(peak - new_peak)
     weights = tl.exp2(scores - new_peak[:, :, None])
-    acc = _multiply(weights.to(v.dtype), v, acc * decay[:, :, None])
+    scaled = weights if v_scale is None else weights * v_scale[:, None, :]
+    acc = _multiply(scaled.to(v.dtype), v, acc * decay[:, :, None])
     return new_peak, total * decay + tl.sum(weights, 2), acc
 
 

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from octavo.kernels.triton.cache_scales import round_values, scale_of
 from octavo.kernels.triton.launch import wait_in_loop
 from octavo.kernels.triton.norm import scale_normed
 
@@ -35,6 +36,8 @@ def take_token(
     eps: tl.tensor,
     place: tl.tensor,
     part_stride: tl.tensor,
+    scale_place: tl.tensor,
+    scale_part: tl.tensor,
     num_new: tl.tensor,
     stores_token: tl.tensor,
     scale: tl.tensor,
@@ -48,6 +51,8 @@ def take_token(
     WALKERS: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     LENGTH: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Wait for the QKV GEMM, norm and rotate the queries of one group and its keys, and store keys and values.
@@ -57,12 +62,13 @@ def take_token(
         head: index of the key/value head.
         cos, sin: rotation of the row's first token; likewise.
         place: the address of each query's own key in the cache; the value's is ``part_stride`` further.
+        scale_place: likewise of its scale in a quantised cache, ``scale_part`` before the value's; None for another.
         num_new: number of the row's tokens, at most ``LENGTH``; not read if that is 1.
         stores_token: whether this program stores them; exactly one per row and head does.
 
     Returns:
         Queries ``[WALKERS, BLOCK_G, BLOCK_D]``, by token, then by head. If ``LENGTH`` is 1, also their scores with the
-        key ``[1, BLOCK_G]`` (scaled, base 2), and the value ``[1, 1, BLOCK_D]``.
+        key ``[1, BLOCK_G]`` (scaled, base 2), and the value ``[1, 1, BLOCK_D]``, both as they are in the cache.
     """
     HEADS: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
     heads, dims = tl.arange(0, HEADS)[None, None, :, None], tl.arange(0, BLOCK_D)[None, None, None, :]
@@ -100,13 +106,45 @@ def take_token(
     key = _norm_and_rotate(
         key, key_partner, k_weight, k_partner_weight, eps, cosine, sine, HEAD_DIM, ROTARY_DIM, BLOCK_D
     )
+    if scale_place is not None:
+        is_own = stores_token & (token < num_new) if LENGTH > 1 else stores_token
+        dtype: tl.constexpr = place.dtype.element_ty
+        key, wide_key = _quantize(key, scale_place, is_own & (heads == 0), dtype, ARE_GIVEN, LARGEST)
+        value, wide_value = _quantize(value, scale_place + scale_part, is_own, dtype, ARE_GIVEN, LARGEST)
     tl.store(place + shared, key, in_head & (heads == 0) & stores_token)
     tl.store(place + part_stride + dims, value, in_head & stores_token)
+    if scale_place is not None:
+        key, value = wide_key, wide_value
     if LENGTH == 1:
         scores = scale_scores(tl.sum(queries.to(tl.float32) * key.to(tl.float32), axis=3), scale, softcap, HAS_SOFTCAP)
         return _repeat(queries, WALKERS, BLOCK_G), scores, value
     else:  # noqa: RET505, a return for each kind of program
         return _repeat(queries, WALKERS, BLOCK_G)
+
+
+@triton.jit
+def _quantize(
+    x: tl.tensor,
+    scale_at: tl.tensor,
+    is_own: tl.tensor,
+    dtype: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
+):
+    """Heads ``[1, 1, N, D]`` rounded to a cache's type, and what they stand for then, in float32.
+
+    Args:
+        scale_at: the addresses of their scales, ``[1, 1, N, 1]`` or one; found ones are stored where ``is_own``.
+    """
+    if ARE_GIVEN:
+        scale = tl.load(scale_at)
+    else:
+        wide = x.to(tl.float32)
+        largest = tl.max(tl.abs(wide), axis=3, keep_dims=True)
+        scale = scale_of(largest, tl.sum(wide * 0.0, axis=3, keep_dims=True), LARGEST)
+        tl.store(scale_at + tl.zeros(scale.shape, tl.int32), scale, is_own)
+    rounded = round_values(x, scale, LARGEST, dtype)
+    return rounded, rounded.to(tl.float32) * scale
 
 
 @triton.jit

@@ -5,14 +5,16 @@ decoding rows, several of the others. If there are fewer tiles than the device c
 programs, and a second launch merges their results. A cached vector is loaded once, as key and as value.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from octavo.kernels.attention import AttentionInputs
+from octavo.kernels.cache_scales import LARGEST_VALUES, CacheScales
 from octavo.kernels.latent_attention import LatentSpec
+from octavo.kernels.triton.cache_scales import as_weighed, round_values, scale_of
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_tiles import count_tiles, find_tile
 
@@ -49,7 +51,9 @@ def choose_splits(num_tiles: int, max_tokens: int, num_multiprocessors: int) -> 
     return max(min(2 * num_multiprocessors // num_tiles, triton.cdiv(max_tokens, 128), 64), 1)
 
 
-def store_latent(latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+def store_latent(
+    latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, scales: CacheScales | None = None
+) -> None:
     """Write a step's latent vectors into the cache; see :func:`octavo.kernels.latent_attention.store_latent`."""
     num_tokens, (_, block_size, size) = len(slot_mapping), cache.shape
     if num_tokens == 0:
@@ -57,12 +61,19 @@ def store_latent(latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.
     assert latent.stride(1) == cache.stride(2) == 1
     _store_kernel[(num_tokens,)](
         latent, cache, slot_mapping, latent.stride(0), cache.stride(0), cache.stride(1),
+        **_scale_arguments(scales, cache.dtype),
         SIZE=size, BLOCK=triton.next_power_of_2(size), BLOCK_SIZE=block_size,
         num_warps=2, **dependent_launch(latent.device),
     )  # fmt: skip
 
 
-def latent_attention(q: torch.Tensor, cache: torch.Tensor, inputs: AttentionInputs, spec: LatentSpec) -> torch.Tensor:
+def latent_attention(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    inputs: AttentionInputs,
+    spec: LatentSpec,
+    scales: CacheScales | None = None,
+) -> torch.Tensor:
     """Attention over cached latent vectors; see :func:`octavo.kernels.latent_attention.latent_attention`.
 
     Padding rows of the result are arbitrary.
@@ -71,11 +82,11 @@ def latent_attention(q: torch.Tensor, cache: torch.Tensor, inputs: AttentionInpu
     out = torch.empty(*q.shape[:2], spec.rank, dtype=q.dtype, device=q.device)
     if shape.has_decodes:
         tile = choose_tile(spec.num_heads, 1, q.dtype)
-        _attend(q, cache, inputs, spec, out, tile, shape.num_rows, shape.num_rows)
+        _attend(q, cache, inputs, spec, scales, out, tile, shape.num_rows, shape.num_rows)
     if shape.has_chunks:
         tile = choose_tile(spec.num_heads, shape.max_query_len, q.dtype)
         num_tiles = shape.num_tokens // tile.num_queries + shape.num_rows
-        _attend(q, cache, inputs, spec, out, tile, num_tiles, shape.num_tokens)
+        _attend(q, cache, inputs, spec, scales, out, tile, num_tiles, shape.num_tokens)
     return out
 
 
@@ -84,6 +95,7 @@ def _attend(
     cache: torch.Tensor,
     inputs: AttentionInputs,
     spec: LatentSpec,
+    scales: CacheScales | None,
     out: torch.Tensor,
     tile: LatentTile,
     num_tiles: int,
@@ -107,7 +119,7 @@ def _attend(
     _latent_kernel[(num_programs, splits)](
         q, cache, tables, inputs.slots, rows.query_starts, rows.seq_lens, rows.counts, out, partials, logsums,
         q.stride(0), q.stride(1), cache.stride(0), cache.stride(1), tables.stride(0), tables.shape[1],
-        spec.scale * _LOG2E,
+        spec.scale * _LOG2E, **_scale_arguments(scales, cache.dtype),
         NUM_HEADS=spec.num_heads, RANK=spec.rank, ROPE=spec.rope_dim,
         BLOCK_R=max(triton.next_power_of_2(spec.rank), MIN_DOT_SIZE),
         BLOCK_ROPE=max(triton.next_power_of_2(spec.rope_dim), MIN_DOT_SIZE),
@@ -124,6 +136,21 @@ def _attend(
         )  # fmt: skip
 
 
+def _scale_arguments(scales: CacheScales | None, dtype: torch.dtype) -> dict[str, Any]:
+    """Keyword arguments of a kernel that writes scales or finds them by their strides; None for no scales."""
+    if scales is None:
+        return {"scales": None, "scale_block": None, "scale_token": None, "ARE_GIVEN": False, "LARGEST": 0.0}
+    block, token = scales.values.stride()
+    largest = LARGEST_VALUES[dtype]
+    return {
+        "scales": scales.values,
+        "scale_block": block,
+        "scale_token": token,
+        "ARE_GIVEN": scales.are_given,
+        "LARGEST": largest,
+    }
+
+
 @triton.jit
 def _store_kernel(
     latent,
@@ -132,19 +159,35 @@ def _store_kernel(
     latent_stride,
     block_stride,
     token_stride,
+    scales,
+    scale_block,
+    scale_token,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program copies one token's vector."""
+    """A program stores one token's vector."""
     token = tl.program_id(0).to(tl.int64)
     place = tl.load(slot_mapping + token).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    values = tl.load(latent + token * latent_stride + columns, columns < SIZE)
+    if scales is None:
+        values = tl.load(latent + token * latent_stride + columns, columns < SIZE)
+    else:
+        values = tl.load(latent + token * latent_stride + columns, columns < SIZE, other=0.0)
+        scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
+        if ARE_GIVEN:
+            scale = tl.load(scales, place >= 0, other=1.0)
+        else:
+            wide = values.to(tl.float32)
+            scale = scale_of(tl.max(tl.abs(wide), 0), tl.sum(wide * 0.0, 0), LARGEST)
+            tl.store(scales, scale, place >= 0)
+        values = round_values(values, scale, LARGEST, cache.dtype.element_ty)
     target = cache + place // BLOCK_SIZE * block_stride + place % BLOCK_SIZE * token_stride
     tl.store(target + columns, values, (columns < SIZE) & (place >= 0))
 
@@ -168,6 +211,9 @@ def _latent_kernel(
     table_stride,
     table_width,
     scale,  # to base-2 logits
+    scales,  # of a quantised cache [blocks, BLOCK_SIZE], or None
+    scale_block,
+    scale_token,
     NUM_HEADS: tl.constexpr,
     RANK: tl.constexpr,
     ROPE: tl.constexpr,
@@ -178,6 +224,8 @@ def _latent_kernel(
     HEADS: tl.constexpr,
     TOKENS: tl.constexpr,
     PRECISION: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """A program attends with ``QUERIES`` tokens' ``HEADS`` heads to a part of their row; grid (tiles · heads, splits).
@@ -230,6 +278,9 @@ def _latent_kernel(
     for tile_start in range(first, stop, TOKENS):
         positions = tile_start + tl.arange(0, TOKENS)
         is_token = positions < stop
+        if scales is not None:
+            scales_at = scales + blocks.to(tl.int64) * scale_block + positions % BLOCK_SIZE * scale_token
+            token_scales = tl.load(scales_at, is_token, other=0.0)
         at = cache + (blocks.to(tl.int64) * block_stride + positions % BLOCK_SIZE * token_stride)[:, None]
         # One tile ahead, so that no load of vectors waits for its address.
         blocks = tl.load(table + (positions + TOKENS) // BLOCK_SIZE, positions + TOKENS < stop, other=0)
@@ -241,8 +292,13 @@ def _latent_kernel(
             rope_mask = rope_mask & (rope_dims < ROPE)
         main = tl.load(at + dims, main_mask, other=0.0)
         rope = tl.load(at + RANK + rope_dims, rope_mask, other=0.0)
+        if scales is not None:
+            main, rope = main.to(q_main.dtype), rope.to(q_main.dtype)
         scores = tl.dot(q_main, tl.trans(main), input_precision=PRECISION)
         scores = tl.dot(q_rope, tl.trans(rope), scores, input_precision=PRECISION) * scale
+        if scales is not None:
+            scores *= token_scales[None, :]
+            main = as_weighed(main, q_main.dtype)
         is_seen = is_token[None, :]
         if QUERIES > 1:
             is_seen = is_seen & (positions[None, :] <= q_positions[:, None])
@@ -251,6 +307,8 @@ def _latent_kernel(
         decay = tl.exp2(peak - new_peak)
         weights = tl.exp2(scores - new_peak[:, None])
         total = total * decay + tl.sum(weights, 1)
+        if scales is not None:
+            weights *= token_scales[None, :]
         acc = tl.dot(weights.to(main.dtype), main, acc * decay[:, None], input_precision=PRECISION)
         peak = new_peak
     if PDL and QUERIES > 1:

@@ -6,6 +6,7 @@
 import torch
 import triton
 
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.launch import num_multiprocessors
 from octavo.kernels.triton.prefill_hopper import can_hopper_prefill, hopper_config, hopper_prefill
 from octavo.kernels.triton.prefill_portable import TileConfig, portable_prefill
@@ -33,6 +34,7 @@ def prefill_attention(
     sinks: torch.Tensor | None,
     slopes: torch.Tensor | None,
     deterministic: bool = False,
+    scales: CacheScales | None = None,
 ) -> None:
     """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are skipped.
 
@@ -54,11 +56,13 @@ def prefill_attention(
         slopes: ``[H]``, ALiBi: a score falls by its head's slope for each token from key to query; only the portable
             kernel has them.
         deterministic: use the same kernel and tiles for every mix of chunks, so that a row's bits do not depend on it.
+        scales: of a quantised cache, which is read even if every chunk starts at position 0: what a token sees must not
+            depend on how its prompt was cut. Only the portable kernel reads it.
     """
-    cache = None if is_fresh else kv_cache
+    cache = None if is_fresh and scales is None else kv_cache
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
     is_long = deterministic or max_query_len > _SHORT_CHUNK
-    if is_long and slopes is None and can_hopper_prefill(q, k, cache):
+    if is_long and slopes is None and scales is None and can_hopper_prefill(q, k, cache):
         hopper_prefill(
             q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
             num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
@@ -74,7 +78,7 @@ def prefill_attention(
     portable_prefill(
         q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
         num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
-        slopes=slopes, pack=pack, config=portable_config(q.dtype, q.shape[2], is_small),
+        slopes=slopes, scales=scales, pack=pack, config=portable_config(q.dtype, q.shape[2], is_small),
     )  # fmt: skip
 
 

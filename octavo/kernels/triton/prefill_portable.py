@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.cache_scales import CacheScales
+from octavo.kernels.triton.cache_scales import as_weighed, scale_arguments
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 from octavo.kernels.triton.prefill_tiles import count_tiles, find_tile
 
@@ -50,6 +52,10 @@ def _attend(
     scale,
     softcap,
     window,
+    scales,
+    scale_part,
+    scale_block,
+    scale_token,
     D: tl.constexpr,
     D_PAD: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -92,7 +98,14 @@ def _attend(
         else:
             k = tl.load(k_at)
             v = tl.load(v_at)
+        if scales is not None:
+            scales_at = scales + blocks * scale_block + keys % BLOCK_SIZE * scale_token
+            key_scales = tl.load(scales_at, mask=exists, other=0.0)
+            value_scales = tl.load(scales_at + scale_part, mask=exists, other=0.0)
+            k, v = k.to(q.dtype), as_weighed(v, q.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if scales is not None:
+            scores *= key_scales[None, :]
         if CAP:
             scores = _tanh(scores * scale) * softcap
             factor = 1.0
@@ -111,6 +124,8 @@ def _attend(
         p = tl.exp2(scores * factor - shift[:, None])
         decay = tl.exp2(row_max - shift)
         row_sum = row_sum * decay + tl.sum(p, 1)
+        if scales is not None:
+            p *= value_scales[None, :]
         acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
         row_max = new_max
     return acc, row_max, row_sum
@@ -139,6 +154,11 @@ def _prefill_kernel(
     scale,  # of scores to base-2 logits, or to the cap's argument if there is a cap
     softcap,  # in base-2 logits
     window,
+    scales,  # of a quantised cache [2, blocks, Hkv, BLOCK_SIZE], or None
+    scale_part,
+    scale_block,
+    scale_head,
+    scale_token,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     PACK: tl.constexpr,  # heads of a group in one tile: 1, or GROUP's next power of two
@@ -152,6 +172,8 @@ def _prefill_kernel(
     CAP: tl.constexpr,
     SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
     PDL: tl.constexpr,
 ):
     tile_size: tl.constexpr = BLOCK_M // PACK
@@ -188,6 +210,8 @@ def _prefill_kernel(
         table_ptr = tables_ptr + tl.load(slots_ptr + row).to(tl.int64) * table_stride
         k_ptr += kv_head * k_head_stride
         v_ptr += kv_head * v_head_stride
+        if scales is not None:
+            scales += kv_head * scale_head
     else:
         table_ptr = tables_ptr
         k_ptr += start.to(tl.int64) * k_stride + kv_head * k_head_stride
@@ -215,18 +239,18 @@ def _prefill_kernel(
         inner_start = tl.maximum(inner_start, outer_start)
         acc, row_max, row_sum = _attend(
             acc, row_max, row_sum, q, positions, slopes, outer_start, tl.minimum(inner_start, stop), first_key, seq_len,
-            k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window,
-            D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, True,
+            k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window, scales, scale_part, scale_block,
+            scale_token, D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, True,
         )  # fmt: skip
     acc, row_max, row_sum = _attend(
         acc, row_max, row_sum, q, positions, slopes, inner_start, inner_stop, first_key, seq_len,
-        k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window,
-        D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, False,
+        k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window, scales, scale_part, scale_block,
+        scale_token, D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, False,
     )  # fmt: skip
     acc, row_max, row_sum = _attend(
         acc, row_max, row_sum, q, positions, slopes, tl.maximum(inner_start, inner_stop), stop, first_key, seq_len,
-        k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window,
-        D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, True,
+        k_ptr, v_ptr, table_ptr, k_stride, v_stride, scale, softcap, window, scales, scale_part, scale_block,
+        scale_token, D, D_PAD, BLOCK_N, BLOCK_SIZE, PAGED, WINDOW, CAP, PRECISION, True,
     )  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -255,12 +279,14 @@ def portable_prefill(
     slopes: torch.Tensor | None,
     pack: int,
     config: TileConfig,
+    scales: CacheScales | None = None,
 ) -> None:
     """Launch the kernel; see ``prefill_attention`` for arguments.
 
     Args:
         k, v: ``[T, Hkv, D]`` contiguous keys, or the cache's halves ``[blocks, Hkv, block_size, D]``.
         pack: heads of a group in one tile: 1, or the group's size rounded up to a power of two.
+        scales: of a quantised cache.
     """
     num_heads, head_dim = q.shape[-2:]
     is_paged = k.dim() == 4
@@ -278,6 +304,6 @@ def portable_prefill(
         D=head_dim, D_PAD=max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_SIZE=k.shape[2] if is_paged else 1, PAGED=is_paged,
         WINDOW=window is not None, CAP=softcap is not None, SINKS=sinks is not None,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **scale_arguments(scales, k.dtype),
         num_warps=config.num_warps, num_stages=config.num_stages, **dependent_launch(q.device),
     )  # fmt: skip

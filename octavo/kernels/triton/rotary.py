@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.cache_scales import CacheScales
+from octavo.kernels.triton.cache_scales import round_values, scale_arguments, scale_of
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.norm import scale_normed
 
@@ -37,12 +39,14 @@ def qk_rope_store(
     num_kv_heads: int,
     counts: torch.Tensor | None = None,
     tile: RotaryTile | None = None,
+    scales: CacheScales | None = None,
 ) -> None:
     """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
 
     Args:
         counts: int32 on the device: the first ``counts[4]`` tokens are skipped. None skips none.
         tile: defaults to :func:`choose_tile`'s.
+        scales: of a quantised cache.
     """
     num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
     if num_tokens == 0:
@@ -74,6 +78,7 @@ def qk_rope_store(
         HALF_BLOCK=triton.next_power_of_2(max(rotary_dim // 2, 1)),
         REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         HEADS=tile.num_heads,
+        **scale_arguments(scales, kv_cache.dtype),
         num_warps=tile.num_warps,
         **dependent_launch(qkv.device),
     )
@@ -96,10 +101,25 @@ def _head_weight(q_norm, k_norm, columns, is_query, is_key):
 
 
 @triton.jit
-def _store(values, qkv, cache, columns, mask, in_place, in_cache):
+def _store(values, qkv, cache, columns, mask, in_place, in_cache, scale, LARGEST: tl.constexpr):
     """Store a part of each head in place, in the cache, or both."""
     tl.store(qkv + columns, values, mask & in_place)
+    if scale is not None:
+        values = round_values(values, scale, LARGEST, cache.dtype.element_ty)
     tl.store(cache + columns, values, mask & in_cache)
+
+
+@triton.jit
+def _found_scale(low, high, rest, LARGEST: tl.constexpr):
+    """The scale of each head ``[HEADS, 1]``, of which these are the parts."""
+    low, high = low.to(tl.float32), high.to(tl.float32)
+    largest = tl.max(tl.maximum(tl.abs(low), tl.abs(high)), axis=1, keep_dims=True)
+    poison = tl.sum((low + high) * 0.0, axis=1, keep_dims=True)
+    if rest is not None:
+        rest = rest.to(tl.float32)
+        largest = tl.maximum(largest, tl.max(tl.abs(rest), axis=1, keep_dims=True))
+        poison += tl.sum(rest * 0.0, axis=1, keep_dims=True)
+    return scale_of(largest, poison, LARGEST)
 
 
 @triton.jit
@@ -119,6 +139,11 @@ def _qk_rope_store_kernel(
     cache_block_stride,
     cache_head_stride,
     cache_token_stride,
+    scales,
+    scale_part,
+    scale_block,
+    scale_head,
+    scale_token,
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -127,6 +152,8 @@ def _qk_rope_store_kernel(
     HALF_BLOCK: tl.constexpr,
     REST_BLOCK: tl.constexpr,
     HEADS: tl.constexpr,
+    ARE_GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """A program handles ``HEADS`` heads of one token, of Q, K and V alike; grid (tokens · tiles of heads)."""
@@ -190,7 +217,19 @@ def _qk_rope_store_kernel(
     cache += place // BLOCK_SIZE * cache_block_stride + place % BLOCK_SIZE * cache_token_stride
     cache += kv_head.to(tl.int64) * cache_head_stride + tl.where(is_value, cache_part_stride, 0)
     in_place, in_cache = ~is_value, ~is_query & (place >= 0)
-    _store(tl.where(is_value, x_low, rotated_low), qkv, cache, low, in_half, in_place, in_cache)
-    _store(tl.where(is_value, x_high, rotated_high), qkv, cache, half + low, in_half, in_place, in_cache)
+    scale = None
+    if scales is not None:
+        scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
+        scales += kv_head.to(tl.int64) * scale_head + tl.where(is_value, scale_part, 0)
+        if ARE_GIVEN:
+            scale = tl.load(scales, is_head & in_cache, other=1.0)
+        else:
+            low_part, high_part = tl.where(is_value, x_low, rotated_low), tl.where(is_value, x_high, rotated_high)
+            scale = _found_scale(low_part, high_part, x_rest if ROTARY_DIM < HEAD_DIM else None, LARGEST)
+            tl.store(scales, scale, is_head & in_cache)
+    _store(tl.where(is_value, x_low, rotated_low), qkv, cache, low, in_half, in_place, in_cache, scale, LARGEST)
+    _store(
+        tl.where(is_value, x_high, rotated_high), qkv, cache, half + low, in_half, in_place, in_cache, scale, LARGEST
+    )
     if ROTARY_DIM < HEAD_DIM:
-        _store(x_rest, qkv, cache, rest, in_rest, in_place, in_cache)
+        _store(x_rest, qkv, cache, rest, in_rest, in_place, in_cache, scale, LARGEST)

@@ -11,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from octavo.kernels import NO_TERMS, AttentionSpec, HeadTerms, RopeTables
 from octavo.layers.attention import Attention
+from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.models.generic.behaviour import signed_sine
 from octavo.models.generic.division import Division
@@ -29,13 +30,13 @@ class AttentionCalls(nn.Module):
 
     Args:
         calls: what each call asks for.
-        prefix: beginning of the layers' names.
+        build: parameters for the module that has the layers.
     """
 
-    def __init__(self, calls: Sequence[AttentionCall], prefix: str, division: Division) -> None:
+    def __init__(self, calls: Sequence[AttentionCall], build: Build, division: Division) -> None:
         super().__init__()
         self._dtype = torch.get_default_dtype()
-        self.layers = nn.ModuleList(_CalledAttention(call, prefix, division) for call in calls)
+        self.layers = nn.ModuleList(_CalledAttention(call, build.at(call.name), division) for call in calls)
         self._ordered = list(self.layers)
         self._callers: dict[str, bool] = {}
         for call in calls:
@@ -104,7 +105,7 @@ class _CalledAttention(nn.Module):
     Keys and values of different sizes are padded to the larger one: a cache has one size of heads.
     """
 
-    def __init__(self, call: AttentionCall, prefix: str, division: Division) -> None:
+    def __init__(self, call: AttentionCall, build: Build, division: Division) -> None:
         super().__init__()
         num_heads, num_kv_heads = division.heads(call)
         first = division.tensor_parallel.rank * num_heads if num_heads < call.num_heads else 0
@@ -113,7 +114,7 @@ class _CalledAttention(nn.Module):
         self._value_dim = call.value_dim
         self._is_even = call.key_dim == call.value_dim
         spec = AttentionSpec(num_heads, num_kv_heads, self._head_dim, call.scale, call.softcap)
-        self.attention = Attention(f"{prefix}{call.name}", spec, call.window)
+        self.attention = Attention(build.name, spec, build, call.window)
 
     def forward(
         self,

@@ -67,7 +67,7 @@ class GenericForCausalLM(CausalLM):
             tied_name=embedding_name,
             bias=head.bias is not None,
         )
-        self.calls = AttentionCalls(traced.attention, f"{prefix}.", division)
+        self.calls = AttentionCalls(traced.attention, build.at(prefix), division)
         self.calls.attach(base)
         self._tail = Tail(whole, base, head, self)
 

@@ -7,15 +7,15 @@ from typing import Protocol
 import torch
 
 from octavo.errors import WeightsError
-from octavo.quantization.slot import Slots
+from octavo.quantization.slot import Slots, WeightSlot
 
 _SHOWN = 5
 _IGNORED_SUFFIXES = (
     ".rotary_emb.inv_freq",
     *(f".{module}.{mask}" for module in ("attn", "attention") for mask in ("bias", "masked_bias", "causal_mask")),
 )
-# Static scales of activations and of the cache: activations get a scale per token or are not rounded, and the cache is
-# not quantised. GPTQ's writers store the groups of inputs, and biases of zeros, of layers that have no such thing;
+# Static scales of activations, which get a scale per token or are not rounded, and of a cache that is not quantised
+# with them. GPTQ's writers store the groups of inputs, and biases of zeros, of layers that have no such thing;
 # bitsandbytes a number for the order of INT8 weights, of which one is left.
 _UNUSED_SCALES = (".input_scale", ".input_zero_point", ".k_scale", ".v_scale", ".g_idx", ".weight_format")
 _GPTQ_WEIGHT, _BIAS = ".qweight", ".bias"
@@ -64,6 +64,19 @@ def without_prefix(slots: Slots, checkpoint: Checkpoint, prefix: str) -> Slots:
     shapes = checkpoint.shapes()
     is_without = any(name.startswith(prefix) and name.removeprefix(prefix) in shapes for name in slots)
     return {name.removeprefix(prefix): places for name, places in slots.items()} if is_without else slots
+
+
+def with_found_names(slots: Slots, checkpoint: Checkpoint) -> Slots:
+    """The slots by the names that a checkpoint has of each slot's; slots that it may lack and does are left out."""
+    shapes = checkpoint.shapes()
+    found: dict[str, tuple[WeightSlot, ...]] = {}
+    for name, places in slots.items():
+        parent = name.rpartition(".")[0]
+        names = [name, *(f"{parent}.{other}" for other in places[0].alternatives)]
+        named = next((each for each in names if each in shapes), None)
+        if named is not None or not places[0].alternatives:
+            found[named or name] = found.get(named or name, ()) + places
+    return found
 
 
 def check_fit(slots: Slots, checkpoint: Checkpoint, *, is_tied: bool, unused: tuple[str, ...] = ()) -> None:

@@ -13,7 +13,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
 from octavo.layers.weights import collect_slots, finish
 from octavo.models.base import CausalLM
-from octavo.models.loading.checkpoint import Checkpoint, check_fit, without_prefix
+from octavo.models.loading.checkpoint import Checkpoint, check_fit, with_found_names, without_prefix
 from octavo.models.loading.dummy import fill_with_noise
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
 from octavo.models.loading.pooled_weights import checkpoint_parts
@@ -72,10 +72,15 @@ def load_weights(
     slots = collect_slots(model)
     num_bytes = sum(slot.view.nbytes for places in slots.values() for slot in places)
     with (phases or PhaseTimer(logger)).phase("weights") as phase:
+        optional = {name: places for name, places in slots.items() if places[0].alternatives}
+        for slot in (slot for places in optional.values() for slot in places):
+            slot.view.fill_(1)
         if load_format == "dummy":
-            fill_with_noise(slots, seed)
+            fill_with_noise({name: places for name, places in slots.items() if name not in optional}, seed)
         else:
-            for checkpoint, wanted in _fitting_parts(model, source, config, load_format):
+            parts = _fitting_parts(model, source, config, load_format)
+            _warn_of_missing(len(optional), [wanted for _, wanted in parts])
+            for checkpoint, wanted in parts:
                 _copy(checkpoint, wanted, show_progress)
         finish(model)
         _wait_for(slots)
@@ -128,9 +133,18 @@ def _fitting_parts(
     unused = _draft_layers(config)
     if isinstance(decoder, CausalLM):
         unused += decoder.unused_weights
+    parts = [(part, with_found_names(wanted, part)) for part, wanted in parts]
     for part, wanted in parts:
         check_fit(wanted, part, is_tied=config.tie_word_embeddings, unused=unused)
     return parts
+
+
+def _warn_of_missing(num_optional: int, found: list[Slots]) -> None:
+    """Say how many tensors are filled with ones, since the files do not have them."""
+    num_found = sum(bool(slot.alternatives) for part in found for places in part.values() for slot in places)
+    if num_found < num_optional:
+        missing = num_optional - num_found
+        logger.warning("The checkpoint lacks %d scales of keys and values; they are taken to be 1.", missing)
 
 
 def _draft_layers(config: ModelConfig) -> tuple[str, ...]:

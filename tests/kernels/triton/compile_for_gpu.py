@@ -38,6 +38,7 @@ from octavo.layers.head_terms import AttentionTerms, alibi_slopes
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
+from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float8_config import round_to_float8
 from octavo.quantization.gptq import parse_gptq
@@ -60,6 +61,15 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
     "gemma3-bfloat16-slopes-drafts": ("Gemma3ForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-sinks": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-cache-fp8": ("LlamaForCausalLM", torch.bfloat16, 128, False),
+    "gemma3-float16-cache-int8-drafts": ("Gemma3ForCausalLM", torch.float16, 64, False),
+    "llama-float16-cache-given": ("LlamaForCausalLM", torch.float16, 64, True),
+    "deepseek-bfloat16-cache-fp8": ("DeepseekV2ForCausalLM", torch.bfloat16, 64, False),
+}
+CACHES = {
+    "fp8": CacheFormat("float8_e4m3fn"),
+    "int8": CacheFormat("int8"),
+    "given": CacheFormat("float8_e4m3fn", has_given_scales=True),
 }
 
 
@@ -104,7 +114,8 @@ def main(case: str) -> None:
         quantization = round_to_float8(SchemeOptions(has_float8=True))
     elif case.endswith("int4"):
         quantization = parse_gptq({"bits": 4, "group_size": 32, "sym": False}, SchemeOptions())
-    model = build_model(config, Build(quantization), MAX_LEN)
+    stored = next((CACHES[kind] for kind in CACHES if f"cache-{kind}" in case), CacheFormat())
+    model = build_model(config, Build(quantization, cache=stored), MAX_LEN)
     if "sinks" in case or "slopes" in case:
         slopes = alibi_slopes(config.num_heads) if "slopes" in case else None
         for module in model.modules():

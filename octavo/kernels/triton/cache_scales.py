@@ -1,0 +1,64 @@
+"""Device functions for keys and values of 8 bits; see :mod:`octavo.kernels.cache_scales`.
+
+Kernels take scales as a pointer with strides, all None for a cache of the compute type, whose code has no trace of
+them. Values are converted to the type of the GEMMs, which holds them exactly; keys' scales multiply scores, and values'
+scales the weights, both in float32.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.cache_scales import LARGEST_VALUES, CacheScales
+
+
+def scale_arguments(scales: CacheScales | None, dtype: torch.dtype) -> dict[str, Any]:
+    """Keyword arguments of a kernel that writes scales or finds them by their strides.
+
+    Args:
+        dtype: of the cache.
+    """
+    if scales is None:
+        return dict.fromkeys(("scales", "scale_part", "scale_block", "scale_head", "scale_token"), None) | {
+            "ARE_GIVEN": False,
+            "LARGEST": 0.0,
+        }
+    part, block, head, token = scales.values.stride()
+    return {
+        "scales": scales.values,
+        "scale_part": part,
+        "scale_block": block,
+        "scale_head": head,
+        "scale_token": token,
+        "ARE_GIVEN": scales.are_given,
+        "LARGEST": LARGEST_VALUES[dtype],
+    }
+
+
+@triton.jit
+def scale_of(largest: tl.tensor, poison: tl.tensor, LARGEST: tl.constexpr):
+    """The scale of a vector whose largest magnitude is ``largest``.
+
+    Args:
+        poison: the vector's sum times zero: NaN if it holds a NaN or an infinity, which maxima may drop.
+    """
+    return tl.maximum(largest / LARGEST, 1e-12) + poison
+
+
+@triton.jit
+def round_values(x: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr, dtype: tl.constexpr):
+    """``x / scale`` rounded to the nearest values of a type, ties to even; what is too large becomes its largest."""
+    wide = x.to(tl.float32) / scale
+    wide = tl.clamp(wide, -LARGEST, LARGEST, tl.PropagateNan.ALL)
+    if dtype == tl.int8:
+        # Numbers beyond 2^23 are whole.
+        wide = (wide + 12582912.0) - 12582912.0
+    return wide.to(dtype)
+
+
+@triton.jit
+def as_weighed(values: tl.tensor, compute: tl.constexpr):
+    """Values in the type of their GEMM: weights times values' scales leave float16's range."""
+    return values.to(tl.bfloat16 if compute == tl.float16 else compute)

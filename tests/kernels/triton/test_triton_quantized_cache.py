@@ -1,0 +1,168 @@
+"""Triton's kernels over keys and values of 8 bits, against the plain twin: what they store, and what they read."""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import pytest
+import torch
+
+from octavo.kernels import (
+    AttentionInputs,
+    AttentionSpec,
+    CacheScales,
+    DeviceRows,
+    HeadNorms,
+    LatentSpec,
+    ReferenceAttention,
+    StepShape,
+    latent_attention,
+    store_latent,
+)
+from octavo.kernels.triton import latent_attention as triton_latent
+from octavo.kernels.triton.attention import TritonAttention
+
+HEADS, KV_HEADS, SIZE, BLOCK = 4, 2, 16, 8
+# Chunks come after decoding rows: (tokens of the step, tokens after it).
+STEPS = {
+    "decode": [(1, 30), (1, 1), (1, 9)],
+    "drafts": [(3, 30), (2, 9), (1, 20)],
+    "chunks": [(5, 5), (20, 29)],
+    "mixed": [(1, 12), (9, 9), (4, 19)],
+}
+TYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8]
+
+
+@dataclass
+class Case:
+    """A step over a cache that holds the tokens before it."""
+
+    inputs: AttentionInputs
+    qkv: torch.Tensor
+    cache: torch.Tensor
+    scales: CacheScales
+    rope: tuple[torch.Tensor, torch.Tensor]
+
+    def copy(self) -> "Case":
+        own = self.scales if self.scales.are_given else CacheScales(self.scales.values.clone(), are_given=False)
+        return replace(self, qkv=self.qkv.clone(), cache=self.cache.clone(), scales=own)
+
+
+def make_case(
+    name: str,
+    stored: torch.dtype,
+    device: torch.device,
+    *,
+    are_given: bool,
+    window: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    random = torch.Generator().manual_seed(0)
+    lengths = STEPS[name]
+    query_lens = [count for count, _ in lengths]
+    decode_len = 3 if name == "drafts" else 1
+    num_decodes, num_tokens = sum(count <= decode_len for count in query_lens), sum(query_lens)
+    width = -(-max(length for _, length in lengths) // BLOCK)
+    tables = (torch.randperm(width * len(lengths), generator=random) + 1).view(len(lengths), width).int()
+    num_blocks = tables.numel() + 1
+    cache = torch.randn(2, num_blocks, KV_HEADS, BLOCK, SIZE, generator=random)
+    values = torch.rand(2, num_blocks, KV_HEADS, BLOCK, generator=random) * 0.02 + 0.001
+    cache = (cache * 40).to(stored).to(device)
+    scales = CacheScales(values.to(device), are_given=False)
+    if are_given:
+        scales = CacheScales.given(torch.tensor([0.01, 0.02], device=device), cache)
+    mapping = [
+        int(tables[row, position // BLOCK]) * BLOCK + position % BLOCK
+        for row, (count, length) in enumerate(lengths)
+        for position in range(length - count, length)
+    ]
+    rows = DeviceRows(
+        torch.tensor(
+            [len(lengths), num_decodes, num_tokens, 9, sum(query_lens[:num_decodes])], dtype=torch.int32, device=device
+        ),
+        torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32, device=device),
+        torch.tensor([length for _, length in lengths], dtype=torch.int32, device=device),
+    )
+    shape = StepShape(
+        len(lengths), num_tokens, max(query_lens), num_decodes > 0, num_decodes < len(lengths), False, decode_len
+    )
+    inputs = AttentionInputs(
+        tables.to(device), torch.arange(len(lengths), device=device), torch.tensor(mapping, device=device), BLOCK,
+        KV_HEADS, KV_HEADS, window, rows, shape, is_quantized=True,
+    )  # fmt: skip
+    qkv = torch.randn(num_tokens, (HEADS + 2 * KV_HEADS) * SIZE, generator=random).to(device, dtype)
+    angles = torch.rand(num_tokens, 1, SIZE // 2, generator=random).to(device) * 6
+    cos = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1).to(dtype)
+    return Case(inputs, qkv, cache, scales, (cos, sin))
+
+
+def stands_for(case: Case) -> torch.Tensor:
+    return case.cache.float() * case.scales.values[..., None]
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("are_given", [False, True], ids=["own", "given"])
+@pytest.mark.parametrize("stored", TYPES)
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_equal_the_twin(
+    name: str, stored: torch.dtype, are_given: bool, window: int | None, softcap: float | None, device: torch.device
+) -> None:
+    case = make_case(name, stored, device, are_given=are_given, window=window)
+    expected = case.copy()
+    norms = HeadNorms(torch.rand(SIZE, device=device) + 0.5, torch.rand(SIZE, device=device) + 0.5, 1e-6)
+    spec = AttentionSpec(HEADS, KV_HEADS, SIZE, 0.3, softcap)
+    plain, ours = ReferenceAttention(), TritonAttention(device, 8, 64, deterministic=False)
+    wanted = plain.run(expected.qkv, case.rope, norms, expected.cache, expected.inputs, spec, scales=expected.scales)
+    found = ours.run(case.qkv, case.rope, norms, case.cache, case.inputs, spec, scales=case.scales)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert (stands_for(case) - stands_for(expected)).abs().max() < 1e-2, "a value may be rounded the other way"
+    assert (case.cache.view(torch.uint8) != expected.cache.view(torch.uint8)).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("stored", TYPES)
+def test_a_token_leaves_the_same_bytes_in_a_chunk_and_alone(stored: torch.dtype, device: torch.device) -> None:
+    """Row 2 of the step is a chunk of four tokens; the last of them again as a row that decodes."""
+    case = make_case("mixed", stored, device, are_given=False)
+    spec = AttentionSpec(HEADS, KV_HEADS, SIZE, 0.3)
+    attention = TritonAttention(device, 8, 64, deterministic=False)
+    alone = case.copy()
+    attention.run(case.qkv.clone(), case.rope, None, case.cache, case.inputs, spec, scales=case.scales)
+    shape = StepShape(1, 1, 1, True, False, False)
+    rows = DeviceRows(
+        torch.tensor([1, 1, 1, 9, 1], dtype=torch.int32, device=device),
+        torch.tensor([0, 1], dtype=torch.int32, device=device),
+        case.inputs.rows.seq_lens[2:],
+    )
+    inputs = replace(
+        case.inputs, slots=case.inputs.slots[2:], slot_mapping=case.inputs.slot_mapping[-1:], rows=rows, shape=shape
+    )
+    rope = case.rope[0][-1:], case.rope[1][-1:]
+    attention.run(alone.qkv[-1:], rope, None, alone.cache, inputs, spec, scales=alone.scales)
+    block, offset = divmod(int(inputs.slot_mapping[0]), BLOCK)
+    left, right = (each.cache[:, block, :, offset].view(torch.uint8) for each in (case, alone))
+    assert torch.equal(left, right)
+    assert torch.equal(case.scales.values[:, block, :, offset], alone.scales.values[:, block, :, offset])
+
+
+@pytest.mark.parametrize("are_given", [False, True], ids=["own", "given"])
+@pytest.mark.parametrize("stored", TYPES)
+@pytest.mark.parametrize("name", ["decode", "mixed"])
+def test_latent_steps_equal_the_twin(name: str, stored: torch.dtype, are_given: bool, device: torch.device) -> None:
+    case = make_case(name, stored, device, are_given=are_given)
+    random = torch.Generator().manual_seed(1)
+    cache = case.cache[0, :, 0].contiguous()
+    scales = CacheScales(case.scales.values[0, :, 0].contiguous(), are_given=are_given)
+    if are_given:
+        scales = CacheScales.given(torch.tensor([0.01], device=device), cache)
+    twin, twin_scales = cache.clone(), CacheScales(scales.values.clone(), are_given=are_given)
+    latent = torch.randn(len(case.qkv), SIZE, generator=random).to(device)
+    q = torch.randn(len(case.qkv), HEADS, SIZE, generator=random).to(device)
+    spec = LatentSpec(HEADS, 12, 4, 0.3)
+    store_latent.reference(latent, twin, case.inputs.slot_mapping, twin_scales)
+    triton_latent.store_latent(latent, cache, case.inputs.slot_mapping, scales)
+    assert torch.equal(cache.view(torch.uint8), twin.view(torch.uint8))
+    wanted = latent_attention.reference(q, twin, case.inputs, spec, twin_scales)
+    found = triton_latent.latent_attention(q, cache, case.inputs, spec, scales)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
