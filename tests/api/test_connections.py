@@ -129,7 +129,7 @@ def test_a_reader_that_catches_up_is_not_cut(start_server: StartServer) -> None:
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(server.address)
-        connection.sendall(request_bytes({**ENDLESS, "max_tokens": 20_000, "stream": True}))
+        connection.sendall(request_bytes({**ENDLESS, "max_tokens": 5_000, "stream": True}))
         until(lambda: server.engine.num_running == 1)
         time.sleep(0.2)
         received = b""
