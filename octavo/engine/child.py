@@ -96,7 +96,7 @@ class EngineChild:
 
     def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: close_input() came first
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
