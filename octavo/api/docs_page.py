@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from fastapi.responses import RedirectResponse
 
-from octavo.api.console.files import docs_library
+from octavo.api.console.router import docs_library
 from octavo.api.static_files import StaticFile, serve_file
 
 _CONTENT_SECURITY_POLICY = "; ".join(

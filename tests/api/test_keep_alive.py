@@ -9,7 +9,7 @@ from fake_engine import REPLY, FakeEngine
 from openai import OpenAI
 from running_server import StartServer
 
-from octavo.api.keep_alive import COMMENT, kept_alive
+from octavo.api.watched import COMMENT, kept_alive
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 

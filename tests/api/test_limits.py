@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from octavo.api.admin.pause import AbortRequest
+from octavo.api.admin.control import AbortRequest
 from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.pooling.protocol import CohereEmbedRequest, InputBody, RerankRequest

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, Literal
 
 from octavo.api.chat.formats import TAUGHT_FORMAT
-from octavo.api.chat.template_date import pinned_date
 from octavo.api.frontend import Frontend
-from octavo.errors import ChatTemplateError, InvalidRequestError
+from octavo.config import ServerSettings
+from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError
 from octavo.inputs.chat import ChatRenderer
 from octavo.outputs.parsers.base import Tool
 from octavo.records import StructuredOutputsParams, TokensPrompt
@@ -127,3 +128,24 @@ def tool_description(tool: Tool) -> dict[str, Any]:
     if tool.parameters is not None:
         function["parameters"] = tool.parameters
     return {"type": "function", "function": function}
+
+
+def pinned_date(settings: ServerSettings) -> dict[str, Any]:
+    """Values for chat templates that pin the date which ``strftime_now`` writes, if the operator sets one.
+
+    Raises:
+        ConfigError: it is no date.
+    """
+    if settings.chat_template_date is None:
+        return {}
+    try:
+        day = date.fromisoformat(settings.chat_template_date)
+    except ValueError:
+        raise ConfigError(
+            f"chat_template_date is a date such as 2025-06-28, got {settings.chat_template_date!r}."
+        ) from None
+
+    def strftime_now(pattern: str) -> str:
+        return day.strftime(pattern)
+
+    return {"strftime_now": strftime_now}

@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
-from octavo.api.openai.structured import parse_format
-from octavo.api.request_body import extras
+from octavo.api.request_body import extras, parse_structured_outputs
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     BeamSearchParams,
     RepetitionDetectionParams,
     RequestOutputKind,
     SamplingParams,
+    StructuredOutputsParams,
     TokensPrompt,
 )
 from octavo.records.beam_search import MAX_BEAM_WIDTH
@@ -248,3 +249,44 @@ def truncate(frontend: Frontend, body: GenerationRequest, token_ids: list[int]) 
             "truncate_prompt_tokens",
         )
     return token_ids[:limit] if body.truncation_side == "right" else token_ids[-limit:]
+
+
+def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
+    """The constraint that a request's fields describe; None for free text.
+
+    Raises:
+        InvalidRequestError: there are two, or one is malformed.
+    """
+    by_format = None if body.response_format is None else format_constraint(body.response_format.model_dump())
+    if body.structured_outputs is None:
+        return by_format
+    if by_format is not None:
+        raise InvalidRequestError("Give either response_format or structured_outputs.", "structured_outputs")
+    return parse_structured_outputs(body.structured_outputs)
+
+
+def format_constraint(given: dict[str, Any]) -> StructuredOutputsParams | None:
+    """A ``response_format`` as a constraint; None for ``text``.
+
+    Raises:
+        InvalidRequestError: the format is unknown or malformed.
+    """
+    match given:
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return StructuredOutputsParams(json_object=True)
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return StructuredOutputsParams(json=schema)
+        case {"type": "json_schema"}:
+            raise InvalidRequestError(
+                "response_format.json_schema must have a schema, an object.", "response_format.json_schema"
+            )
+        case {"type": "structural_tag"}:
+            return StructuredOutputsParams(structural_tag=msgspec.json.encode(given).decode())
+        case _:
+            raise InvalidRequestError(
+                "response_format.type must be 'text', 'json_object', 'json_schema' or 'structural_tag', "
+                f"got {str(given.get('type'))[:40]!r}.",
+                "response_format.type",
+            )

@@ -11,8 +11,8 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Send
 
+from octavo.api.chat.conversation import pinned_date
 from octavo.api.chat.rendered import rendered_turn
-from octavo.api.chat.template_date import pinned_date
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.json_answer import ENCODER
