@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from octavo.outputs.parsers.base import Tool, ToolParser
 from octavo.outputs.parsers.harmony import HarmonyToolParser
-from octavo.outputs.parsers.tools.bare_json import LlamaJsonParser, XlamParser
 from octavo.outputs.parsers.tools.call_text import BARE_LIST, GRANITE, HERMES, JAMBA, LLAMA_JSON, MISTRAL, CallText
 from octavo.outputs.parsers.tools.gemma import FunctionGemmaParser, Gemma4Parser
 from octavo.outputs.parsers.tools.glm import GlmParser, HunyuanParser, K2HorizonParser
@@ -19,8 +18,10 @@ from octavo.outputs.parsers.tools.json_formats import (
     InklingParser,
     InternLMParser,
     JambaParser,
+    LlamaJsonParser,
     LongcatParser,
     Phi4MiniParser,
+    XlamParser,
 )
 from octavo.outputs.parsers.tools.machine import ToolMachine
 from octavo.outputs.parsers.tools.minimax_m3 import MiniMaxM3Parser
