@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.bench import kernels_attention, kernels_products, kernels_rest
-from octavo.bench.kernels_case import KernelCase, Setting, Work
-from octavo.bench.kernels_timing import median, time_run
+from octavo.bench.kernels_case import KernelCase, Setting, Work, median, time_run
 from octavo.bench.limits import Ceilings
 from octavo.platforms import runtime_of
 

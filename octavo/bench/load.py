@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from octavo.bench.http_client import HttpClient
-from octavo.bench.sse import EventParser
+from octavo.bench.http_client import EventParser, HttpClient
 
 Status = Literal["done", "aborted", "failed"]
 

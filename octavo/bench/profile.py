@@ -52,9 +52,6 @@ def profile_engine(
     Args:
         device: the engine's.
         trace: path of the Chrome trace; ``.json`` or ``.json.gz``.
-
-    Raises:
-        InvalidRequestError: a request does not fit the engine.
     """
     loop = _ClosedLoop(engine, load)
     loop.warm_up()

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from octavo.errors import ConfigError
 
+COMMON_TOKEN_IDS = range(256, 1256)
+"""Every vocabulary has these; without a tokenizer more is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:

@@ -60,11 +60,7 @@ class TimedAnswer:
 
 
 async def show_answer(pieces: AsyncGenerator[AnswerPiece, None], out: TextIO) -> TimedAnswer:
-    """Write an answer to ``out`` as it comes; Ctrl-C ends the answer, and what came of it is returned.
-
-    Raises:
-        OctavoError: the request is refused or fails.
-    """
+    """Write an answer to ``out`` as it comes; Ctrl-C ends the answer, and what came of it is returned."""
     answer = TimedAnswer()
     task = asyncio.create_task(_collect(pieces, answer, out))
     with _interrupting(task):

@@ -25,7 +25,7 @@ class AnswerPiece:
 
 
 class ChatBackend(Protocol):
-    """A model that streams answers. Closing a generator ends its request."""
+    """A model that streams answers. Closing a generator ends its request; a request that fails raises OctavoError."""
 
     @property
     def model_name(self) -> str:
@@ -39,18 +39,10 @@ class ChatBackend(Protocol):
         """
 
     def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
-        """Continue a conversation.
-
-        Raises:
-            OctavoError: the request is refused or fails.
-        """
+        """Continue a conversation."""
 
     def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
-        """Continue a text.
-
-        Raises:
-            OctavoError: the request is refused or fails.
-        """
+        """Continue a text."""
 
     async def close(self) -> None:
         """Give everything back."""

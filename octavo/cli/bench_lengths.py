@@ -82,11 +82,7 @@ def given_dataset(namespace: argparse.Namespace) -> Dataset | None:
 
 
 def given_lengths(namespace: argparse.Namespace) -> Lengths:
-    """The lengths that were given.
-
-    Raises:
-        ConfigError: they are out of bounds.
-    """
+    """The lengths that were given."""
     return Lengths(
         input_len=namespace.random_input_len if namespace.input_len is None else namespace.input_len,
         output_len=namespace.random_output_len if namespace.output_len is None else namespace.output_len,

@@ -13,8 +13,7 @@ import msgspec
 import msgspec.inspect
 
 from octavo.cli.config_file import read_config_file
-from octavo.cli.dotted import MergeObjects
-from octavo.cli.parser import Parser
+from octavo.cli.parser import MergeObjects, Parser
 from octavo.cli.values import parse_count, parse_float, parse_json_object
 from octavo.cli.vllm_flags import SETTING_PREFIX, VllmFlag, vllm_flags
 from octavo.config import EngineConfig, ServerSettings
@@ -158,11 +157,7 @@ def engine_config(values: Mapping[str, Any]) -> EngineConfig:
 
 
 def server_settings(values: Mapping[str, Any]) -> ServerSettings:
-    """The server's settings among ``values``; environment variables give some of those that are missing.
-
-    Raises:
-        ConfigError: a value is out of bounds.
-    """
+    """The server's settings among ``values``; environment variables give some of those that are missing."""
     names = ServerSettings.__struct_fields__
     given = {name: value for name, value in values.items() if name in names}
     settings = convert_section(ServerSettings, {**given, **settings_from_environment(names, given)})

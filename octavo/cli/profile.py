@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bench.shapes import SHAPES, model_path
-from octavo.cli.bench_environment import describe_environment
-from octavo.cli.bench_report import check_counts, write_json
+from octavo.cli.bench_report import check_counts, describe_environment, write_json
 from octavo.cli.flags import add_setting_flags, engine_config, given_settings
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count
@@ -20,11 +19,7 @@ _SHOWN_KERNELS = 25
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Profile; returns the exit status.
-
-    Raises:
-        OctavoError: a flag or the model is wrong.
-    """
+    """Profile; returns the exit status."""
     given = make_parser().parse(arguments)
     check_counts(given, "batch", "steps", "input_len")
     settings: dict[str, Any] = {"log_level": "warning", **given_settings(given, ENGINE_SECTIONS)}

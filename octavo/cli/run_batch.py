@@ -59,11 +59,7 @@ BATCH_SETTINGS = frozenset(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a batch; returns the exit status: 0 if every request succeeded, 1 if some did not.
-
-    Raises:
-        OctavoError: a flag, a file or the model is wrong.
-    """
+    """Run a batch; returns the exit status: 0 if every request succeeded, 1 if some did not."""
     parser = Parser(
         "octavo run-batch",
         "Answer the requests of a file in OpenAI's batch format, without a server. An interrupted batch resumes where "

@@ -60,11 +60,7 @@ def parse_float(text: str) -> float:
 
 
 def parse_json(text: str) -> Any:
-    """JSON, whose numbers may have the suffixes k, m, g, t (thousands) and K, M, G, T (1024s).
-
-    Raises:
-        ValueError: it is none.
-    """
+    """JSON, whose numbers may have the suffixes k, m, g, t (thousands) and K, M, G, T (1024s)."""
     try:
         return json.loads(text)
     except ValueError:
