@@ -31,9 +31,6 @@ class LocalControl:
         """Set up what the methods need.
 
         Outputs that arrive while a method runs are kept in ``_held`` for the loop that runs requests.
-
-        Raises:
-            ConfigError: a setting is wrong.
         """
         self._held = []
         self._control = Control(self._engine, settings, self._held.append, _do_nothing)

@@ -50,9 +50,6 @@ def class_spec(config: ModelConfig, purpose: PoolingTask, from_head: DenseSpec |
 
     Args:
         from_head: its layer, if it is made of the head of a generative model.
-
-    Raises:
-        UnsupportedModelError: its files request something that is not supported.
     """
     reward = _REWARD_MODELS.get(declared_architecture(config))
     if from_head is not None:
@@ -76,11 +73,7 @@ def class_spec(config: ModelConfig, purpose: PoolingTask, from_head: DenseSpec |
 
 
 def labels(raw: dict[str, Any]) -> list[str]:
-    """Names of the classes; two by default, as in transformers.
-
-    Raises:
-        UnsupportedModelError: their indices have gaps, or their number is invalid.
-    """
+    """Names of the classes; two by default, as in transformers."""
     names = raw.get("id2label")
     if isinstance(names, dict) and names:
         by_index = {int(key): str(name) for key, name in names.items() if str(key).isdecimal()}

@@ -18,11 +18,7 @@ _LARGEST = 1e30
 
 
 def parse_ropes(values: ConfigValues) -> tuple[RopeConfig, RopeConfig | None]:
-    """Rotary parameters of full layers, and of sliding ones where they differ.
-
-    Raises:
-        UnsupportedModelError: naming the key with an invalid value.
-    """
+    """Rotary parameters of full layers, and of sliding ones where they differ."""
     full, local = _by_layer_type(values.mapping("rope_parameters"))
     scaling = values.mapping("rope_scaling")
     if scaling:

@@ -1,4 +1,4 @@
-"""Typed access to a configuration file; every error names the key."""
+"""Typed access to a configuration file; every error is an UnsupportedModelError that names the key."""
 
 import math
 from typing import Any
@@ -27,11 +27,7 @@ class ConfigValues:
         return self._values.get(key)
 
     def count(self, key: str, limit: int = MAX_SIZE, least: int = 1) -> int:
-        """A whole number from ``least`` to ``limit``.
-
-        Raises:
-            UnsupportedModelError: it is absent or something else, as in all methods below.
-        """
+        """A whole number from ``least`` to ``limit``; an error if it is absent or something else, as in all below."""
         value = self.optional_count(key, limit, least)
         if value is None:
             raise UnsupportedModelError(f"The model's configuration lacks {key!r}.")
@@ -81,11 +77,7 @@ class ConfigValues:
 
 
 def positive_number(key: str, value: Any) -> float:
-    """A finite number above 0.
-
-    Raises:
-        UnsupportedModelError: naming the key.
-    """
+    """A finite number above 0."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # Python's whole numbers have no largest; one beyond a float's range would overflow on the way.
     if not is_number or not 0 < value < 1e300 or not math.isfinite(value):
@@ -94,22 +86,14 @@ def positive_number(key: str, value: Any) -> float:
 
 
 def reject_flags(values: ConfigValues, *keys: str) -> None:
-    """Reject flags that are true.
-
-    Raises:
-        UnsupportedModelError: naming the flag.
-    """
+    """Reject flags that are true."""
     for key in keys:
         if values.flag(key):
             raise UnsupportedModelError(f"The model's configuration has {key} = true, which is not supported.")
 
 
 def reject_values(values: ConfigValues, *keys: str) -> None:
-    """Reject keys that have a value other than null, false or 0.
-
-    Raises:
-        UnsupportedModelError: naming the key.
-    """
+    """Reject keys that have a value other than null, false or 0."""
     for key in keys:
         if value := values.get(key):
             raise UnsupportedModelError(
@@ -122,9 +106,6 @@ def require_values(values: ConfigValues, required: dict[str, Any]) -> None:
 
     Args:
         required: key → that value; the key may also be absent or null.
-
-    Raises:
-        UnsupportedModelError: naming the key that has another value.
     """
     for key, value in required.items():
         found = values.get(key)

@@ -97,11 +97,7 @@ def _parse_shared(values: ConfigValues, architecture: str, family: DecoderFamily
 
 
 def check_rotary(head_dim: int, rope: RopeConfig) -> None:
-    """Check that the rotating part of a head consists of pairs.
-
-    Raises:
-        UnsupportedModelError: it does not.
-    """
+    """Check that the rotating part of a head consists of pairs."""
     rotary_dim = rope.rotary_dim(head_dim)
     if rotary_dim < 2 or rotary_dim % 2:
         raise wrong("head_dim", head_dim, "even in the part that rotates, as rotary embedding turns pairs")
@@ -178,11 +174,7 @@ def _layer_types(values: ConfigValues, num_layers: int) -> tuple[LayerType, ...]
 
 
 def check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
-    """The kind of each layer, from a configuration's list.
-
-    Raises:
-        UnsupportedModelError: its length is not the number of layers, or it has a kind of layer that is not supported.
-    """
+    """The kind of each layer, from a configuration's list."""
     if not isinstance(given, list) or len(given) != num_layers:
         raise wrong("layer_types", given, f"a list with one entry for each of num_hidden_layers = {num_layers}")
     for kind in given:
@@ -192,11 +184,7 @@ def check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
 
 
 def checkpoint_dtype(values: ConfigValues) -> str:
-    """The data type of the checkpoint, by its name in torch.
-
-    Raises:
-        UnsupportedModelError: it is not a data type of weights.
-    """
+    """The data type of the checkpoint, by its name in torch."""
     value = values.get("dtype") or values.get("torch_dtype") or "float32"
     name = value.removeprefix("torch.") if isinstance(value, str) else ""
     if name not in _DTYPES:

@@ -64,9 +64,6 @@ def encoder_config(
         rope: rotary embedding; None for none.
         layer_types: None if all layers attend to all tokens.
         window: of sliding-window layers: tokens on each side that a token attends to, itself included.
-
-    Raises:
-        UnsupportedModelError: a key is missing or has an invalid value.
     """
     if values.flag("is_decoder"):
         raise UnsupportedModelError("The model's configuration has is_decoder = true; only encoders are supported.")

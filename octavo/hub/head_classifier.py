@@ -39,9 +39,6 @@ def head_classifier(config: ModelConfig, find_tokenizer: Callable[[], Path]) -> 
 
     Args:
         find_tokenizer: finds the tokenizer's files.
-
-    Raises:
-        UnsupportedModelError: the keys contradict each other, or a token is unknown.
     """
     raw = config.raw
     names, method = raw.get("classifier_from_token"), raw.get("method")

@@ -48,11 +48,7 @@ class SentenceModules:
 
 
 def read_modules(folder: Path) -> SentenceModules | None:
-    """The modules of a model; None if it has no such files.
-
-    Raises:
-        UnsupportedModelError: the files are broken, or name a module that is not supported.
-    """
+    """The modules of a model; None if it has no such files."""
     path = folder / "modules.json"
     if not path.is_file():
         return None

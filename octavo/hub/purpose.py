@@ -74,11 +74,7 @@ def purpose_of(architecture: str) -> Purpose:
 
 
 def default_pooling(config: ModelConfig) -> SequencePooling:
-    """The pooling of a model without module files: the one NVIDIA's configurations name, else the usual one.
-
-    Raises:
-        UnsupportedModelError: the configuration names an unknown one.
-    """
+    """The pooling of a model without module files: the one NVIDIA's configurations name, else the usual one."""
     named = config.raw.get("pooling")
     if _BIDIRECTIONAL in declared_architecture(config) and named is not None:
         if named not in _POOLING_NAMES:

@@ -61,7 +61,6 @@ def resolve(
 
     Raises:
         ModelNotFoundError: it does not exist, or cannot be fetched.
-        UnsupportedModelError: the folder or file contains no model.
     """
     path = find_files(name, revision=revision, token=token, cache_dir=cache_dir)
     if path.is_file():
@@ -88,7 +87,6 @@ def find_files(
 
     Raises:
         ModelNotFoundError: it does not exist, or cannot be fetched.
-        UnsupportedModelError: a file, but no GGUF file.
     """
     if not name:
         raise ModelNotFoundError("No model is named.")

@@ -9,11 +9,7 @@ SPLADE = "BertSpladeSparseEmbeddingModel"
 
 
 def splade_spec(config: ModelConfig) -> PoolingSpec:
-    """The pooling of a SPLADE model: a vector with one entry per token of the vocabulary.
-
-    Raises:
-        UnsupportedModelError: it has another kind of head.
-    """
+    """The pooling of a SPLADE model: a vector with one entry per token of the vocabulary."""
     if config.hidden_act != "gelu" or config.raw.get("tie_word_embeddings") is False:
         raise UnsupportedModelError(
             "A SPLADE model's head is tied to its embeddings and uses gelu; the configuration has "
