@@ -87,7 +87,6 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
 
     Args:
         engine: started before the first request comes.
-        settings: the server's settings.
         drain: shared with the server, which ends requests through it.
 
     Raises:

@@ -59,7 +59,6 @@ class HttpError(OctavoError):
     """An error with its own HTTP status.
 
     Attributes:
-        status: HTTP status code.
         param: name of the offending field, if one can be named.
     """
 

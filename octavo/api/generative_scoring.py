@@ -87,11 +87,7 @@ class Scoring:
             )
 
     async def prompts(self) -> list[list[int]]:
-        """The query with each item.
-
-        Raises:
-            InvalidRequestError: there is text, but no tokenizer.
-        """
+        """The query with each item."""
         texts = [text for text in (self._body.query, *self._body.items) if isinstance(text, str)]
         if sum(map(len, texts)) < SHORT_TEXT:
             return self._prompts()

@@ -41,7 +41,6 @@ class ApiLaunch(msgspec.Struct):
     Attributes:
         address: where it listens for the engine.
         index: its place among the API processes.
-        fds: listening sockets, inherited.
         started: when the server's command was given, in seconds since the epoch, for the one process that reports the
             start; 0 for the others.
     """

@@ -73,9 +73,6 @@ def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
 
     Args:
         reasons: field → why it is not supported.
-
-    Raises:
-        InvalidRequestError: naming the field.
     """
     for name, value in extras(body, reasons):
         if value not in (None, False, "", [], {}):
@@ -83,11 +80,7 @@ def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
 
 
 def parse_structured_outputs(given: dict[str, Any]) -> StructuredOutputsParams:
-    """The request field ``structured_outputs``.
-
-    Raises:
-        InvalidRequestError: a field is unknown or malformed.
-    """
+    """The request field ``structured_outputs``."""
     known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
     for name in given:
         if name not in known:

@@ -31,11 +31,7 @@ _IS_COMPRESSED_ALREADY = {"woff2"}
 
 @dataclass(frozen=True)
 class StaticFile:
-    """One file.
-
-    Attributes:
-        extension: a key of :data:`MEDIA_TYPES`.
-    """
+    """One file."""
 
     body: bytes
     extension: str

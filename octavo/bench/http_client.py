@@ -85,7 +85,6 @@ class HttpClient:
 
     Args:
         base_url: scheme, host and port; a path before the routes is kept.
-        headers: sent with every request.
         verify: check the certificate of an https server.
 
     Raises:

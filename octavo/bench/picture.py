@@ -21,7 +21,6 @@ class Bar:
     """One whole and its parts.
 
     Attributes:
-        title: text above the bar.
         parts: milliseconds by name, in order; ``gaps`` is grey.
     """
 

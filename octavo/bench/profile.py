@@ -26,8 +26,6 @@ class ProfileLoad:
 
     Attributes:
         case: ``decode``: all requests decode; ``prefill``: only prompts; ``mixed``: new requests replace ended ones.
-        batch: requests in flight.
-        input_len: tokens of each prompt.
     """
 
     case: Case
@@ -50,7 +48,6 @@ def profile_engine(
     """Bring the engine into the case's steady state, time some steps, then profile as many.
 
     Args:
-        device: the engine's.
         trace: path of the Chrome trace; ``.json`` or ``.json.gz``.
     """
     loop = _ClosedLoop(engine, load)

@@ -13,12 +13,7 @@ COMMON_TOKEN_IDS = range(256, 1256)
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
-    """One request of a benchmark.
-
-    Attributes:
-        token_ids: the prompt.
-        output_len: tokens to generate.
-    """
+    """One request of a benchmark."""
 
     token_ids: list[int]
     output_len: int
@@ -30,7 +25,6 @@ class Lengths:
 
     Attributes:
         input_len: length of prompts, without the prefix.
-        output_len: length of answers.
         range_ratio: lengths vary uniformly by this share up and down; 0 keeps them fixed.
         prefix_len: length of the prefix common to all prompts.
     """

@@ -14,7 +14,6 @@ class AnswerPiece:
     """A part of an answer as it comes.
 
     Attributes:
-        text: what to append.
         num_tokens: tokens of the answer so far.
         finish_reason: with the last piece that has text.
     """

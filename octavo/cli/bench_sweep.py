@@ -102,10 +102,7 @@ class _Target:
     """A server that runs, and one set of the benchmark's flags.
 
     Attributes:
-        log: the server's output.
-        folder: where results go.
         known: what every row of the summary begins with.
-        flags: of the benchmark.
     """
 
     server: subprocess.Popen[bytes]

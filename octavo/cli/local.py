@@ -16,7 +16,6 @@ class LocalBackend:
     """An engine of our own.
 
     Args:
-        config: the engine's settings.
         chat_template: a chat template, or a file with one, instead of the model's own.
     """
 

@@ -13,7 +13,6 @@ class Launch(msgspec.Struct):
     """Startup parameters of an engine process.
 
     Attributes:
-        settings: the engine's settings.
         addresses: the frontends' addresses, by frontend index.
         generation: number of this engine process in this server, from 1.
         reports: file descriptor to which the engine writes its :class:`EngineState`, a line of JSON per change.

@@ -11,7 +11,6 @@ class UpdatedWeights(msgspec.Struct, frozen=True):
     """Weights that were loaded from the owner's folder.
 
     Attributes:
-        folder: the folder.
         fingerprint: hash of the names, sizes and modification times of its files.
     """
 
@@ -34,7 +33,6 @@ class EngineState(msgspec.Struct, frozen=True):
 
     Attributes:
         weights: updated weights; None for the model's own.
-        weight_version: their version.
         is_updating: a weight update was started and not finished.
         is_paused: no step is started.
         sleep_level: see :class:`~octavo.engine.core.EngineCore`; an engine restarted asleep allocates no memory.

@@ -27,7 +27,6 @@ class _RewardModel:
 
     Attributes:
         layers: names of the layers that make rewards; with biases and a ReLU between them if there are two.
-        num_labels: number of classes.
         activation: what turns logits into scores.
         step_tag_id: see :class:`PoolingSpec`.
     """

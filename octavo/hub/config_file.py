@@ -23,7 +23,6 @@ def parse_config(raw: dict[str, Any], model_impl: ModelImpl = "auto") -> ModelCo
     parts are in :attr:`ModelConfig.parts`.
 
     Args:
-        raw: what config.json holds.
         model_impl: see :func:`octavo.hub.load.load_model_config`.
     """
     architecture = _architecture(raw)

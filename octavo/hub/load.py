@@ -90,12 +90,7 @@ def tokenizer_path(settings: EngineConfig, source: ModelSource) -> Path:
 
 
 def with_sidecar(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A config.json with the ``quantization_config`` of a file beside it, unless it has one of its own.
-
-    Args:
-        raw: what config.json holds.
-        folder: its folder.
-    """
+    """A config.json with the ``quantization_config`` of a file beside it, unless it has one of its own."""
     parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, dict)]
     if any(part.get(key) for part in parts for key in _KEYS):
         return raw

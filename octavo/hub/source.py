@@ -56,8 +56,6 @@ def resolve(
 
     Args:
         revision: branch, tag or commit on the hub.
-        token: for the hub.
-        cache_dir: where downloads are kept.
 
     Raises:
         ModelNotFoundError: it does not exist, or cannot be fetched.

@@ -46,11 +46,7 @@ class ChatRenderer:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the chat template has a place for tools; else they are described in the system message.
-
-        Raises:
-            ChatTemplateError: the template is missing or malformed.
-        """
+        """Whether the chat template has a place for tools; else they are described in the system message."""
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=True)
         return compile_template(template).takes_tools
 

@@ -15,11 +15,7 @@ _EXPONENTS = {"float32": (np.uint32, 0x7F800000), "float16": (np.uint16, 0x7C00)
 
 
 def decode_embeds(text: str) -> PromptEmbeds:
-    """Vectors from the base64 of a safetensors file with one tensor, ``[T, hidden]``.
-
-    Raises:
-        InvalidRequestError: it is something else.
-    """
+    """Vectors from the base64 of a safetensors file with one tensor, ``[T, hidden]``."""
     # Imported where it is needed: most servers never see such prompts.
     from safetensors import SafetensorError, deserialize
 
@@ -37,11 +33,7 @@ def decode_embeds(text: str) -> PromptEmbeds:
 
 
 def embeds_of(value: Any) -> PromptEmbeds:
-    """Vectors from a torch tensor, or as they are.
-
-    Raises:
-        InvalidRequestError: it is something else.
-    """
+    """Vectors from a torch tensor, or as they are."""
     if isinstance(value, PromptEmbeds):
         return value
     import torch

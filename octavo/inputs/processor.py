@@ -84,11 +84,7 @@ class InputProcessor:
         return self._max_logprobs
 
     def default_sampling_params(self) -> SamplingParams:
-        """What applies where a request says nothing; a new object each time.
-
-        Raises:
-            InvalidRequestError: the model's generation config holds an impossible value.
-        """
+        """What applies where a request says nothing; a new object each time."""
         return SamplingParams(**self._defaults)
 
     def process(
@@ -118,7 +114,6 @@ class InputProcessor:
             clip_max_tokens: lower ``max_tokens`` to what fits after the prompt, rather than refuse the request.
 
         Raises:
-            InvalidRequestError: something is wrong; the sentence says what, ``param`` names the field.
             PromptTooLongError: the prompt does not fit.
         """
         if self._info.pooling is not None:

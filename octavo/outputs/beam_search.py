@@ -26,7 +26,6 @@ class Beam:
     """A text in the making, or a whole one.
 
     Attributes:
-        token_ids: what was generated.
         logprobs: per token, the candidates at its place.
         cum_logprob: sum over the tokens.
         end_token: the token that ended it; None while it runs, and if its length ended it.

@@ -30,7 +30,6 @@ class CompletionState:
 
     Attributes:
         request: as it was sent to the engine.
-        token_ids: all tokens so far.
         has_prompt_logprobs: the prompt's log-probabilities have come.
         is_finished: no more tokens will be taken.
         is_only_text: deltas are streamed and consist of text alone.

@@ -232,9 +232,6 @@ class Tokenizer:
             continue_final_message: leave the last message open, to be continued.
             chat_template: name of one of the model's templates, or a template.
             kwargs: further values the template can see.
-
-        Raises:
-            ChatTemplateError: no template, or the template failed.
         """
         template = self.select_chat_template(chat_template, with_tools=bool(tools))
         values = {**self.special_tokens.named, **kwargs, "tools": tools, "documents": documents}

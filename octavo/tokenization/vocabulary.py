@@ -44,9 +44,6 @@ def load_vocabulary(path: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> Vo
         path: the folder or the file.
         vocab_size: the model's number of logits; ids beyond are left out.
         eos_ids: tokens that end a text.
-
-    Raises:
-        OctavoError: there is no tokenizer, or an unsupported one.
     """
     tokenizer = load_tokenizer(path)
     spelled = tokenizer.byte_table(skip_special_tokens=False)

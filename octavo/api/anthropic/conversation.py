@@ -24,9 +24,6 @@ def conversation_of(body: CountTokensRequest, disabled_thinking_effort: str = "a
 
     Args:
         disabled_thinking_effort: ``reasoning_effort`` where thinking is switched off; "auto" sets none.
-
-    Raises:
-        InvalidRequestError: a block, a tool or a choice is none that this server takes; the sentence says where.
     """
     reject_unsupported(body, UNSUPPORTED)
     is_prefilled = body.messages[-1].role == "assistant"

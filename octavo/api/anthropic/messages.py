@@ -70,11 +70,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
 async def start_message(
     frontend: Frontend, body: MessagesRequest, name: str, request: Request
 ) -> tuple[Conversation, ChatTurn]:
-    """The conversation and the turn that answers it; generation starts when its updates are iterated.
-
-    Raises:
-        InvalidRequestError: something is wrong; the sentence says what.
-    """
+    """The conversation and the turn that answers it; generation starts when its updates are iterated."""
     effort = frontend.settings.anthropic_disabled_thinking_effort
     conversation = await in_thread_if_large(request, partial(conversation_of, body, effort))
     params = message_params(body, frontend.engine.input_processor.default_sampling_params())

@@ -47,11 +47,7 @@ class BatchJob:
 
 
 def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> int:
-    """Run a batch; returns the exit status: 0 if all requests succeeded, 1 if some did not.
-
-    Raises:
-        OctavoError: a setting, the model or a file is wrong, or the engine died.
-    """
+    """Run a batch; returns the exit status: 0 if all requests succeeded, 1 if some did not."""
     import uvloop
 
     configure_logging(config.logging.log_level, config_file=config.logging.log_config_file)

@@ -83,11 +83,7 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
 
 
 def check_tool_choice(conversation: Conversation) -> None:
-    """Check that what must be called can be.
-
-    Raises:
-        InvalidRequestError: a tool that must be called is not among the tools.
-    """
+    """Check that what must be called can be."""
     if conversation.is_forced and not conversation.tools:
         raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
     if conversation.named_tool is not None and conversation.named_tool not in {t.name for t in conversation.tools}:

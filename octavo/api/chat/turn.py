@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.beam_search import beam_outputs
+from octavo.api.beam_search import text_outputs
 from octavo.api.chat.conversation import Conversation, merged_kwargs
 from octavo.api.frontend import Frontend, engine_id
 from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning
@@ -137,27 +137,15 @@ class ChatTurn:
 
         Args:
             take_text: may be offered tokens with their text; those that it takes are in no output.
-
-        Raises:
-            OctavoError: the request is refused, or failed.
         """
-        if self._length_penalty is not None:
-            return beam_outputs(
-                self._frontend.engine,
-                self.prompt,
-                self.params,
-                self._length_penalty,
-                self.engine_id,
-                priority=self._priority,
-                cache_salt=self._cache_salt,
-            )
-        return self._frontend.engine.generate(
+        return text_outputs(
+            self._frontend.engine,
             self.prompt,
             self.params,
+            self._length_penalty,
             self.engine_id,
             priority=self._priority,
             cache_salt=self._cache_salt,
-            clip_max_tokens=False,
             take_text=take_text,
         )
 
@@ -171,9 +159,6 @@ class ChatTurn:
         Args:
             take_text: may be offered tokens with their text, for :meth:`read_text`; those that it takes are in no
                 update.
-
-        Raises:
-            OctavoError: the request is refused, or failed.
         """
         async with aclosing(self.outputs(take_text)) as outputs:
             async for output in outputs:

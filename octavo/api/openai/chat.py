@@ -65,11 +65,7 @@ def chat_router(frontend: Frontend) -> APIRouter:
 
 
 def conversation_of(body: ChatCompletionRequest | TokenizeRequest, messages: list[dict[str, Any]]) -> Conversation:
-    """What a request asks, in terms of no protocol.
-
-    Raises:
-        InvalidRequestError: a tool, or the choice among them, is malformed.
-    """
+    """What a request asks, in terms of no protocol."""
     tools, choice = parse_tools(body.tools), None
     if isinstance(body, ChatCompletionRequest):
         tools, choice = allowed_tools(tools, body.tool_choice)

@@ -73,12 +73,7 @@ def chat_batch_router(frontend: Frontend) -> APIRouter:
 
 
 def conversations_of(body: BatchChatRequest) -> list[ChatCompletionRequest]:
-    """One request for each conversation.
-
-    Raises:
-        InvalidRequestError: a field is one that batches do not take, or there are too many answers.
-        RequestValidationError: a field is of the wrong type.
-    """
+    """One request for each conversation."""
     shared: dict[str, Any] = dict(body.model_extra or {})
     for name in ("stream", "stream_options", "tools", "prompt_logprobs"):
         if shared.get(name) not in (None, False, []):

@@ -79,11 +79,7 @@ def _check_beam_search(body: GenerationRequest) -> None:
 
 
 def completion_params(body: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of a completion.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
+    """Sampling parameters of a completion."""
     values: dict[str, object] = {"logprobs": body.logprobs, "prompt_logprobs": body.prompt_logprobs}
     if body.echo and body.logprobs is not None:
         values["prompt_logprobs"] = body.logprobs
@@ -102,11 +98,7 @@ def returns_prompt_only(body: CompletionRequest) -> bool:
 
 
 def chat_params(body: ChatCompletionRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of a chat's answer.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
+    """Sampling parameters of a chat's answer."""
     values: dict[str, object] = {"prompt_logprobs": body.prompt_logprobs}
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs need logprobs to be true.", "top_logprobs")
@@ -140,11 +132,7 @@ def _build(body: GenerationRequest, defaults: SamplingParams, values: dict[str, 
 
 
 def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
-    """The prompts of one request, each as text or token ids.
-
-    Raises:
-        InvalidRequestError: there are none, or too many.
-    """
+    """The prompts of one request, each as text or token ids."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
@@ -157,11 +145,7 @@ def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
 
 
 def embeds_prompts(body: CompletionRequest) -> list[str]:
-    """The prompts that came as vectors, still as text; empty if none did.
-
-    Raises:
-        InvalidRequestError: there are others as well, too many, or the request asks for their text.
-    """
+    """The prompts that came as vectors, still as text; empty if none did."""
     given = body.prompt_embeds
     if given is None or given == []:
         return []
@@ -187,11 +171,7 @@ def _check_num_sequences(body: GenerationRequest, num_prompts: int, param: str) 
 async def engine_prompt(
     frontend: Frontend, body: GenerationRequest, prompt: str | list[int], add_special_tokens: bool = True
 ) -> str | list[int] | TokensPrompt:
-    """What to hand to the engine; text is tokenised here only if the request says how.
-
-    Raises:
-        InvalidRequestError: ``truncate_prompt_tokens`` is out of range.
-    """
+    """What to hand to the engine; text is tokenised here only if the request says how."""
     if body.truncate_prompt_tokens is None and (add_special_tokens or not isinstance(prompt, str)):
         return prompt
     if not isinstance(prompt, str):
@@ -212,9 +192,6 @@ async def engine_prompts(
 
     Args:
         are_counted: whether the number of their tokens must be known.
-
-    Raises:
-        InvalidRequestError: see :func:`engine_prompt`.
     """
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     are_many = len(texts) > 1 and sum(map(len, texts)) >= SHORT_TEXT
@@ -232,11 +209,7 @@ async def engine_prompts(
 
 
 def truncate(frontend: Frontend, body: GenerationRequest, token_ids: list[int]) -> list[int]:
-    """Keep as many tokens as ``truncate_prompt_tokens`` says: the last ones, unless the right side is to go.
-
-    Raises:
-        InvalidRequestError: it is neither -1 nor between 1 and the model's length.
-    """
+    """Keep as many tokens as ``truncate_prompt_tokens`` says: the last ones, unless the right side is to go."""
     limit = body.truncate_prompt_tokens
     max_len = frontend.engine.info.max_model_len
     if limit is None:
@@ -252,11 +225,7 @@ def truncate(frontend: Frontend, body: GenerationRequest, token_ids: list[int]) 
 
 
 def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
-    """The constraint that a request's fields describe; None for free text.
-
-    Raises:
-        InvalidRequestError: there are two, or one is malformed.
-    """
+    """The constraint that a request's fields describe; None for free text."""
     by_format = None if body.response_format is None else format_constraint(body.response_format.model_dump())
     if body.structured_outputs is None:
         return by_format
@@ -266,11 +235,7 @@ def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
 
 
 def format_constraint(given: dict[str, Any]) -> StructuredOutputsParams | None:
-    """A ``response_format`` as a constraint; None for ``text``.
-
-    Raises:
-        InvalidRequestError: the format is unknown or malformed.
-    """
+    """A ``response_format`` as a constraint; None for ``text``."""
     match given:
         case {"type": "text"}:
             return None

@@ -39,11 +39,7 @@ class _Metadata(msgspec.Struct):
 
 
 def check_binary(body: EncodingBody, num_inputs: int) -> None:
-    """Refuse a header that would be too long.
-
-    Raises:
-        InvalidRequestError: saying what to do instead.
-    """
+    """Refuse a header that would be too long."""
     if body.encoding_format == "bytes" and num_inputs > MAX_DESCRIBED:
         raise InvalidRequestError(
             f"encoding_format 'bytes' describes at most {MAX_DESCRIBED} vectors in a header; send fewer inputs, or use "

@@ -82,8 +82,6 @@ class BackgroundResponse:
     """A response that is being made, or was.
 
     Attributes:
-        log: its events.
-        task: does the work.
         snapshot: the response as far as it is.
     """
 

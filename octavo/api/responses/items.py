@@ -124,9 +124,6 @@ def parse_items(given: str | list[dict[str, Any]], id_tail: str) -> list[Item]:
 
     Args:
         id_tail: makes the ids that are missing unique.
-
-    Raises:
-        InvalidRequestError: naming the item that is wrong.
     """
     if isinstance(given, str):
         given = [{"type": "message", "role": "user", "content": given}]
@@ -210,11 +207,7 @@ def _need_text(where: str, part: dict[str, Any]) -> str:
 
 
 def validate_item(where: str, model: type[ResponsesModel], value: object, param: str = "input") -> Any:
-    """``value`` as ``model``.
-
-    Raises:
-        InvalidRequestError: with the first thing that is wrong.
-    """
+    """``value`` as ``model``."""
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -54,8 +54,6 @@ class PreparedResponse:
         owner: whose responses these are.
         response: as it is before anything is done.
         parent: the last turn of the conversation that it continues.
-        history: that conversation's items.
-        items: the request's own.
         params: ``max_tokens`` is for all rounds together.
         num_logprobs: number of top log-probabilities per token; None disables log-probabilities.
     """
@@ -79,11 +77,7 @@ class PreparedResponse:
 
 
 def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedResponse:
-    """Check a request and find what it refers to.
-
-    Raises:
-        OctavoError: something in it is wrong, or unknown here.
-    """
+    """Check a request and find what it refers to."""
     frontend, store = services.frontend, services.store
     model = frontend.check_model(body.model)
     refuse_unsupported(body)
@@ -156,11 +150,7 @@ def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]
 
 
 def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
-    """What the answer's text must look like.
-
-    Raises:
-        InvalidRequestError: ``structured_outputs`` is malformed.
-    """
+    """What the answer's text must look like."""
     wanted = body.text.format if body.text else None
     if wanted is not None and wanted.type == "json_object":
         return StructuredOutputsParams(json_object=True)
@@ -172,11 +162,7 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
 
 
 def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of an answer.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
+    """Sampling parameters of an answer."""
     values: dict[str, Any] = {name: getattr(body, name) for name in _SHARED_FIELDS if getattr(body, name) is not None}
     has_logprobs = body.includes(LOGPROBS) or bool(body.top_logprobs)
     if has_logprobs:

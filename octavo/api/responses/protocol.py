@@ -225,11 +225,7 @@ UNSUPPORTED: Mapping[str, str] = {
 
 
 def refuse_unsupported(body: ResponsesRequest) -> None:
-    """Reject unsupported fields that would change the result, and fields that contradict each other.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
+    """Reject unsupported fields that would change the result, and fields that contradict each other."""
     for name, value in extras(body, UNSUPPORTED):
         if value not in (None, False, "", [], {}) and not (name == "n" and value == 1):
             raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)

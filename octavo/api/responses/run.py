@@ -90,32 +90,20 @@ class ResponseRun:
         return self._response.with_output(self._builder.snapshot())
 
     async def check(self) -> None:
-        """Render the first prompt if possible, so that errors in it are reported before the request is accepted.
-
-        Raises:
-            OctavoError: the conversation cannot be rendered, or is too long.
-        """
+        """Render the first prompt if possible, so that errors in it are reported before the request is accepted."""
         if not self._toolset.sources:
             prompt = await self._prompt(await self._conversation(0))
             params = self._params_behind(prompt)
             self._frontend.engine.input_processor.process(self._response.id, prompt, params, clip_max_tokens=False)
 
     async def count_input(self) -> int:
-        """Tokens that the model would read in the first round; tools of MCP servers count if they are known.
-
-        Raises:
-            OctavoError: the conversation cannot be rendered.
-        """
+        """Tokens that the model would read in the first round; tools of MCP servers count if they are known."""
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
         prompt = await self._prompt(await self._conversation(0))
         return len(prompt["prompt_token_ids"])
 
     async def first_turn(self) -> ChatTurn:
-        """The first question to the model, as it would be asked; tools of MCP servers belong to it if they are known.
-
-        Raises:
-            OctavoError: the conversation cannot be rendered.
-        """
+        """The first question to the model, as it would be asked; tools of MCP servers belong to it if they are known."""
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
         conversation = await self._conversation(0)
         return self._turn(conversation, await self._prompt(conversation), self._prepared.params)

@@ -215,11 +215,7 @@ class ResponseStore:
         self._make_room()
 
     def delete(self, owner: str, response_id: str) -> StoredResponse:
-        """Delete a response; conversations that build on it keep its items.
-
-        Raises:
-            HttpError: 404.
-        """
+        """Delete a response; conversations that build on it keep its items."""
         entry = self.get(owner, response_id)
         self._remove((owner, response_id))
         return entry

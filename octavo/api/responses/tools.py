@@ -5,7 +5,7 @@ import importlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,7 +13,7 @@ from octavo.api.chat.conversation import ToolChoice
 from octavo.api.chat.tools import parse_function
 from octavo.api.responses.hooks import BuiltinTool, Hook, base_type
 from octavo.api.responses.items import Item, McpToolInfo, qualified_name, short, validate_item
-from octavo.api.responses.mcp import McpError, McpServer, McpServers, McpSession, request_headers
+from octavo.api.responses.mcp import McpError, McpServer, McpServers, request_headers
 from octavo.api.responses.messages import ShownName
 from octavo.api.responses.output import CallKind
 from octavo.api.responses.protocol import (
@@ -27,6 +27,9 @@ from octavo.api.responses.protocol import (
 )
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.outputs.parsers.base import Tool
+
+if TYPE_CHECKING:  # takes a second to import, and most servers reach no MCP server
+    from octavo.api.responses.mcp_connection import McpConnection
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +58,11 @@ class McpSource:
     asked: McpTool
     server: McpServer
     headers: Mapping[str, str]
-    connection: McpSession | None = None
+    connection: "McpConnection | None" = None
     tools: dict[str, McpToolInfo] = field(default_factory=dict)
     is_listed: bool = False
 
-    async def connect(self) -> McpSession:
+    async def connect(self) -> "McpConnection":
         """The session, opened if it is not."""
         if self.connection is None:
             # The first import of the package takes a second; a thread keeps the event loop free.
@@ -149,11 +152,7 @@ class Toolset:
         servers: McpServers,
         hooks: Mapping[str, Hook],
     ) -> "Toolset":
-        """The tools of a request.
-
-        Raises:
-            InvalidRequestError: a tool is malformed, unknown here or not allowed.
-        """
+        """The tools of a request."""
         toolset = cls(choice=choice or "auto")
         for index, tool in enumerate(tools):
             toolset._add(f"tools[{index}]", tool, servers, hooks)
@@ -310,9 +309,6 @@ class Toolset:
         Args:
             is_first: a choice that forces a call holds for the first round only, or there would be no end.
             has_budget: without, the server's own tools are left out.
-
-        Raises:
-            InvalidRequestError: the request allows or names a tool that there is not.
         """
         server_tools = self.server_tools() if has_budget else {}
         tools = [*self.functions, *(_as_tool(name, tool) for name, (_, tool) in server_tools.items())]
@@ -345,11 +341,7 @@ class Toolset:
         return {tool.name: self._kind(tool.name, found.get(tool.name)) for tool in tools}
 
     async def list_tools(self, source: McpSource) -> list[McpToolInfo]:
-        """Ask an MCP server what it has; what the request leaves out is not shown.
-
-        Raises:
-            McpError: the server failed.
-        """
+        """Ask an MCP server what it has; what the request leaves out is not shown."""
         connection = await source.connect()
         source.set_tools(await connection.list_tools())
         return list(source.tools.values())

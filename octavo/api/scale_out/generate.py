@@ -132,11 +132,7 @@ def request_name(request: Request, body_id: str | None) -> str:
 
 
 def read_sampling_params(given: dict[str, Any], *, is_text_wanted: bool) -> SamplingParams:
-    """Sampling parameters as a client writes them in JSON.
-
-    Raises:
-        InvalidRequestError: a parameter is unknown, of the wrong type or out of range.
-    """
+    """Sampling parameters as a client writes them in JSON."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name in _IGNORED_FIELDS:
@@ -162,11 +158,7 @@ def read_sampling_params(given: dict[str, Any], *, is_text_wanted: bool) -> Samp
 
 
 def generation_params(frontend: Frontend, body: GenerateRequest) -> SamplingParams:
-    """The parameters of a request; without ``max_tokens`` an answer may fill the context.
-
-    Raises:
-        InvalidRequestError: a parameter is wrong, or cannot be combined with the kind of answer.
-    """
+    """The parameters of a request; without ``max_tokens`` an answer may fill the context."""
     is_text = body.output_mode != "tokens"
     if is_text:
         frontend.need_tokenizer()

@@ -61,7 +61,6 @@ class MessageTags:
         start: what begins a message; the header follows.
         inner: tags that may appear within a header.
         body: what ends the header and begins the body.
-        end: what ends a message.
         sudden: what begins a header in the middle of a body, where the model forgot to end it.
         roles: words that may begin an answer's header.
     """

@@ -29,7 +29,6 @@ class TaggedFormat:
     """How one family of models writes its reasoning.
 
     Attributes:
-        start_tags: tags that begin reasoning.
         end_tags: tags that end reasoning; if there are as many as start tags, they are pairs.
         implicit_end_tags: content that also ends reasoning: a tool call that begins without an end tag.
         unmarked: what an answer without a start tag is.
