@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from msgspec import UNSET, UnsetType
 from starlette.types import Send
 
@@ -17,6 +17,7 @@ from octavo.api.chat.formats import AnswerFormats
 from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
+from octavo.api.json_body import json_route
 from octavo.api.middleware import REQUEST_ID, RequestId, clean_request_id
 from octavo.api.watched import DONE, error_event, send_events
 from octavo.config import ServerSettings
@@ -65,6 +66,11 @@ class Frontend:
         info = self.engine.info
         parts = (__version__, self.engine.model_name, info.max_model_len, info.vocab_size, info.device)
         return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
+
+    def json_router(self, tag: str, prefix: str = "") -> APIRouter:
+        """A router whose routes take JSON bodies within the server's limit."""
+        route_class = json_route(self.settings.max_request_bytes)
+        return APIRouter(prefix=prefix, tags=[tag], route_class=route_class)
 
     async def send_events(
         self,

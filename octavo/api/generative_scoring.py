@@ -12,7 +12,6 @@ from starlette.types import Send
 
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
 from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import json_route
 from octavo.api.pooling.protocol import PooledListAnswer, ScoreData
 from octavo.api.request_body import CacheSalt, Priority, RequestModel, Strings, TokenIds
 from octavo.api.usage import Usage
@@ -40,8 +39,7 @@ class GenerativeScoringRequest(RequestModel):
 
 def generative_scoring_router(frontend: Frontend) -> APIRouter:
     """The route that scores items."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/generative_scoring", tags=["scoring"], route_class=route_class)
+    router = frontend.json_router("scoring", "/generative_scoring")
 
     @router.post("", summary="How likely labels are to follow each item.")
     async def score(body: GenerativeScoringRequest, request: Request) -> Response:

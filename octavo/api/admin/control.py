@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from octavo.api.frontend import Frontend
-from octavo.api.json_body import json_route
 from octavo.api.request_body import AbortRequest
 from octavo.engine.remote_control import RemoteControl
 
@@ -59,7 +58,7 @@ def control_router(control: RemoteControl) -> APIRouter:
 
 def pause_router(frontend: Frontend, control: RemoteControl) -> APIRouter:
     """Routes that hold the engine up."""
-    router = APIRouter(tags=["admin"], route_class=json_route(frontend.settings.max_request_bytes))
+    router = frontend.json_router("admin")
 
     @router.post("/pause", summary="Start no step until /resume; returns once no step is running.")
     async def pause(mode: PauseMode = "abort", clear_cache: bool = True) -> dict[str, str]:

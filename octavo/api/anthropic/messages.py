@@ -29,7 +29,7 @@ from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.turn import ChatTurn, ChatUpdate
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_answer import ENCODER, json_answer
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutputKind, SamplingParams
@@ -37,8 +37,7 @@ from octavo.records import RequestOutputKind, SamplingParams
 
 def messages_router(frontend: Frontend) -> APIRouter:
     """The routes that answer conversations and count their tokens."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=route_class)
+    router = frontend.json_router("messages", "/v1/messages")
 
     @router.post("", summary="Answer a conversation.")
     async def create_message(body: MessagesRequest, request: Request) -> Response:

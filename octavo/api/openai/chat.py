@@ -16,7 +16,7 @@ from octavo.api.chat.tools import allowed_tools, parse_tool_choice, parse_tools
 from octavo.api.chat.turn import AssistantAnswer, ChatTurn, ChatUpdate, Gathered, gather
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_answer import encode_event
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.answers import (
     ChatChoice,
@@ -42,8 +42,7 @@ from octavo.records import CompletionOutput, RequestOutput
 
 def chat_router(frontend: Frontend) -> APIRouter:
     """The route that answers conversations."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=route_class)
+    router = frontend.json_router("chat", "/v1/chat/completions")
 
     @router.post("", summary="Answer a conversation.")
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:

@@ -16,7 +16,7 @@ from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import text_outputs
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
 from octavo.api.json_answer import encode_event
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import finite_prompt_logprobs
 from octavo.api.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse, TextEvents
 from octavo.api.openai.logprobs import completion_logprobs
@@ -53,8 +53,7 @@ Prompt = str | list[int] | TokensPrompt | EmbedsPrompt
 
 def completions_router(frontend: Frontend) -> APIRouter:
     """The route that completes prompts."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/v1/completions", tags=["completions"], route_class=route_class)
+    router = frontend.json_router("completions", "/v1/completions")
 
     @router.post("", summary="Complete one or several prompts.")
     async def create_completion(body: CompletionRequest, request: Request) -> Response:

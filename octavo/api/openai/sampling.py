@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
-from octavo.api.request_body import extras, parse_structured_outputs
+from octavo.api.request_body import SAMPLING_FIELDS, extras, parse_structured_outputs
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     BeamSearchParams,
@@ -22,10 +22,8 @@ from octavo.records.beam_search import MAX_BEAM_WIDTH
 
 # Fields that mean the same here and in SamplingParams.
 _SHARED_FIELDS = (
-    *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
-    *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens", "logprob_token_ids"),
-    *("thinking_token_budget",),
-    *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
+    *SAMPLING_FIELDS,
+    *("n", "min_tokens", "logprob_token_ids", "thinking_token_budget", "allowed_token_ids", "bad_words"),
 )
 # What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
 # otherwise.

@@ -10,7 +10,7 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
-from octavo.api.request_body import parse_structured_outputs
+from octavo.api.request_body import SAMPLING_FIELDS, parse_structured_outputs
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
@@ -28,11 +28,6 @@ from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-_SHARED_FIELDS = (
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed"),
-    *("stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens"),
-    *("include_stop_str_in_output", "logit_bias"),
-)
 _BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 
@@ -163,7 +158,7 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
 
 def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
     """Sampling parameters of an answer."""
-    values: dict[str, Any] = {name: getattr(body, name) for name in _SHARED_FIELDS if getattr(body, name) is not None}
+    values: dict[str, Any] = {name: getattr(body, name) for name in SAMPLING_FIELDS if getattr(body, name) is not None}
     has_logprobs = body.includes(LOGPROBS) or bool(body.top_logprobs)
     if has_logprobs:
         values["logprobs"] = body.top_logprobs or 0

@@ -16,7 +16,7 @@ from octavo.api.chat.rendered import rendered_turn
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.middleware import KEY_INDEX
 from octavo.api.responses.background import MAX_RUNNING, BackgroundResponse, EventLog
 from octavo.api.responses.events import ResponseStreamEvent, encode_event
@@ -49,7 +49,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
     pinned_date(settings)  # an invalid date is an error at start
     store = ResponseStore(settings.response_store_count, settings.response_store_bytes, settings.api_server_count)
     services = Services(frontend, store, McpServers.from_settings(settings), load_hooks(settings.builtin_tool or ()))
-    router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=json_route(settings.max_request_bytes))
+    router = frontend.json_router("responses", "/v1/responses")
 
     @router.post("", summary="Answer, with the tools of the client and of the server.")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:

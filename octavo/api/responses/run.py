@@ -103,7 +103,7 @@ class ResponseRun:
         return len(prompt["prompt_token_ids"])
 
     async def first_turn(self) -> ChatTurn:
-        """The first question to the model, as it would be asked; tools of MCP servers belong to it if they are known."""
+        """The first question to the model, as it would be asked; with the tools of MCP servers if they are known."""
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
         conversation = await self._conversation(0)
         return self._turn(conversation, await self._prompt(conversation), self._prepared.params)

@@ -15,7 +15,6 @@ from pydantic import Field
 from octavo.api.chat.formats import AnswerFormats
 from octavo.api.frontend import Frontend
 from octavo.api.json_answer import json_answer
-from octavo.api.json_body import json_route
 from octavo.api.middleware import clean_request_id
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.completions import CompletionAnswer
@@ -54,7 +53,7 @@ class DerenderCompletionRequest(RequestModel):
 
 def derender_router(frontend: Frontend) -> APIRouter:
     """One route beside each protocol's own."""
-    router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
+    router = frontend.json_router("tokens")
 
     @cache
     def needs_parsing() -> bool:

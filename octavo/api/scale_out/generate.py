@@ -15,7 +15,7 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
 from octavo.api.json_answer import encode_event
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.middleware import KEY_INDEX, clean_request_id
 from octavo.api.pieces import ListWriter
@@ -51,8 +51,7 @@ _EMPTY: tuple[object, ...] = (None, False, "", 0, [], {})
 
 def generate_router(frontend: Frontend) -> APIRouter:
     """The route that generates from token ids."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(tags=["tokens"], route_class=route_class)
+    router = frontend.json_router("tokens")
     running = RunningRequests()
 
     @router.post("/inference/v1/generate", summary="Generate from token ids.")

@@ -9,7 +9,7 @@ from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.chat.rendered import rendered_request, rendered_turn
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_answer import ENCODER, json_answer
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.completions import token_ids_of
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
@@ -18,7 +18,7 @@ from octavo.api.openai.sampling import completion_params, completion_prompts, en
 
 def render_router(frontend: Frontend) -> APIRouter:
     """One route beside each protocol's own."""
-    router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
+    router = frontend.json_router("tokens")
 
     @router.post("/v1/chat/completions/render", summary="The tokens of a conversation.")
     async def render_chat(body: ChatCompletionRequest, request: Request) -> Response:
