@@ -70,8 +70,8 @@ def caption(result: Result) -> str:
 
 def render(result: Result, *, is_markdown: bool) -> str:
     """Caption and tables."""
-    shown = [table.markdown() if is_markdown else table.text() for table in tables_of(result)]
-    return "\n\n".join([caption(result), *shown])
+    tables = [table.markdown() if is_markdown else table.text() for table in tables_of(result)]
+    return "\n\n".join([caption(result), *tables])
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ def document() -> str:
 
 
 def _values(argument: VllmArgument) -> str:
-    shown = [f"`{'empty' if value in ('', [], {}) else value}`" for value in argument.accepted or ()]
-    return ", ".join(shown) or "none"
+    values = [f"`{'empty' if value in ('', [], {}) else value}`" for value in argument.accepted or ()]
+    return ", ".join(values) or "none"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -118,8 +118,8 @@ class ChatSession:
             if not value.strip():
                 raise ConfigError("Give a value as well: /set temperature 0.5, or /set temperature default.")
             set_parameter(self.sampling, name, value.strip())
-        shown = ", ".join(f"{name} {value}" for name, value in self.request_sampling.items())
-        return f"{shown}; the other parameters are the model's defaults.", SessionAction.NOTHING
+        parameters = ", ".join(f"{name} {value}" for name, value in self.request_sampling.items())
+        return f"{parameters}; the other parameters are the model's defaults.", SessionAction.NOTHING
 
     def _save(self, text: str) -> tuple[str, SessionAction]:
         if not text:

@@ -167,9 +167,9 @@ class EngineServer:
 
     def _refuse_unreadable(self, data: bytes, error: Exception, frontend: _Frontend) -> None:
         logger.error("a message of a frontend could not be read: %s", error)
-        shown = RequestFailedError("The engine could not read the request.")
+        error = RequestFailedError("The engine could not read the request.")
         for request_id in messages.ids_in_unreadable(data):
-            self._refuse(request_id, shown, frontend)
+            self._refuse(request_id, error, frontend)
 
     def _abort(self, request_ids: list[str]) -> None:
         """Abort requests without output: their frontend has dropped them already."""

@@ -120,9 +120,9 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> No
     """Refuse ids that the model does not have."""
     low, high = min(token_ids), max(token_ids)
     if low < 0 or high >= vocab_size:
-        wrong = low if low < 0 else high
+        invalid = low if low < 0 else high
         raise InvalidRequestError(
-            f"{param} holds the token id {wrong}, which is out of vocabulary: its size is {vocab_size}.", param
+            f"{param} holds the token id {invalid}, which is out of vocabulary: its size is {vocab_size}.", param
         )
 
 

@@ -118,7 +118,7 @@ class PromptSearch:
 
     Args:
         max_tokens, eos_token_ids: as the input processor resolved them for this prompt.
-        num_logprobs: as many log-probabilities as are to be shown at least.
+        num_logprobs: as many log-probabilities as are to be positions at least.
 
     Attributes:
         step_params: how to complete each of :attr:`prompts`.
@@ -211,7 +211,7 @@ class PromptSearch:
                 "" if tokenizer is None else self._text(beam, tokenizer),
                 list(beam.token_ids),
                 beam.cum_logprob,
-                None if num_logprobs is None else shown_logprobs(beam, num_logprobs),
+                None if num_logprobs is None else ranked_logprobs(beam, num_logprobs),
                 finish_reason="length" if beam.end_token is None else "stop",
             )
             for index, beam in enumerate(self._search.best())
@@ -227,11 +227,11 @@ class PromptSearch:
         return detokenizer.decode_delta(beam.token_ids[:-1] if hides_end else beam.token_ids) + detokenizer.flush()
 
 
-def shown_logprobs(beam: Beam, num_top: int) -> SampleLogprobs:
+def ranked_logprobs(beam: Beam, num_top: int) -> SampleLogprobs:
     """Per token, its own entry first, then the ``num_top`` most likely; all if −1."""
-    shown = []
+    positions = []
     for token_id, candidates in zip(beam.token_ids, beam.logprobs, strict=True):
         ranked = sorted(candidates.items(), key=lambda item: -item[1].logprob)
         top = ranked if num_top < 0 else ranked[:num_top]
-        shown.append({token_id: candidates[token_id], **dict(top)})
-    return shown
+        positions.append({token_id: candidates[token_id], **dict(top)})
+    return positions

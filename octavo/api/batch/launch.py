@@ -205,10 +205,10 @@ class _Progress:
         """Count an answer."""
         elapsed = self._bar.format_dict["elapsed"]
         rate = self._engine.stats.generation_tokens / elapsed if elapsed else 0.0
-        words = [f"{rate:.0f} tok/s"]
+        notes = [f"{rate:.0f} tok/s"]
         if self._answers.num_failed:
-            words.append(f"{self._answers.num_failed} failed")
-        self._bar.set_postfix_str(", ".join(words), refresh=False)
+            notes.append(f"{self._answers.num_failed} failed")
+        self._bar.set_postfix_str(", ".join(notes), refresh=False)
         self._bar.update()
 
 

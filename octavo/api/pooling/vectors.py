@@ -31,7 +31,7 @@ from octavo.records import PoolingParams, PoolingTask
 
 
 def vectors_router(frontend: Frontend) -> APIRouter:
-    """Routes that answer with a vector for each input."""
+    """Routes that return a vector for each input."""
     router = frontend.json_router("pooling")
 
     @router.post("/v1/embeddings", summary="Embeddings of texts, token ids or conversations.")

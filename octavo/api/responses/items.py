@@ -373,7 +373,7 @@ class BuiltinCallItem(msgspec.Struct):
     output: str | None = None
     fields: dict[str, Any] = {}
 
-    def shown(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """As clients see it."""
         own = {name: getattr(self, name) for name in ("type", "id", "status", "name", "arguments", "output")}
         return {**self.fields, **own}
@@ -381,17 +381,17 @@ class BuiltinCallItem(msgspec.Struct):
 
 _ToolItem = FunctionCallItem | CustomToolCallItem | McpListToolsItem | McpCallItem | McpApprovalRequestItem
 OutputItem = MessageItem | ReasoningItem | _ToolItem | BuiltinCallItem
-ShownItem = MessageItem | ReasoningItem | _ToolItem | dict[str, Any]
+PublicItem = MessageItem | ReasoningItem | _ToolItem | dict[str, Any]
 
 
-def shown(item: OutputItem) -> ShownItem:
+def public_item(item: OutputItem) -> PublicItem:
     """An item as clients see it."""
-    return item.shown() if isinstance(item, BuiltinCallItem) else item
+    return item.as_dict() if isinstance(item, BuiltinCallItem) else item
 
 
 def as_input(items: Iterable[OutputItem]) -> list[Item]:
     """Items of an answer as items of the next conversation, in which log-probabilities mean nothing."""
-    return [msgspec.to_builtins(shown(_without_logprobs(item))) for item in items]
+    return [msgspec.to_builtins(public_item(_without_logprobs(item))) for item in items]
 
 
 def _without_logprobs(item: OutputItem) -> OutputItem:

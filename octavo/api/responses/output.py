@@ -25,8 +25,8 @@ from octavo.api.responses.items import (
     ReasoningPart,
     Status,
     custom_input,
+    public_item,
     seal_reasoning,
-    shown,
 )
 from octavo.outputs.parsers.parts import (
     AnswerPart,
@@ -65,7 +65,7 @@ class OutputCall:
     """A call of the model in this round, and the item that shows it.
 
     Attributes:
-        shown_name: as the model called it.
+        visible_name: as the model called it.
         is_whole: the model came to the call's end.
         is_done: nothing more will happen to the item.
     """
@@ -74,7 +74,7 @@ class OutputCall:
     item: CallItem
     kind: CallKind
     call_id: str
-    shown_name: str
+    visible_name: str
     is_whole: bool = False
     is_done: bool = False
 
@@ -178,7 +178,7 @@ class OutputBuilder:
         call.is_done = True
         for kind in progress:
             yield events.ToolProgress(kind, call.item.id, call.output_index)
-        yield events.OutputItemDone(call.output_index, shown(call.item))
+        yield events.OutputItemDone(call.output_index, public_item(call.item))
 
     def abandon(self) -> Iterator[ResponseStreamEvent]:
         """Nothing more will come, whatever is open: all of it is closed as incomplete."""
@@ -319,8 +319,8 @@ class OutputBuilder:
                 yield events.OutputItemDone(index, item)
             case BuiltinCallItem():
                 item.arguments = text
-                yield events.OutputItemAdded(index, shown(item))
+                yield events.OutputItemAdded(index, public_item(item))
                 yield events.ToolProgress(f"response.{item.type}.in_progress", item.id, index)
                 if status != "completed":
                     item.status = status
-                    yield events.OutputItemDone(index, shown(item))
+                    yield events.OutputItemDone(index, public_item(item))

@@ -218,7 +218,7 @@ def _fresh_response(
         temperature=params.temperature,
         text=text,
         tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_unset=True),
-        tools=toolset.shown,
+        tools=toolset.public_tools,
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",

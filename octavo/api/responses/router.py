@@ -59,7 +59,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
             assert entry.background is not None
             if body.stream:
                 return _watch(frontend, entry.background.log, -1)
-            return Response(entry.shown(), media_type=JSON)
+            return Response(entry.as_json(), media_type=JSON)
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -97,7 +97,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         if not stream:
             if starting_after is not None:
                 raise InvalidRequestError("starting_after is for streams; set stream to true.", "starting_after")
-            return Response(entry.shown(), media_type=JSON)
+            return Response(entry.as_json(), media_type=JSON)
         if entry.background is None:
             raise InvalidRequestError(
                 "stream: the events of this response were not kept; make it with background set to true.", "stream"
@@ -114,7 +114,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
                 "Cannot cancel a synchronous response; only those made in the background can be cancelled."
             )
         await entry.background.cancel()
-        return Response(entry.shown(), media_type=JSON)
+        return Response(entry.as_json(), media_type=JSON)
 
     @router.delete("/{response_id}", summary="Forget a response.")
     async def delete_response(response_id: str, request: Request) -> Response:

@@ -24,8 +24,8 @@ from octavo.api.responses.items import (
     McpCallItem,
     McpListToolsItem,
     as_input,
+    public_item,
     short,
-    shown,
 )
 from octavo.api.responses.logprobs import ContentLogprobs
 from octavo.api.responses.mcp import McpError, as_http_error
@@ -223,7 +223,7 @@ class ResponseRun:
             items,
             instructions=body.instructions,
             previous=body.previous_input_messages or (),
-            shown_name=self._toolset.shown_names(),
+            visible_name=self._toolset.visible_names(),
         )
         self._messages = await asyncio.to_thread(write) if len(items) > MANY_ITEMS else write()
         return Conversation(
@@ -335,7 +335,7 @@ class ResponseRun:
             self._builder.calls.append(call)
             await self._emit(
                 [
-                    events.OutputItemAdded(index, shown(item)),
+                    events.OutputItemAdded(index, public_item(item)),
                     events.ToolProgress("response.mcp_call.in_progress", item.id, index),
                     events.McpCallArgumentsDone(item.id, index, item.arguments),
                 ]

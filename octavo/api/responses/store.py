@@ -94,7 +94,7 @@ class StoredResponse:
         """Whether more of it will come."""
         return self.turn is None
 
-    def shown(self) -> bytes:
+    def as_json(self) -> bytes:
         """The response as JSON, as far as it is."""
         if self.turn is None and self.background is not None and self.background.snapshot is not None:
             return msgspec.json.encode(self.background.snapshot())

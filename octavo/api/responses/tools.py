@@ -14,7 +14,7 @@ from octavo.api.chat.tools import parse_function
 from octavo.api.responses.hooks import BuiltinTool, Hook, base_type
 from octavo.api.responses.items import Item, McpToolInfo, qualified_name, short, validate_item
 from octavo.api.responses.mcp import McpError, McpServer, McpServers, request_headers
-from octavo.api.responses.messages import ShownName
+from octavo.api.responses.messages import VisibleName
 from octavo.api.responses.output import CallKind
 from octavo.api.responses.protocol import (
     MAX_TOOLS,
@@ -134,7 +134,7 @@ class Toolset:
         own: who carries out custom and namespaced tools, by the names that the model sees.
         builtins: by the type of their output items.
         choice: as the request has it.
-        shown: the tools as the response shows them.
+        public_tools: the tools as the response shows them.
     """
 
     functions: list[Tool] = field(default_factory=list)
@@ -142,7 +142,7 @@ class Toolset:
     sources: list[McpSource] = field(default_factory=list)
     builtins: dict[str, BuiltinTool] = field(default_factory=dict)
     choice: str | ToolChoiceObject = "auto"
-    shown: list[dict[str, Any]] = field(default_factory=list)
+    public_tools: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def parse(
@@ -171,15 +171,15 @@ class Toolset:
         if not isinstance(kind, str):
             raise InvalidRequestError(f"{where} has no type, such as 'function'.", "tools")
         if kind in ("function", "custom"):
-            self.shown.append(self._add_own(where, tool))
+            self.public_tools.append(self._add_own(where, tool))
         elif kind == "namespace":
-            self.shown.append(self._add_namespace(where, tool))
+            self.public_tools.append(self._add_namespace(where, tool))
         elif kind == "mcp":
             if len(self.sources) == MAX_MCP_SERVERS:
                 raise InvalidRequestError(f"tools: at most {MAX_MCP_SERVERS} may be MCP servers.", "tools")
             asked = validate_item(where, McpTool, tool, "tools")
             self.sources.append(McpSource(asked, servers.find(asked), request_headers(asked)))
-            self.shown.append(asked.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
+            self.public_tools.append(asked.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
         elif base_type(kind) in hooks:
             try:
                 self.builtins[f"{base_type(kind)}_call"] = hooks[base_type(kind)](tool)
@@ -188,7 +188,7 @@ class Toolset:
             except Exception as error:
                 logger.exception("The hook for tools of type %s failed", kind)
                 raise InvalidRequestError(f"{where}: this tool cannot be set up.", "tools") from error
-            self.shown.append(dict(tool))
+            self.public_tools.append(dict(tool))
         else:
             raise InvalidRequestError(
                 f"{where}: this server has no tool of type {short(kind)}; there are 'function', 'custom', 'namespace', "
@@ -215,15 +215,15 @@ class Toolset:
 
     def _add_namespace(self, where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
         space = validate_item(where, NamespaceTool, tool, "tools")
-        shown: list[dict[str, Any]] = []
+        tools: list[dict[str, Any]] = []
         for place, inner in enumerate(space.tools):
             spot = f"{where}.tools[{place}]"
             if inner.get("type") not in ("function", "custom"):
                 raise InvalidRequestError(f"{spot} must be of the type 'function' or 'custom'.", "tools")
-            shown.append(self._add_own(spot, inner, space))
+            tools.append(self._add_own(spot, inner, space))
             if len(self.functions) > MAX_TOOLS:
                 raise InvalidRequestError(f"tools: there are more than {MAX_TOOLS} in all.", "tools")
-        return {**space.model_dump(exclude_none=True), "tools": shown}
+        return {**space.model_dump(exclude_none=True), "tools": tools}
 
     def _check_choice(self) -> None:
         choice = self.choice
@@ -281,11 +281,11 @@ class Toolset:
                 found[name] = (source, tool)
         return found
 
-    def shown_names(self) -> ShownName:
+    def visible_names(self) -> VisibleName:
         """What the model calls an MCP server's tool, by the server's label and the tool's name."""
         names = {
-            (source.asked.server_label, tool.name): shown
-            for shown, (source, tool) in self.server_tools().items()
+            (source.asked.server_label, tool.name): name
+            for name, (source, tool) in self.server_tools().items()
             if isinstance(source, McpSource)
         }
         return lambda label, name: names.get((label, name), name)

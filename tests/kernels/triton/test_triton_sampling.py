@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from octavo.kernels.triton.sampling import Layout, SamplingWorkspace, sample
+from octavo.kernels.triton.sampling import SamplingLayout, SamplingWorkspace, sample
 from octavo.records import NAN_TOKEN, NewRow, SamplingParams, as_token_ids
 from octavo.sampling import Sampler
 from octavo.sampling.random import stream_key
@@ -23,7 +23,7 @@ def draw(
     lengths: torch.Tensor | None = None,
     num_real: int | None = None,
     workspace: SamplingWorkspace | None = None,
-    layout: Layout | None = None,
+    layout: SamplingLayout | None = None,
 ) -> torch.Tensor:
     """Sample rows whose slots are strewn over larger tables, the rest of which is nonsense."""
     num_rows, vocab_size = logits.shape
@@ -48,7 +48,7 @@ def draw(
         tokens,
         workspace or SamplingWorkspace(num_rows, vocab_size, device),
         num_rows=num_rows,
-        layout=layout or Layout(),
+        layout=layout or SamplingLayout(),
     )
     assert tokens[-1] == POISON
     return tokens[:-1].cpu()
@@ -205,7 +205,7 @@ def test_a_row_does_not_depend_on_how_the_work_is_shared(device: torch.device) -
         logits.repeat(copies, 1),
         params * copies,
         seeds=list(range(len(params))) * copies,
-        layout=Layout(programs_per_multiprocessor=1),
+        layout=SamplingLayout(programs_per_multiprocessor=1),
     )
     assert together.tolist() == tokens.tolist() * copies
 
