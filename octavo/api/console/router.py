@@ -12,24 +12,12 @@ from fastapi import APIRouter, Response
 from octavo.api.console.status import console_status
 from octavo.api.frontend import Frontend
 from octavo.api.json_answer import json_answer
-from octavo.api.static_files import StaticFile, serve_file, walk_files
+from octavo.api.static_files import StaticFile, content_security_policy, serve_file, walk_files
 
 # The page loads from this server alone and runs no inline script; a string becomes markup in it only through the
 # sanitiser, DOMPurify.
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "font-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types dompurify",
-    )
+CONTENT_SECURITY_POLICY = content_security_policy(
+    "img-src 'self'", "font-src 'self'", "require-trusted-types-for 'script'", "trusted-types dompurify"
 )
 PAGE = "/"
 FOLDER = "/console/"
