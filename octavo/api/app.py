@@ -33,9 +33,8 @@ from octavo.api.openai.chat_batch import chat_batch_router
 from octavo.api.openai.completions import completions_router
 from octavo.api.pooling.router import NoTextMiddleware, pooling_router
 from octavo.api.responses.router import responses_router
-from octavo.api.scale_out.derender import derender_router
 from octavo.api.scale_out.generate import generate_router
-from octavo.api.scale_out.render import render_router
+from octavo.api.scale_out.render import derender_router, render_router
 from octavo.api.watched import SERVER_SEND
 from octavo.config import ServerSettings
 from octavo.engine.remote_control import RemoteControl

@@ -36,11 +36,7 @@ class Dataset:
     may_repeat: bool = True
 
     def prompts(self, count: int, encode: Encode, seed: int) -> list[BenchPrompt]:
-        """The first ``count`` prompts that fit; fewer if the file has no more and may not be repeated.
-
-        Raises:
-            ConfigError: the file cannot be read, or has no prompts.
-        """
+        """The first ``count`` prompts that fit; fewer if the file has no more and may not be repeated."""
         entries = self._entries()
         if self.is_shuffled:
             random.Random(seed).shuffle(entries)

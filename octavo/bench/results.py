@@ -33,11 +33,7 @@ _PICTURE = re.compile(
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A file that a benchmark wrote.
-
-    Raises:
-        ConfigError: the file does not exist or is not a result.
-    """
+    """A file that a benchmark wrote."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -83,11 +79,7 @@ class FilledPage:
 
 
 def fill_page(page: Path) -> FilledPage:
-    """Fill every placeholder of a page from its files; a placeholder without a file is marked as missing.
-
-    Raises:
-        ConfigError: a file is not a result, or the page cannot be read.
-    """
+    """Fill every placeholder of a page from its files; a placeholder without a file is marked as missing."""
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:

@@ -70,9 +70,6 @@ def arrival_times(count: int, rate: float, burstiness: float, seed: int) -> Iter
     Args:
         rate: mean requests/s; infinite sends all at once.
         burstiness: shape of the gamma distribution of the gaps: 1 is a Poisson process, less is burstier.
-
-    Raises:
-        ConfigError: the rate or burstiness is not above 0.
     """
     if not rate > 0 or not 0 < burstiness < math.inf:
         raise ConfigError("The request rate and the burstiness must be above 0.")

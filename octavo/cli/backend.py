@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
-
-from octavo.cli.sampling_flags import Sampling
+from typing import Any, Protocol
 
 Message = dict[str, str]
+Sampling = dict[str, Any]
+"""Sampling parameters by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,11 +55,7 @@ def _add_file_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def given_dataset(namespace: argparse.Namespace) -> Dataset | None:
-    """The file of prompts that was named; None for random ones.
-
-    Raises:
-        ConfigError: the file is missing, or an answer's length is not above 0.
-    """
+    """The file of prompts that was named; None for random ones."""
     name = namespace.dataset_name
     if name == "random":
         if namespace.dataset_path is not None:

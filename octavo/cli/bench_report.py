@@ -22,11 +22,7 @@ _PACKAGES = ("torch", "triton", "transformers", "numpy")
 
 
 def check_counts(namespace: argparse.Namespace, *names: str) -> None:
-    """Refuse counts below 1.
-
-    Raises:
-        ConfigError: naming the flag.
-    """
+    """Refuse counts below 1."""
     for name in names:
         if getattr(namespace, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1.")
@@ -58,11 +54,7 @@ def write_json(path: Path | None, figures: Mapping[str, Any], *, append: bool = 
 
 
 def write_text(path: Path, text: str, *, append: bool = False) -> None:
-    """Write or extend a file.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Write or extend a file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a" if append else "w", encoding="utf-8") as file:

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from octavo.cli.answer import TimedAnswer, show_answer, write_note
-from octavo.cli.backend import ChatBackend
-from octavo.cli.choose import add_flags, make_backend
+from octavo.cli.backend import ChatBackend, Sampling
+from octavo.cli.choose import add_flags, given_sampling, make_backend
 from octavo.cli.parser import Parser
-from octavo.cli.sampling_flags import Sampling, given_sampling
 from octavo.cli.session import MAX_TOKENS, ChatSession, SessionAction
 from octavo.cli.talk import is_interactive, talk
 

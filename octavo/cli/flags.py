@@ -117,11 +117,7 @@ def add_setting_flags(parser: Parser, sections: Sections, *, has_server: bool | 
 
 
 def given_settings(namespace: argparse.Namespace, sections: Sections) -> dict[str, Any]:
-    """The settings that were given, on the command line or in the file that ``--config`` names.
-
-    Raises:
-        ConfigError: the file is wrong, or the model was given twice.
-    """
+    """The settings that were given, on the command line or in the file that ``--config`` names."""
     values: dict[str, Any] = {}
     has_server = "server" in sections
     flags: dict[str, Flag | VllmFlag] = {each.name: VllmFlag(each) for each in vllm_flags(has_server)}
@@ -143,11 +139,7 @@ def given_settings(namespace: argparse.Namespace, sections: Sections) -> dict[st
 
 
 def engine_config(values: Mapping[str, Any]) -> EngineConfig:
-    """The engine's settings among ``values``; environment variables give some of those that are missing.
-
-    Raises:
-        ConfigError: no model was given, or a value is out of bounds.
-    """
+    """The engine's settings among ``values``; environment variables give some of those that are missing."""
     if not values.get("model"):
         raise ConfigError("Name a model: a Hugging Face id, a folder, a GGUF file or bundled:smollm2.")
     names = {name for settings in ENGINE_SECTIONS.values() for name in settings.__struct_fields__}

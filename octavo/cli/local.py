@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from octavo.async_llm import AsyncLLM
-from octavo.cli.backend import AnswerPiece, Message
-from octavo.cli.sampling_flags import Sampling
+from octavo.cli.backend import AnswerPiece, Message, Sampling
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.records import PromptType, RequestOutputKind, SamplingParams

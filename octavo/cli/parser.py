@@ -49,11 +49,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse a command's arguments.
-
-        Raises:
-            ConfigError: a flag is unknown (with the nearest known one), or a value is missing or wrong.
-        """
+        """Parse a command's arguments."""
         taken = frozenset(self._option_string_actions)
         for flag in self.vllm_flags:
             flag.add_to(self, taken)
@@ -111,9 +107,6 @@ def join_fields(arguments: Sequence[str], objects: Collection[str]) -> list[str]
 
     Args:
         objects: flags that take an object, with their dashes.
-
-    Raises:
-        ConfigError: a field has no name or no value.
     """
     joined: list[str] = []
     rest = iter(arguments)

@@ -96,9 +96,6 @@ def split_names(text: str, known: Collection[str], kind: str) -> list[str]:
 
     Args:
         kind: what a name stands for, in the error.
-
-    Raises:
-        ConfigError: a name is not in ``known``.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -114,9 +111,6 @@ def split_numbers(
 
     Args:
         expected: the valid range, in the error.
-
-    Raises:
-        ConfigError: a number cannot be read or is out of range.
     """
     try:
         numbers = [convert(item) for item in text.split(",")]

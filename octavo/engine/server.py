@@ -14,8 +14,7 @@ from octavo.engine import messages
 from octavo.engine.constraints import refusal
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
-from octavo.engine.launch import START_FAILED, Launch
-from octavo.engine.state import AS_CONFIGURED
+from octavo.engine.state import AS_CONFIGURED, START_FAILED, Launch
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.garbage import freeze_until_exit
 from octavo.records import EngineRequest, StepOutputs

@@ -10,8 +10,8 @@ from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.pooling.protocol import CohereEmbedRequest, InputBody, RerankRequest
 from octavo.api.responses.protocol import McpTool, ResponsesRequest
-from octavo.api.scale_out.derender import DerenderChatRequest, DerenderCompletionRequest
 from octavo.api.scale_out.protocol import GenerateRequest
+from octavo.api.scale_out.render import DerenderChatRequest, DerenderCompletionRequest
 
 MANY = 2000
 HELLO = [{"role": "user", "content": "hi"}]

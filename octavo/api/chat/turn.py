@@ -14,8 +14,14 @@ from octavo.api.chat.conversation import Conversation, merged_kwargs
 from octavo.api.frontend import Frontend, engine_id
 from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning
 from octavo.outputs.parsers.answer import AnswerParser
-from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import (
+    AnswerPart,
+    ContentText,
+    PromptEnd,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegin,
+)
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
 from octavo.outputs.stream import TextTaker
 from octavo.records import (

@@ -36,7 +36,7 @@ from octavo.api.pieces import ListWriter
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import CompletionOutput, RequestOutput
 
 

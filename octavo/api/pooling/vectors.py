@@ -11,8 +11,7 @@ from octavo.api import pieces
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_answer import ENCODER
 from octavo.api.pieces import ListWriter
-from octavo.api.pooling.answers import check_binary, send_binary
-from octavo.api.pooling.encoding import to_base64
+from octavo.api.pooling.encoding import check_binary, send_binary, to_base64
 from octavo.api.pooling.inputs import pool_inputs, processor_of, usage_of
 from octavo.api.pooling.protocol import (
     ClassificationData,

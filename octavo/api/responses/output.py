@@ -28,7 +28,7 @@ from octavo.api.responses.items import (
     public_item,
     seal_reasoning,
 )
-from octavo.outputs.parsers.parts import (
+from octavo.outputs.parsers.base import (
     AnswerPart,
     ContentBreak,
     ContentText,

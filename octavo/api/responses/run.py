@@ -40,7 +40,7 @@ from octavo.api.responses.output import CallKind, OutputBuilder, OutputCall
 from octavo.api.responses.prepare import PreparedResponse, Services, seals_reasoning
 from octavo.api.responses.tools import CallOutcome, McpSource
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
-from octavo.outputs.parsers.parts import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import SamplingParams, TokensPrompt
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,8 @@ The format: https://cookbook.openai.com/articles/openai-harmony
 import re
 from collections.abc import Sequence
 
-from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
+from octavo.outputs.parsers.base import AnswerPart, PromptEnd, ReasoningText, Tool, ToolParser
 from octavo.outputs.parsers.messages import BodyKind, MessageBody, MessageMachine, MessageReasoningParser, MessageTags
-from octavo.outputs.parsers.parts import AnswerPart, ReasoningText
 
 CHANNEL, CONSTRAIN, MESSAGE = "<|channel|>", "<|constrain|>", "<|message|>"
 FINAL = f"{CHANNEL}final"

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
-from octavo.outputs.parsers.marked import MarkedScanner, TagMark, TagTokens
-from octavo.outputs.parsers.parts import (
+from octavo.outputs.parsers.base import (
     AnswerPart,
     ContentBreak,
     ContentText,
+    PromptEnd,
+    ReasoningParser,
     ReasoningText,
     ToolCallArguments,
     ToolCallBegin,
 )
+from octavo.outputs.parsers.marked import MarkedScanner, TagMark, TagTokens
 from octavo.outputs.parsers.tags import TagSet
 
 MAX_HEADER_LENGTH = 512

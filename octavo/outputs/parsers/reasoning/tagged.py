@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
-from octavo.outputs.parsers.parts import ContentText, ReasoningText
+from octavo.outputs.parsers.base import ContentText, PromptEnd, ReasoningParser, ReasoningText
 from octavo.outputs.parsers.reasoning.prompt import PromptReader, PromptState
 from octavo.outputs.parsers.tags import TagScanner, TagSet
 

@@ -12,8 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from octavo.outputs.parsers.base import Tool, ToolParser
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import AnswerPart, ContentText, Tool, ToolCallArguments, ToolCallBegin, ToolParser
 from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.reader import AnswerReader, MalformedCallError, Reading
 

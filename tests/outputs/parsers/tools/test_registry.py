@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.outputs.parsers.parts import ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ContentText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.plugins import run_plugin
 from octavo.outputs.parsers.registry import detect
 from octavo.outputs.parsers.tools import registry
