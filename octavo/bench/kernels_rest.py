@@ -145,12 +145,8 @@ def _inputs(setting: Setting) -> Work:
     return Work(run=run, num_bytes=num_tokens * 28 + num_rows * 44)
 
 
-def _norms_of(num_layers: int) -> int:
-    return 2 * num_layers + 1
-
-
 CASES = (
-    KernelCase("add and norm", _norm, _norms_of),
+    KernelCase("add and norm", _norm, lambda num_layers: 2 * num_layers + 1),
     KernelCase("activation alone", _activation, included, ("prefill",)),
     KernelCase("greedy sampling", _sampling(SamplingParams(temperature=0.0)), each_step),
     KernelCase("sampling at a temperature", _sampling(SamplingParams(temperature=0.8)), included),

@@ -108,11 +108,8 @@ def profile_bar(result: Result) -> Bar:
     steps = result["num_steps"]
     seconds = {group["name"]: group["seconds"] for group in result["groups"]}
     parts = {name: seconds.get(name, 0.0) / steps * 1e3 for name in GROUP_NAMES}
-    return Bar(f"{result['model']}, {result['case']}, batch {result['batch']}", {**parts, "gaps": _gap_ms(result)})
-
-
-def _gap_ms(result: Result) -> float:
-    return max(0.0, (result["wall_seconds"] - result["busy_seconds"]) / result["num_steps"] * 1e3)
+    parts["gaps"] = max(0.0, (result["wall_seconds"] - result["busy_seconds"]) / steps * 1e3)
+    return Bar(f"{result['model']}, {result['case']}, batch {result['batch']}", parts)
 
 
 def _ceilings(ceilings: Result) -> str:

@@ -108,14 +108,10 @@ def _interrupting(task: asyncio.Task[None]) -> Generator[None, None, None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         task.cancel()
-        loop.call_soon_threadsafe(_nothing)  # wakes the loop, which may be asleep
+        loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which may be asleep
 
     previous: Callable[[int, FrameType | None], object] | int | None = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _nothing() -> None:
-    pass

@@ -70,10 +70,11 @@ def describe_environment(command: str, arguments: Sequence[str]) -> dict[str, An
         command: such as ``octavo bench engine``.
         arguments: its own; of absolute paths only the last part is kept, since results are shown to others.
     """
+    names = (Path(argument).name if argument.startswith("/") else argument for argument in arguments)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "command": shlex.join([*command.split(), *(_without_folders(argument) for argument in arguments)]),
+        "command": shlex.join([*command.split(), *names]),
         "versions": {"octavo": octavo.__version__, "python": platform.python_version(), **_versions()},
         "machine": machine(),
         "gpus": gpus(),
@@ -116,7 +117,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _without_folders(argument: str) -> str:
-    return Path(argument).name if argument.startswith("/") else argument

@@ -208,9 +208,6 @@ class Control:
         self._profiler.start()
         return True
 
-    def _stop_profile(self) -> str:
-        return self._profiler.stop()
-
     def _start_weight_update(self) -> bool:
         self._check_paused()
         self._is_updating = True
@@ -240,12 +237,6 @@ class Control:
     def _set_weight_version(self, version: str) -> bool:
         self._weight_version = version
         return True
-
-    def _get_weight_version(self) -> str:
-        return self._weight_version
-
-    def _weight_checksums(self) -> dict[str, str]:
-        return self._core.executor.weight_checksums()
 
     def _collective_rpc(self, method: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Job:
         """Call a function with each worker, between two steps; returns a list of its results.
@@ -303,9 +294,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sleep": Control._sleep,
     "start_profile": Control._start_profile,
     "start_weight_update": Control._start_weight_update,
-    "stop_profile": Control._stop_profile,
+    "stop_profile": lambda control: control._profiler.stop(),
     "update_weights": Control._update_weights,
     "wake_up": Control._wake_up,
-    "weight_checksums": Control._weight_checksums,
-    "weight_version": Control._get_weight_version,
+    "weight_checksums": lambda control: control._core.executor.weight_checksums(),
+    "weight_version": lambda control: control._weight_version,
 }
