@@ -87,9 +87,6 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
     Args:
         engine: started before the first request comes.
         drain: shared with the server, which ends requests through it.
-
-    Raises:
-        ConfigError: a plug-in cannot be found, or the admin routes are enabled and the engine cannot be controlled.
     """
     frontend = Frontend(engine, settings, drain or Drain())
     app = App(
@@ -159,9 +156,6 @@ def add_plugins(app: FastAPI, names: Sequence[str]) -> None:
     Args:
         names: as ``package.module.Name`` or ``package.module:Name``: an ASGI middleware class, or an async function of
             a request and ``call_next``.
-
-    Raises:
-        ConfigError: there is no such thing, or it is neither.
     """
     for name in names:
         found = _find_plugin(name)

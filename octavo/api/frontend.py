@@ -96,11 +96,7 @@ class Frontend:
         return name or self.model_names[0]
 
     def need_tokenizer(self) -> Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            InvalidRequestError: the engine runs without one.
-        """
+        """The tokenizer."""
         if self.engine.tokenizer is None:
             raise InvalidRequestError("The server runs without a tokenizer; send token ids.")
         return self.engine.tokenizer
@@ -113,11 +109,7 @@ class Frontend:
         return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
     def text_of(self, token_ids: list[int]) -> str:
-        """Text of token ids, special ones included.
-
-        Raises:
-            InvalidRequestError: an id is outside the vocabulary.
-        """
+        """Text of token ids, special ones included."""
         tokenizer = self.need_tokenizer()
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.engine.info.vocab_size:
             raise InvalidRequestError(f"Token ids must be between 0 and {self.engine.info.vocab_size - 1}.", "tokens")

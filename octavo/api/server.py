@@ -95,9 +95,6 @@ def bind_sockets(settings: ServerSettings) -> list[socket.socket]:
     """Bind what the settings name, before anything expensive starts.
 
     Several API processes may serve from the same sockets.
-
-    Raises:
-        ConfigError: the address is taken or not ours.
     """
     try:
         if settings.uds is not None:

@@ -73,11 +73,7 @@ class Flag:
         return "--" + self.name.replace("_", "-")
 
     def read(self, text: str) -> Any:
-        """Parse ``text``.
-
-        Raises:
-            ArgumentTypeError: the text does not fit the flag's kind.
-        """
+        """Parse ``text``."""
         if self.is_optional and self.kind != "str" and text.lower() in ("auto", "none"):
             return None
         if self.kind == "bool":

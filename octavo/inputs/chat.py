@@ -83,7 +83,6 @@ class ChatRenderer:
 
         Raises:
             ChatTemplateError: a message is malformed, or the template is missing or failed.
-            InvalidRequestError: the text is not Unicode.
         """
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=bool(tools))
         compiled = compile_template(template)

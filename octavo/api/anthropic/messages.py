@@ -84,11 +84,7 @@ async def start_message(
 
 
 def message_params(body: MessagesRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of a message.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
+    """Sampling parameters of a message."""
     fields = {
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences,

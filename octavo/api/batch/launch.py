@@ -62,11 +62,7 @@ def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> in
 
 
 def check_files(job: BatchJob) -> None:
-    """Check the input, output and temporary paths.
-
-    Raises:
-        ConfigError: a path or URL is not allowed or does not exist.
-    """
+    """Check the input, output and temporary paths."""
     for name in (job.input_file, job.output_file):
         if is_url(name):
             if not job.allow_urls:

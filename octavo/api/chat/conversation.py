@@ -59,7 +59,6 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
 
     Raises:
         ChatTemplateError: there is no template, or it failed.
-        InvalidRequestError: a tool that must be called is not among the tools.
     """
     renderer = frontend.engine.chat_renderer
     if renderer is None:
@@ -127,11 +126,7 @@ def tool_description(tool: Tool) -> dict[str, Any]:
 
 
 def pinned_date(settings: ServerSettings) -> dict[str, Any]:
-    """Values for chat templates that pin the date which ``strftime_now`` writes, if the operator sets one.
-
-    Raises:
-        ConfigError: it is no date.
-    """
+    """Values for chat templates that pin the date which ``strftime_now`` writes, if the operator sets one."""
     if settings.chat_template_date is None:
         return {}
     try:

@@ -52,9 +52,6 @@ class AnswerFormats:
 
         Args:
             takes_tools: the chat template has a place for tools; else the model is taught a format by the prompt.
-
-        Raises:
-            ConfigError: there is no parser of that name.
         """
         reasoning, tools = model.reasoning_parser, settings.tool_call_parser
         if AUTO in (reasoning, tools):
@@ -102,11 +99,7 @@ class AnswerFormats:
 
 
 def check_names(model: ModelSettings, settings: ServerSettings) -> None:
-    """Load plug-ins and refuse names that no parser has, before a model is loaded.
-
-    Raises:
-        ConfigError: a name is unknown, a plug-in is broken, or ``reasoning_config`` needs a reasoning parser.
-    """
+    """Load plug-ins and refuse names that no parser has, before a model is loaded."""
     check_reasoning_parser(model)
     if settings.tool_parser_plugin:
         run_plugin(settings.tool_parser_plugin)

@@ -39,11 +39,7 @@ _NEUTRAL = {"repetition_penalty": 1.0, "thinking_token_budget": -1}
 
 
 def refuse_unsupported(body: GenerationRequest) -> None:
-    """Reject unsupported fields that would change the result.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
+    """Reject unsupported fields that would change the result."""
     for name, value in extras(body, UNSUPPORTED):
         is_default = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
         if not is_default:

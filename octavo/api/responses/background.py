@@ -44,22 +44,14 @@ class EventLog:
         self._wake()
 
     def check(self, after: int) -> None:
-        """Check that all events after this number are kept.
-
-        Raises:
-            InvalidRequestError: some are gone.
-        """
+        """Check that all events after this number are kept."""
         if after + 1 < self._first:
             raise InvalidRequestError(
                 f"starting_after: the events before number {self._first} are no longer kept.", "starting_after"
             )
 
     async def read(self, after: int) -> AsyncGenerator[bytes, None]:
-        """The events after this number, as they come.
-
-        Raises:
-            InvalidRequestError: the reader is so slow that events are gone.
-        """
+        """The events after this number, as they come."""
         number = after + 1
         while True:
             self.check(number - 1)

@@ -60,11 +60,7 @@ def base_type(kind: str) -> str:
 
 
 def load_hooks(entries: Iterable[str]) -> dict[str, Hook]:
-    """The operator's hooks by type.
-
-    Raises:
-        ConfigError: an entry is malformed, or its hook cannot be imported.
-    """
+    """The operator's hooks by type."""
     hooks: dict[str, Hook] = {}
     for entry in entries:
         kind, _, where = entry.partition("=")

@@ -56,11 +56,7 @@ class McpServers:
 
     @classmethod
     def from_settings(cls, settings: ServerSettings) -> "McpServers":
-        """Those of ``allowed_mcp_server`` and ``tool_server``.
-
-        Raises:
-            ConfigError: an entry is no URL, or the package for MCP is missing.
-        """
+        """Those of ``allowed_mcp_server`` and ``tool_server``."""
         entries = list(settings.allowed_mcp_server or ())
         for host in (settings.tool_server or "").split(","):
             if host.strip() == "demo":

@@ -41,9 +41,6 @@ def to_messages(
         instructions: come first, as a system message.
         previous: messages in front of those of the items.
         visible_name: what the model calls an MCP server's tool.
-
-    Raises:
-        InvalidRequestError: an output belongs to no call.
     """
     writer = _Writer(items, visible_name)
     for item in items:

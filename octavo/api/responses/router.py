@@ -40,11 +40,7 @@ def owner_of(request: Request) -> str:
 
 
 def responses_router(frontend: Frontend) -> APIRouter:
-    """The routes of the Responses API.
-
-    Raises:
-        ConfigError: a setting for MCP servers or built-in tools is wrong.
-    """
+    """The routes of the Responses API."""
     settings = frontend.settings
     pinned_date(settings)  # an invalid date is an error at start
     store = ResponseStore(settings.response_store_count, settings.response_store_bytes, settings.api_server_count)

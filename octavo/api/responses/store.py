@@ -162,11 +162,7 @@ class ResponseStore:
         raise HttpError(404, f"Response with id {name} not found: {reason}", param)
 
     def recall(self, owner: str, item_ids: Iterable[str]) -> dict[str, Item]:
-        """The items of those ids, as far as they are kept.
-
-        Raises:
-            InvalidRequestError: the turns that they belong to are too large to be gone through.
-        """
+        """The items of those ids, as far as they are kept."""
         wanted = set(item_ids)
         turns = {turn: None for item_id in wanted if (turn := self._turn_of_item.get((owner, item_id))) is not None}
         if sum(turn.num_bytes for turn in turns) > MAX_RECALLED_BYTES:
