@@ -89,7 +89,7 @@ def _profile(settings: dict[str, Any], given: argparse.Namespace) -> dict[str, A
     trace = given.out / "trace.json.gz"
     load = ProfileLoad(given.case, given.batch, given.input_len)
     platform = select_platform(config.device.device)
-    profiled = profile_engine(engine, platform.device, load, given.steps, trace)
+    plain_seconds = profile_engine(engine, platform.device, load, given.steps, trace)
     summary = summarise_trace(read_trace(trace), WINDOW)
     dtype = engine.plan.dtype
     engine.shutdown()
@@ -99,7 +99,7 @@ def _profile(settings: dict[str, Any], given: argparse.Namespace) -> dict[str, A
         "batch": given.batch,
         "input_len": given.input_len,
         "num_steps": given.steps,
-        "plain_seconds": profiled.plain_seconds,
+        "plain_seconds": plain_seconds,
         "wall_seconds": summary.wall,
         "busy_seconds": summary.busy,
         "groups": [{"name": name, "seconds": seconds} for name, seconds in summary.groups().items()],

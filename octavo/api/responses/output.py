@@ -65,17 +65,12 @@ class OutputCall:
     """A call of the model in this round, and the item that shows it.
 
     Attributes:
-        visible_name: as the model called it.
-        is_whole: the model came to the call's end.
         is_done: nothing more will happen to the item.
     """
 
     output_index: int
     item: CallItem
     kind: CallKind
-    call_id: str
-    visible_name: str
-    is_whole: bool = False
     is_done: bool = False
 
 
@@ -239,7 +234,7 @@ class OutputBuilder:
                 item = BuiltinCallItem(kind.item_type, self.new_id("bc"), "in_progress", name, "")
         index = self._begin(item)
         assert self._open is not None
-        self._open.call = OutputCall(index, item, kind, call_id, name)
+        self._open.call = OutputCall(index, item, kind)
         self.calls.append(self._open.call)
         match item:
             case FunctionCallItem() | CustomToolCallItem():
@@ -280,9 +275,8 @@ class OutputBuilder:
         ended, self._open = self._open, None
         item, index, text = ended.item, len(self.items) - 1, "".join(ended.pieces)
         if ended.call is not None:
-            ended.call.is_whole = status == "completed"
             # Calls that the server carries out are not done yet, unless the answer was cut.
-            ended.call.is_done = not ended.call.is_whole or not isinstance(item, McpCallItem | BuiltinCallItem)
+            ended.call.is_done = status != "completed" or not isinstance(item, McpCallItem | BuiltinCallItem)
         match item:
             case MessageItem():
                 part = OutputText(text, [], ended.logprobs)

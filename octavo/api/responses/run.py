@@ -331,7 +331,7 @@ class ResponseRun:
             )
             index = len(self._builder.items)
             self._builder.items.append(item)
-            call = OutputCall(index, item, CallKind("mcp", item.name, item.server_label), "", item.name, is_whole=True)
+            call = OutputCall(index, item, CallKind("mcp", item.name, item.server_label))
             self._builder.calls.append(call)
             await self._emit(
                 [
