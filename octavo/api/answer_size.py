@@ -26,7 +26,6 @@ def check_prompt_entries(
 
     Args:
         num_tokens: of all prompts of the request.
-        num_copies: how often the answer repeats them.
         has_token_ids: whether the answer includes the token ids.
     """
     entries_per_token = int(has_token_ids)

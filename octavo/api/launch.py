@@ -40,7 +40,6 @@ class ApiLaunch(msgspec.Struct):
 
     Attributes:
         address: where it listens for the engine.
-        index: its place among the API processes.
         started: when the server's command was given, in seconds since the epoch, for the one process that reports the
             start; 0 for the others.
     """

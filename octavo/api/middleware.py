@@ -122,11 +122,7 @@ class RequestIdMiddleware:
 
 
 class LoadReportMiddleware:
-    """Adds the load to answers of requests that ask for it, as ``TEXT`` or ``JSON``; other formats get none.
-
-    Args:
-        metrics: where the figures come from.
-    """
+    """Adds the load to answers of requests that ask for it, as ``TEXT`` or ``JSON``; other formats get none."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app

@@ -25,7 +25,6 @@ class Dataset:
         name: ``sharegpt``: a JSON list of conversations, of which the first message is the prompt and the second tells
             the answer's length. ``custom``: JSON lines, or a JSON list, with ``prompt`` and maybe ``output_tokens``.
         output_len: tokens to generate, overriding the file; None uses the file's.
-        is_shuffled: prompts are drawn in random order.
         may_repeat: repeat the prompts if the file has too few.
     """
 

@@ -97,7 +97,6 @@ class KernelCase:
     Attributes:
         make: allocates and returns the work.
         times: how often a step runs it, given the number of layers; 0 if another case includes it.
-        phases: phases in which it occurs.
         kernel_set: the only set that has it; None if all have it.
     """
 

@@ -42,11 +42,7 @@ class Lengths:
 
 
 def random_prompts(count: int, lengths: Lengths, token_ids: Sequence[int], seed: int) -> list[BenchPrompt]:
-    """Prompts of random tokens; the same arguments give the same prompts.
-
-    Args:
-        token_ids: the token ids to draw from.
-    """
+    """Prompts of random tokens; the same arguments give the same prompts."""
     source = random.Random(seed)
     prefix = source.choices(token_ids, k=lengths.prefix_len)
     return [

@@ -53,7 +53,6 @@ class Flag:
 
     Attributes:
         name: of the setting, with underscores.
-        kind: how its value is read.
         is_optional: whether the setting may be left to be decided at start (None).
         default: as written in the settings; an empty list for settings whose default is one.
         description: the setting's documentation.

@@ -37,7 +37,6 @@ class Control:
     Args:
         deliver: takes outputs of requests that a function ended.
         announce: lets frontends know the engine's figures, before something that takes long.
-        state: what the engine was started with.
 
     Raises:
         ConfigError: a setting is wrong.

@@ -39,7 +39,6 @@ class DecoderFamily:
         fixed: values that override the configuration, since the family's code does not read it.
         names: keys with another name in the family: the usual name → its own.
         derive: computes keys that the family's configurations lack or have in another form, from those that they have.
-        has_window_switch: whether ``use_sliding_window`` turns sliding windows on.
         parse_own: makes the family's own record (:attr:`ModelConfig.own`) once the shared part is parsed.
     """
 

@@ -38,7 +38,6 @@ class ModelSource:
 
     Attributes:
         kind: a Hugging Face folder or a single GGUF file.
-        path: the folder or the file.
         name: the model's name as the user gave it.
         generation_config: sampling defaults that come with the model but not in its files.
     """

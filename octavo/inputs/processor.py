@@ -43,9 +43,7 @@ class InputProcessor:
     """Checks what users ask for and turns it into requests for the engine.
 
     Args:
-        info: limits of model and cache.
         tokenizer: None if prompts are token ids and outputs have no text.
-        eos_token_ids: tokens that end a text.
         default_params: sampling defaults, with the names of Hugging Face's generation config.
         max_logprobs: most log-probabilities per token that a request may ask for; −1 is no limit.
         seed: decides the random numbers of requests without a seed, together with their order.

@@ -158,7 +158,6 @@ class ReasoningBinder:
     """Lets the constraints of requests begin after the model's reasoning, for entry points without chat protocols.
 
     Args:
-        reasoning: how the model marks its reasoning.
         markers: replace its tags where the reasoning is limited.
     """
 

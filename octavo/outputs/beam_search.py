@@ -45,7 +45,6 @@ class BeamSearch:
     ``beam_width`` whole texts, or at ``max_tokens``. Hugging Face searches like that with ``early_stopping="never"``.
 
     Args:
-        eos_token_ids: tokens that end a text.
         max_tokens: most tokens; those of ``params`` or fewer.
 
     Attributes:

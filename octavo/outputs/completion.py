@@ -30,8 +30,6 @@ class CompletionState:
 
     Attributes:
         request: as it was sent to the engine.
-        has_prompt_logprobs: the prompt's log-probabilities have come.
-        is_finished: no more tokens will be taken.
         is_only_text: deltas are streamed and consist of text alone.
         text_is_late: the text is only needed at the end and cannot end the completion, so it is decoded
             all at once then: a new token need only be appended to ``token_ids``.

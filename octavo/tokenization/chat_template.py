@@ -56,7 +56,6 @@ def render_chat(
     """The conversation as one text.
 
     Args:
-        messages: each with ``role`` and ``content``.
         values: further variables of the template, such as ``tools`` and ``bos_token``.
         add_generation_prompt: end with the header of the assistant's turn.
         continue_final_message: cut the text right after the last message's content.

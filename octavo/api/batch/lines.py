@@ -144,11 +144,7 @@ def scan_requests(path: Path, max_body_bytes: int) -> list[str]:
 
 
 def encode_answer(custom_id: str, request_id: str, status: int, body: bytes) -> bytes:
-    """A line of the output, with its line feed.
-
-    Args:
-        body: the route's answer, as JSON.
-    """
+    """A line of the output, with its line feed."""
     if b"\n" in body:
         body = msgspec.json.encode(msgspec.json.decode(body))
     error = None if status == 200 else _error_in(body, status)

@@ -23,7 +23,6 @@ class Conversation:
 
     Attributes:
         messages: in OpenAI's form, as templates take them.
-        tools: what the model may call.
         tool_choice: "named" makes it call ``named_tool``.
         is_parallel: whether one answer may hold several calls.
         documents: passages, for templates that take them.

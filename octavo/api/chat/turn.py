@@ -100,7 +100,6 @@ class ChatTurn:
         num_reasoning_tokens: tokens of reasoning so far, by completion.
         reasoning_ended: whether the answer begins after the model's reasoning; None if reasoning is not parsed.
         conversation: what is answered.
-        engine_id: what the engine calls the request.
     """
 
     def __init__(

@@ -13,11 +13,7 @@ MAX_RUNNING = 128
 
 
 class EventLog:
-    """Events of one response, encoded; the oldest go when they are too many bytes.
-
-    Attributes:
-        num_bytes: of the events that are kept.
-    """
+    """Events of one response, encoded; the oldest go when they are too many bytes."""
 
     def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:
         self.num_bytes = 0

@@ -23,7 +23,6 @@ class BuiltinResult:
     """What came of a call.
 
     Attributes:
-        text: the tool output for the model.
         fields: of the output item, as the protocol has them: ``action`` of a web search, ``code`` of an interpreter.
     """
 

@@ -361,7 +361,6 @@ class BuiltinCallItem(msgspec.Struct):
 
     Attributes:
         type: such as ``web_search_call``.
-        output: the tool output for the model.
         fields: further fields of the type, as its hook gives them.
     """
 

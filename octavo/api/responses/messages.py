@@ -38,7 +38,6 @@ def to_messages(
     """The conversation as messages.
 
     Args:
-        instructions: come first, as a system message.
         previous: messages in front of those of the items.
         visible_name: what the model calls an MCP server's tool.
     """

@@ -93,7 +93,6 @@ class OutputBuilder:
         seals_reasoning: also give the reasoning as ``encrypted_content``.
 
     Attributes:
-        items: all so far, in order.
         calls: of the round.
     """
 

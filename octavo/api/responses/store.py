@@ -27,7 +27,6 @@ class StoredTurn:
     """What one response added to its conversation.
 
     Attributes:
-        inputs: the request's items, as JSON.
         outputs: the answer's.
         parent: the turn before.
         num_users: responses and turns that build on it.

@@ -115,9 +115,7 @@ class CallOutcome:
     """What came of a call that the server carried out.
 
     Attributes:
-        text: the tool output for the model.
         error: one of the protocol's error objects.
-        fields: of a built-in tool's item.
     """
 
     text: str | None
@@ -133,7 +131,6 @@ class Toolset:
         functions: the client's, custom tools and those of namespaces among them.
         own: who carries out custom and namespaced tools, by the names that the model sees.
         builtins: by the type of their output items.
-        choice: as the request has it.
         public_tools: the tools as the response shows them.
     """
 

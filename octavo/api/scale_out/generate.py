@@ -187,11 +187,7 @@ def _settle_reasoning(
 
 
 class TokensAnswer:
-    """Builds the answer to one request, whole or in events.
-
-    Attributes:
-        engine_id: what the engine calls the request.
-    """
+    """Builds the answer to one request, whole or in events."""
 
     def __init__(self, frontend: Frontend, body: GenerateRequest, name: str, model: str) -> None:
         self._frontend = frontend

@@ -81,7 +81,6 @@ def detect(
 
     Args:
         model_type: as in the model's ``config.json``.
-        vocab_has: whether the vocabulary holds this token.
     """
     return detect_reasoning(chat_template, model_type, vocab_has), detect_tools(chat_template, model_type, vocab_has)
 

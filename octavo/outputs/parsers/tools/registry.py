@@ -187,10 +187,6 @@ def detect_tools(chat_template: str | None, model_type: str | None, vocab_has: C
 
     The chat template decides, since it is what teaches a model its format; models whose template says nothing are
     known by their type, and Mistral's, which may come without a template, by a token of theirs.
-
-    Args:
-        model_type: as in the model's ``config.json``.
-        vocab_has: whether the vocabulary holds this token.
     """
     template = chat_template or ""
     for name, tool_format in TOOL_FORMATS.items():
