@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.types import Send
 
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
-from octavo.api.json_answer import ENCODER
+from octavo.api.pieces import ENCODER
 from octavo.api.pooling.protocol import PooledListAnswer, ScoreData
 from octavo.api.request_body import CacheSalt, Priority, RequestModel, Strings, TokenIds
 from octavo.api.usage import Usage

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 
 from octavo.api.errors import is_anthropic
 from octavo.api.frontend import Frontend
-from octavo.api.json_answer import ENCODER, json_answer
 from octavo.api.openai.answers import ModelCard, ModelList
+from octavo.api.pieces import ENCODER, json_answer
 
 
 def models_router(frontend: Frontend) -> APIRouter:

@@ -63,7 +63,7 @@ ROWS = (
     Names(("vllm.sampling_params",), f"{_COMPAT}.guided_decoding", "GuidedDecodingParams"),
     Names(("vllm.pooling_params",), "octavo.records", "PoolingParams"),
     Names(("vllm.inputs", "vllm.inputs.data", "vllm.inputs.llm"), "octavo.records", f"EmbedsPrompt {_PROMPTS}"),
-    Names(("vllm.lora.request",), f"{_COMPAT}.lora", "LoRARequest"),
+    Names(("vllm.lora.request",), f"{_COMPAT}.options", "LoRARequest"),
     # What comes out.
     Names(("vllm.outputs",), "octavo.records", _OUTPUTS),
     Names(("vllm.logprobs",), "octavo.records", "FlatLogprobs Logprob PromptLogprobs SampleLogprobs"),

@@ -13,9 +13,8 @@ from octavo.config.settings import ModelSettings
 from octavo.errors import ConfigError
 from octavo.inputs.prompts import ParsedPrompt
 from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.plugins import run_plugin
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
-from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
+from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format, run_plugin
 from octavo.records import ReasoningTags, SamplingParams, StructuredOutputsParams
 from octavo.tokenization.tokenizer import Tokenizer
 

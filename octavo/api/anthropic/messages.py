@@ -28,8 +28,8 @@ from octavo.api.anthropic.protocol import CountTokensRequest, MessagesRequest
 from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.turn import ChatTurn, ChatUpdate
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import ENCODER, json_answer
 from octavo.api.json_body import in_thread_if_large
+from octavo.api.pieces import ENCODER, json_answer
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutputKind, SamplingParams

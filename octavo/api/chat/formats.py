@@ -18,8 +18,7 @@ from octavo.inputs.reasoning import (
 )
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
-from octavo.outputs.parsers.plugins import run_plugin
-from octavo.outputs.parsers.registry import ReasoningFormat
+from octavo.outputs.parsers.registry import ReasoningFormat, run_plugin
 from octavo.outputs.parsers.tools.call_text import CallText
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, tool_parser
 from octavo.outputs.parsers.tools.strict import strict_structural_tag

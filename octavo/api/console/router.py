@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 
 from octavo.api.console.status import console_status
 from octavo.api.frontend import Frontend
-from octavo.api.json_answer import json_answer
+from octavo.api.pieces import json_answer
 from octavo.api.static_files import StaticFile, content_security_policy, serve_file, walk_files
 
 # The page loads from this server alone and runs no inline script; a string becomes markup in it only through the

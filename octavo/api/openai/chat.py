@@ -15,7 +15,6 @@ from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.tools import allowed_tools, parse_tool_choice, parse_tools
 from octavo.api.chat.turn import AssistantAnswer, ChatTurn, ChatUpdate, Gathered, gather
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import encode_event
 from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.answers import (
@@ -32,7 +31,7 @@ from octavo.api.openai.answers import (
 )
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
-from octavo.api.pieces import ListWriter
+from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError

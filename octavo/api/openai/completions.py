@@ -15,7 +15,6 @@ from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
 from octavo.api.beam_search import text_outputs
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
-from octavo.api.json_answer import encode_event
 from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import finite_prompt_logprobs
 from octavo.api.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse, TextEvents
@@ -30,7 +29,7 @@ from octavo.api.openai.sampling import (
     refuse_unsupported,
     returns_prompt_only,
 )
-from octavo.api.pieces import ListWriter
+from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_json
 from octavo.inputs.embeds import decode_embeds

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.types import Send
 
-from octavo.api.json_answer import ENCODER
+from octavo.api.pieces import ENCODER
 from octavo.api.pooling.protocol import EmbedDType, EncodingBody, Endianness
 from octavo.api.usage import Usage
 from octavo.errors import InvalidRequestError

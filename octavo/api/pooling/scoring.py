@@ -11,7 +11,7 @@ from msgspec import UNSET
 from starlette.types import Send
 
 from octavo.api.frontend import Frontend, answer_id, engine_id
-from octavo.api.json_answer import ENCODER
+from octavo.api.pieces import ENCODER
 from octavo.api.pooling.inputs import LONG_TEXT, options_of, processor_of, prompt_usage
 from octavo.api.pooling.protocol import (
     PooledListAnswer,

@@ -9,8 +9,7 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import ENCODER
-from octavo.api.pieces import ListWriter
+from octavo.api.pieces import ENCODER, ListWriter
 from octavo.api.pooling.encoding import check_binary, send_binary, to_base64
 from octavo.api.pooling.inputs import pool_inputs, processor_of, usage_of
 from octavo.api.pooling.protocol import (

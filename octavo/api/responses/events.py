@@ -5,8 +5,8 @@ Every event has a ``sequence_number``, which the sender sets: numbers go up by o
 
 import msgspec
 
-from octavo.api.json_answer import ENCODER
 from octavo.api.logprobs import ChatTokenLogprob
+from octavo.api.pieces import ENCODER
 from octavo.api.responses.items import OutputText, PublicItem, ReasoningPart
 from octavo.api.responses.objects import ResponseObject
 

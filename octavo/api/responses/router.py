@@ -15,9 +15,9 @@ from octavo.api.chat.conversation import pinned_date
 from octavo.api.chat.rendered import rendered_turn
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
-from octavo.api.json_answer import ENCODER
 from octavo.api.json_body import in_thread_if_large
 from octavo.api.middleware import KEY_INDEX
+from octavo.api.pieces import ENCODER
 from octavo.api.responses.background import MAX_RUNNING, BackgroundResponse, EventLog
 from octavo.api.responses.events import ResponseStreamEvent, encode_event
 from octavo.api.responses.hooks import load_hooks

@@ -14,11 +14,10 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.json_answer import encode_event
 from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.middleware import KEY_INDEX, clean_request_id
-from octavo.api.pieces import ListWriter
+from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.request_body import AbortRequest, reject_unsupported
 from octavo.api.scale_out.message import DerenderedAnswer
 from octavo.api.scale_out.protocol import (

@@ -17,13 +17,13 @@ from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.chat.formats import AnswerFormats
 from octavo.api.chat.rendered import rendered_request, rendered_turn
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import ENCODER, json_answer
 from octavo.api.json_body import in_thread_if_large
 from octavo.api.middleware import clean_request_id
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.completions import CompletionAnswer, token_ids_of
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.openai.sampling import completion_params, completion_prompts, engine_prompts, refuse_unsupported
+from octavo.api.pieces import ENCODER, json_answer
 from octavo.api.request_body import RequestModel, TokenIds
 from octavo.api.scale_out.replay import GivenResponse, ReplayEngine, at_most_max_responses
 from octavo.api.watched import last_items

@@ -5,8 +5,7 @@ import pytest
 from octavo.errors import ConfigError
 from octavo.outputs.parsers import registry
 from octavo.outputs.parsers.base import ContentText, PromptEnd, ReasoningText
-from octavo.outputs.parsers.plugins import run_plugin
-from octavo.outputs.parsers.registry import detect, reasoning_format, reasoning_names
+from octavo.outputs.parsers.registry import detect, reasoning_format, reasoning_names, run_plugin
 from tests.outputs.parsers.cuts import run
 
 PLUGIN = """

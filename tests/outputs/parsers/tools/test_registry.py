@@ -5,8 +5,7 @@ import pytest
 
 from octavo.errors import ConfigError
 from octavo.outputs.parsers.base import ContentText, ToolCallArguments, ToolCallBegin
-from octavo.outputs.parsers.plugins import run_plugin
-from octavo.outputs.parsers.registry import detect
+from octavo.outputs.parsers.registry import detect, run_plugin
 from octavo.outputs.parsers.tools import registry
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, detect_tools, tool_parser
 from tests.outputs.parsers.cuts import joined
