@@ -1,6 +1,6 @@
 """Exceptions that carry one sentence for a person.
 
-Every error Octavo raises on purpose derives from :class:`OctavoError`. Faces translate them once:
+Every error Octavo raises on purpose derives from :class:`OctavoError`. Entry points translate them once:
 the command line prints the sentence, the HTTP API maps the type to a status code.
 """
 

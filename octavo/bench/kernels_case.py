@@ -96,30 +96,16 @@ class KernelCase:
 
     Attributes:
         make: allocates and returns the work.
-        times: how often a step runs it, given the number of layers; 0 if another case includes it.
+        per_layer, per_step: how often a step runs it: in each layer, and besides; 0 if another case includes it.
         kernel_set: the only set that has it; None if all have it.
     """
 
     name: str
     make: Callable[[Setting], Work]
-    times: Callable[[int], int]
+    per_layer: int = 0
+    per_step: int = 0
     phases: tuple[Phase, ...] = ("decode", "prefill")
     kernel_set: str | None = None
-
-
-def each_layer(num_layers: int) -> int:
-    """Once per layer."""
-    return num_layers
-
-
-def each_step(num_layers: int) -> int:
-    """Once per step."""
-    return 1
-
-
-def included(num_layers: int) -> int:
-    """Part of another kernel's time."""
-    return 0
 
 
 def time_run(run: Run, num_copies: int, runtime: DeviceRuntime) -> list[float]:

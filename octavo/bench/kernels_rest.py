@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from octavo import kernels
-from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_step, included
+from octavo.bench.kernels_case import KernelCase, Run, Setting, Work
 from octavo.kernels import DeviceState, InputTensors, step_kernels
 from octavo.records import NewRow, SamplingParams, as_token_ids
 from octavo.sampling.parameters import SlotParameters
@@ -146,12 +146,10 @@ def _inputs(setting: Setting) -> Work:
 
 
 CASES = (
-    KernelCase("add and norm", _norm, lambda num_layers: 2 * num_layers + 1),
-    KernelCase("activation alone", _activation, included, ("prefill",)),
-    KernelCase("greedy sampling", _sampling(SamplingParams(temperature=0.0)), each_step),
-    KernelCase("sampling at a temperature", _sampling(SamplingParams(temperature=0.8)), included),
-    KernelCase(
-        "sampling with top-k and top-p", _sampling(SamplingParams(temperature=0.8, top_k=50, top_p=0.9)), included
-    ),
-    KernelCase("inputs and new tokens", _inputs, each_step, kernel_set="cuda"),
+    KernelCase("add and norm", _norm, per_layer=2, per_step=1),
+    KernelCase("activation alone", _activation, phases=("prefill",)),
+    KernelCase("greedy sampling", _sampling(SamplingParams(temperature=0.0)), per_step=1),
+    KernelCase("sampling at a temperature", _sampling(SamplingParams(temperature=0.8))),
+    KernelCase("sampling with top-k and top-p", _sampling(SamplingParams(temperature=0.8, top_k=50, top_p=0.9))),
+    KernelCase("inputs and new tokens", _inputs, per_step=1, kernel_set="cuda"),
 )
