@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from octavo.config.environment import SATISFIED, TWINS
+from octavo.config.environment import SATISFIED, VLLM_VARIABLES
 from octavo.config.vllm_arguments import VllmArgument, vllm_arguments
 
 _INTRODUCTION = """\
@@ -63,7 +63,7 @@ def document() -> str:
         _VARIABLES,
         *_table(
             ("variable", "setting", "meaning"),
-            ((f"`{name}`", f"`{twin.setting}`", twin.meaning) for name, twin in TWINS.items()),
+            ((f"`{name}`", f"`{variable.setting}`", variable.meaning) for name, variable in VLLM_VARIABLES.items()),
         ),
         _SATISFIED,
         *_table(("variable", "why"), ((f"`{name}`", reason) for name, reason in SATISFIED.items())),

@@ -89,7 +89,7 @@ class CompletionState:
         return self.is_finished or bool(self.token_ids)
 
     @property
-    def has_news(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether there is anything that :meth:`delta` has not returned yet."""
         return len(self.token_ids) > self._num_sent_tokens or (self.is_finished and not self._sent_finish)
 

@@ -50,7 +50,7 @@ MAX_CALLS_AT_ONCE = 8
 MANY_ITEMS = 1000
 """A conversation of more is written as messages in a thread."""
 Emit = Callable[[Sequence[ResponseStreamEvent]], Awaitable[None]]
-_NEWS_OF_BUILTINS = {
+_BUILTIN_PROGRESS = {
     "web_search_call": "searching",
     "file_search_call": "searching",
     "code_interpreter_call": "interpreting",
@@ -181,7 +181,7 @@ class ResponseRun:
                 num_cached = update.output.num_cached_tokens or num_cached
                 self._usage.output_tokens += len(update.completion.token_ids)
                 self._written[-1] += update.completion.token_ids
-                await self._emit(self._news(update))
+                await self._emit(self._events_of(update))
                 reason = update.finish_reason or reason
         self._usage.input_tokens += num_prompt
         self._usage.input_tokens_details.cached_tokens += num_cached
@@ -192,8 +192,8 @@ class ResponseRun:
             return reason
         return await self._carry_out_round()
 
-    def _news(self, update: ChatUpdate) -> list[ResponseStreamEvent]:
-        news: list[ResponseStreamEvent] = []
+    def _events_of(self, update: ChatUpdate) -> list[ResponseStreamEvent]:
+        found: list[ResponseStreamEvent] = []
         if self._logprobs is not None:
             self._logprobs.add_tokens(update.completion)
         is_parallel = self._prepared.body.parallel_tool_calls is not False
@@ -211,8 +211,8 @@ class ResponseRun:
                 self._reasoning_texts.append(part.text)
                 if not self._prepared.body.include_reasoning:
                     continue
-            news += self._builder.add_part(part, logprobs)
-        return news
+            found += self._builder.add_part(part, logprobs)
+        return found
 
     async def _conversation(self, index: int) -> Conversation:
         body = self._prepared.body
@@ -278,7 +278,7 @@ class ResponseRun:
         return len(prompt["prompt_token_ids"]) + room <= limit
 
     async def _list_tools(self, source: McpSource) -> None:
-        label = source.asked.server_label
+        label = source.requested.server_label
         await self._begin()
         item = McpListToolsItem(self._builder.new_id("mcpl"), label, [])
         index = len(self._builder.items)
@@ -361,9 +361,9 @@ class ResponseRun:
                 return await self._toolset.carry_out(call.kind, call.item.arguments)
 
         for call in calls:
-            news = _NEWS_OF_BUILTINS.get(call.kind.item_type)
-            if news is not None:
-                kind = f"response.{call.kind.item_type}.{news}"
+            progress = _BUILTIN_PROGRESS.get(call.kind.item_type)
+            if progress is not None:
+                kind = f"response.{call.kind.item_type}.{progress}"
                 await self._emit([events.ToolProgress(kind, call.item.id, call.output_index)])
         outcomes = await asyncio.gather(*(one(call) for call in calls[:allowed]))
         outcomes += [_too_many(limit)] * (len(calls) - allowed)
@@ -445,8 +445,8 @@ class ResponseRun:
             ]
             await self._emit(first[1:] if self._prepared.body.background else first)
 
-    async def _emit(self, news: Iterable[ResponseStreamEvent], *, begins: bool = True) -> None:
-        numbered = list(news)
+    async def _emit(self, new: Iterable[ResponseStreamEvent], *, begins: bool = True) -> None:
+        numbered = list(new)
         if not numbered:
             return
         self._is_begun = self._is_begun or begins

@@ -50,12 +50,12 @@ class McpSource:
     """An MCP server of the request.
 
     Attributes:
-        asked: as the request has it.
+        requested: as the request has it.
         connection: None until something is asked of the server.
         tools: those that may be called, by their own names; filled when they are known.
     """
 
-    asked: McpTool
+    requested: McpTool
     server: McpServer
     headers: Mapping[str, str]
     connection: "McpConnection | None" = None
@@ -79,15 +79,15 @@ class McpSource:
 
     def needs_approval(self, name: str) -> bool:
         """Whether the client is asked before a tool is called; it is unless the request says otherwise."""
-        wish = self.asked.require_approval
-        if wish is None or isinstance(wish, str):
-            return wish != "never"
-        if wish.always is not None and self._is_in(wish.always, name):
+        approval = self.requested.require_approval
+        if approval is None or isinstance(approval, str):
+            return approval != "never"
+        if approval.always is not None and self._is_in(approval.always, name):
             return True
-        return wish.never is None or not self._is_in(wish.never, name)
+        return approval.never is None or not self._is_in(approval.never, name)
 
     def _is_allowed(self, tool: McpToolInfo) -> bool:
-        allowed = self.asked.allowed_tools
+        allowed = self.requested.allowed_tools
         if allowed is None:
             return True
         if isinstance(allowed, list):
@@ -157,7 +157,7 @@ class Toolset:
         twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
         if twice is not None:
             raise InvalidRequestError(f"tools: {short(twice)} appears twice.", "tools")
-        labels = [source.asked.server_label for source in toolset.sources]
+        labels = [source.requested.server_label for source in toolset.sources]
         if len(set(labels)) < len(labels):
             raise InvalidRequestError("tools: each MCP server needs a server_label of its own.", "tools")
         toolset._check_choice()
@@ -174,9 +174,9 @@ class Toolset:
         elif kind == "mcp":
             if len(self.sources) == MAX_MCP_SERVERS:
                 raise InvalidRequestError(f"tools: at most {MAX_MCP_SERVERS} may be MCP servers.", "tools")
-            asked = validate_item(where, McpTool, tool, "tools")
-            self.sources.append(McpSource(asked, servers.find(asked), request_headers(asked)))
-            self.public_tools.append(asked.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
+            requested = validate_item(where, McpTool, tool, "tools")
+            self.sources.append(McpSource(requested, servers.find(requested), request_headers(requested)))
+            self.public_tools.append(requested.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
         elif base_type(kind) in hooks:
             try:
                 self.builtins[f"{base_type(kind)}_call"] = hooks[base_type(kind)](tool)
@@ -196,19 +196,19 @@ class Toolset:
     def _add_own(self, where: str, tool: Mapping[str, Any], space: NamespaceTool | None = None) -> dict[str, Any]:
         """Add a tool of the client's; returns it as the response shows it."""
         is_custom = tool["type"] == "custom"
-        asked = validate_item(where, CustomTool if is_custom else FunctionTool, tool, "tools")
-        if is_custom and asked.format is not None and asked.format.type != "text":
+        requested = validate_item(where, CustomTool if is_custom else FunctionTool, tool, "tools")
+        if is_custom and requested.format is not None and requested.format.type != "text":
             raise InvalidRequestError(f"{where}.format: the input of custom tools is text without a grammar.", "tools")
         function = parse_function(where, {**tool, "parameters": _TEXT_INPUT} if is_custom else tool)
         if space is not None:
             description = "\n".join(filter(None, (space.description, function.description))) or None
-            name = qualified_name(space.name, asked.name)
+            name = qualified_name(space.name, requested.name)
             function = replace(function, name=name, description=description)
         self.functions.append(function)
         if is_custom or space is not None:
-            kind = CallKind("custom" if is_custom else "function", asked.name)
+            kind = CallKind("custom" if is_custom else "function", requested.name)
             self.own[function.name] = kind if space is None else replace(kind, namespace=space.name)
-        return dict(asked.model_dump(exclude_none=is_custom))
+        return dict(requested.model_dump(exclude_none=is_custom))
 
     def _add_namespace(self, where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
         space = validate_item(where, NamespaceTool, tool, "tools")
@@ -228,7 +228,7 @@ class Toolset:
             if choice == "required" and not (self.functions or self.sources or self.builtins):
                 raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
             return
-        labels = {source.asked.server_label for source in self.sources}
+        labels = {source.requested.server_label for source in self.sources}
         match choice.type:
             case "function" | "custom" if choice.name not in self._names_of(choice.type):
                 raise InvalidRequestError(
@@ -257,7 +257,7 @@ class Toolset:
         """Take the lists of tools that a conversation already holds."""
         lists = {item["server_label"]: item for item in items if item["type"] == "mcp_list_tools"}
         for source in self.unlisted():
-            item = lists.get(source.asked.server_label)
+            item = lists.get(source.requested.server_label)
             if item is not None and not item.get("error"):
                 source.set_tools(
                     McpToolInfo(tool["name"], tool["input_schema"], tool.get("description"), tool.get("annotations"))
@@ -274,14 +274,14 @@ class Toolset:
             for tool in source.tools.values():
                 name = tool.name
                 if name in found or name in own_names:
-                    name = f"{source.asked.server_label}__{name}"
+                    name = f"{source.requested.server_label}__{name}"
                 found[name] = (source, tool)
         return found
 
     def visible_names(self) -> VisibleName:
         """What the model calls an MCP server's tool, by the server's label and the tool's name."""
         names = {
-            (source.asked.server_label, tool.name): name
+            (source.requested.server_label, tool.name): name
             for name, (source, tool) in self.server_tools().items()
             if isinstance(source, McpSource)
         }
@@ -297,7 +297,7 @@ class Toolset:
         source, tool = found
         if isinstance(source, McpSource):
             kind = "approval" if source.needs_approval(tool.name) else "mcp"
-            return CallKind("approval" if kind == "approval" else "mcp", tool.name, source.asked.server_label)
+            return CallKind("approval" if kind == "approval" else "mcp", tool.name, source.requested.server_label)
         return CallKind("builtin", tool.name, item_type=source)
 
     def offered(self, *, is_first: bool, has_budget: bool) -> tuple[list[Tool], ToolChoice, str | None]:
@@ -352,7 +352,7 @@ class Toolset:
         try:
             if kind.kind == "builtin":
                 return await self._call_builtin(kind.item_type, parsed)
-            source = next((s for s in self.sources if s.asked.server_label == kind.server_label), None)
+            source = next((s for s in self.sources if s.requested.server_label == kind.server_label), None)
             if source is None or kind.name not in source.tools:
                 return _failure(f"There is no tool {kind.name!r} to call.")
             connection = await source.connect()
