@@ -43,8 +43,6 @@ class PromptTooLongError(InvalidRequestError):
     Clients recognise the case by the words "maximum context length".
 
     Args:
-        num_prompt_tokens: tokens of the prompt.
-        max_model_len: tokens of the context.
         max_tokens: tokens asked for behind the prompt; None if the prompt alone leaves no room.
         is_estimate: the prompt was not tokenised; it has at least ``num_prompt_tokens``.
         advice: what helps, where the prompt is an input to be embedded and no conversation.

@@ -31,15 +31,11 @@ class LLMEngine(LocalControl):
     """A model, its tokenizer and the requests in flight; nothing runs but in :meth:`step`.
 
     Args:
-        settings: the engine's settings.
         chat_template: a chat template, or a file with one, instead of the model's own.
 
     Attributes:
         settings: the engine's settings.
-        core: the engine.
         frontend: tokenizer, chat template and sampling defaults.
-        inputs: checks and tokenises prompts.
-        outputs: the requests in flight.
 
     Raises:
         OctavoError: the model or a setting is wrong.

@@ -51,7 +51,6 @@ class ReasoningTags(msgspec.Struct, omit_defaults=True):
     """A model's reasoning tags, as token ids.
 
     Attributes:
-        start: tags that begin reasoning.
         end: the tag that ends it.
         is_open: whether the prompt ends inside reasoning.
         forced_end: tokens forced when the budget is spent, ending in ``end``; empty for ``end`` alone.
