@@ -13,7 +13,6 @@ from octavo.inputs.reasoning import (
     check_reasoning_parser,
     choose_reasoning,
     detect_parsers,
-    reasoning_end,
     reasoning_tags,
 )
 from octavo.outputs.parsers.answer import AnswerParser
@@ -87,10 +86,6 @@ class AnswerFormats:
     def needs_parsing(self, *, with_tools: bool) -> bool:
         """Whether text is parsed, which requires special tokens in the text."""
         return self.reasoning is not None or (with_tools and self.tools is not None)
-
-    def reasoning_end(self, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
-        """See :func:`~octavo.inputs.reasoning.reasoning_end`."""
-        return reasoning_end(self.reasoning, prompt_end)
 
     def reasoning_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ReasoningTags | None:
         """See :func:`~octavo.inputs.reasoning.reasoning_tags`."""

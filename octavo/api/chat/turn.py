@@ -12,7 +12,7 @@ import msgspec
 from octavo.api.beam_search import text_outputs
 from octavo.api.chat.conversation import Conversation, merged_kwargs
 from octavo.api.frontend import Frontend, engine_id
-from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning
+from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning, reasoning_end
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import (
     AnswerPart,
@@ -125,7 +125,7 @@ class ChatTurn:
             frontend.engine.tokenizer,
             prompt["prompt_token_ids"],
         )
-        is_open = self._formats.reasoning_end(self._prompt_end) is not None
+        is_open = reasoning_end(self._formats.reasoning, self._prompt_end) is not None
         self.reasoning_ended = None if self._formats.reasoning is None else not is_open
         self.conversation = conversation
         self.engine_id = engine_id(answer_id, 0)
