@@ -15,8 +15,7 @@ from typing import Self
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.engine.launch import Launch
-from octavo.engine.state import EngineState
+from octavo.engine.state import EngineState, Launch
 
 
 class EngineChild:

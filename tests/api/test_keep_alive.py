@@ -10,7 +10,7 @@ from fake_engine import REPLY, FakeEngine
 from openai import OpenAI
 from running_server import PATIENCE, StartServer
 
-from octavo.api.keep_alive import COMMENT, kept_alive
+from octavo.api.watched import COMMENT, kept_alive
 from octavo.records import RequestOutput
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

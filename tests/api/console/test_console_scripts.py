@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from octavo.api.console.files import console_files
+from octavo.api.console.router import console_files
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from draw_cases import KINDS, POISON, PROMPT_LEN, Table, expected, logits_of
 
-from octavo.kernels.triton.sampling import Layout, SamplingWorkspace, sample
+from octavo.kernels.triton.sampling import SamplingLayout, SamplingWorkspace, sample
 from octavo.records import NAN_TOKEN, SamplingParams
 
 
@@ -19,7 +19,7 @@ def draw(
     lengths: torch.Tensor | None = None,
     num_real: int | None = None,
     workspace: SamplingWorkspace | None = None,
-    layout: Layout | None = None,
+    layout: SamplingLayout | None = None,
 ) -> torch.Tensor:
     num_rows, vocab_size = logits.shape
     table = Table(params, seeds, device)
@@ -38,7 +38,7 @@ def draw(
         tokens,
         workspace or SamplingWorkspace(num_rows, vocab_size, device),
         num_rows=num_rows,
-        layout=layout or Layout(),
+        layout=layout or SamplingLayout(),
     )
     assert tokens[-1] == POISON
     return tokens[:-1].cpu()
@@ -156,7 +156,7 @@ def test_a_row_does_not_depend_on_how_the_work_is_shared(device: torch.device) -
         logits.repeat(copies, 1),
         params * copies,
         seeds=list(range(len(params))) * copies,
-        layout=Layout(programs_per_multiprocessor=1),
+        layout=SamplingLayout(programs_per_multiprocessor=1),
     )
     assert together.tolist() == tokens.tolist() * copies
 
