@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from octavo.bench.http_client import HttpClient
-from octavo.cli.bench_environment import commit
+from octavo.cli.bench_report import commit
 from octavo.cli.collect_env import machine
 
 OCTAVO = (sys.executable, "-m", "octavo.cli.main")

@@ -8,7 +8,7 @@ namespace octavo {
 namespace {
 
 constexpr float kLeastSize = 1e-30f;  // groups of smaller values are zeros
-constexpr float kFineFrom = 8;  // times the mean size of a row's values: docs/quantization.md shows what it gives
+constexpr float kFineFrom = 6;  // times the mean size of a row's values: docs/quantization.md shows what it gives
 
 // One row taken apart: codes of all inputs, and per group the bits of its scale and minimum as the format stores them.
 struct Row {

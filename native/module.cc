@@ -9,6 +9,7 @@
 #include "latent_attention.h"
 #include "linear.h"
 #include "rows.h"
+#include "sampling.h"
 #include "state_space.h"
 #include "step.h"
 
@@ -343,6 +344,33 @@ PyObject* py_argmax(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return execute_one(make_operation(argmax));
 }
 
+PyObject* py_sample(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    SamplingRows rows{};
+    rows.logits = arguments.address<unsigned char>();
+    rows.slots = arguments.address<int32_t>();
+    rows.counts = arguments.address<int32_t>();
+    rows.lengths = arguments.address<int32_t>();
+    rows.temperature = arguments.address<double>();
+    rows.top_p = arguments.address<double>();
+    rows.min_p = arguments.address<double>();
+    rows.top_k = arguments.address<int64_t>();
+    rows.stream_key = arguments.address<int64_t>();
+    rows.prompt_len = arguments.address<int64_t>();
+    rows.largest = arguments.address<float>();
+    rows.masses = arguments.address<float>();
+    auto* tokens = arguments.address<int64_t>();
+    rows.num_rows = arguments.integer();
+    rows.vocab_size = arguments.integer();
+    rows.stride = arguments.integer();
+    rows.parameter_stride = arguments.integer();
+    rows.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operations[] = {make_operation(SurveyLogits{rows}), make_operation(DrawTokens{rows, tokens})};
+    execute(operations, 2, rows.num_rows > 4);
+    Py_RETURN_NONE;
+}
+
 PyObject* py_new_plan(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return Arguments(values, count).are_right() ? capsule(new AttentionPlan, kPlan) : nullptr;
 }
@@ -554,6 +582,7 @@ PyMethodDef g_methods[] = {
     OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
     OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(gate),           OCTAVO_METHOD(gather),
     OCTAVO_METHOD(prepare_inputs),  OCTAVO_METHOD(append_tokens),   OCTAVO_METHOD(argmax),
+    OCTAVO_METHOD(sample),
     OCTAVO_METHOD(new_plan),        OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention),
     OCTAVO_METHOD(store_latent),    OCTAVO_METHOD(latent_attention),
     OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),

@@ -1,63 +1,8 @@
 #include "step.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace octavo {
-namespace {
-
-constexpr int64_t kBlock = 256;
-
-// Whether any of sixteen values is a NaN: its bits without the sign are above those of infinity.
-Ints nan_bits(const Lanes& x) {
-    Ints found{};
-    OCTAVO_EACH_PART found |= (bit_cast<Ints>(x.part[i]) & 0x7fffffff) > 0x7f800000;
-    return found;
-}
-
-bool has_any(const Ints& bits) {
-    for (int i = 0; i < kWidth; ++i)
-        if (bits[i] != 0) return true;
-    return false;
-}
-
-template <class T>
-void find_largest(const Argmax& arguments, int64_t row) {
-    const T* x = reinterpret_cast<const T*>(arguments.x + row * arguments.stride);
-    const int64_t size = arguments.size;
-    float best = -std::numeric_limits<float>::infinity();
-    int64_t best_block = 0;
-    Ints nans{};
-    for (int64_t start = 0; start < size; start += kBlock) {
-        const int64_t stop = std::min(start + kBlock, size);
-        Lanes most = splat(-std::numeric_limits<float>::infinity());
-        int64_t i = start;
-        for (; i + kLanes <= stop; i += kLanes) {
-            const Lanes values = load(x + i);
-            most = max(values, most);
-            nans |= nan_bits(values);
-        }
-        float largest_here = largest(most);
-        for (; i < stop; ++i) {
-            const float value = to_float(x[i]);
-            if (value != value) nans[0] = 1;
-            largest_here = value > largest_here ? value : largest_here;
-        }
-        if (largest_here > best) {
-            best = largest_here;
-            best_block = start;
-        }
-    }
-    const bool is_nan = has_any(nans);
-    int64_t place = is_nan ? 0 : best_block;
-    const auto is_it = [&](float value) { return is_nan ? value != value : value == best; };
-    while (place < size && !is_it(to_float(x[place]))) ++place;
-    arguments.places[row] = place < size ? place : 0;
-    arguments.values[row] = is_nan ? std::numeric_limits<float>::quiet_NaN() : best;
-}
-
-}  // namespace
-
 void PrepareInputs::run(int64_t) const {
     const int64_t real_rows = state.header[0], real_tokens = state.header[2];
     int64_t token = 0;
@@ -97,10 +42,6 @@ void AppendTokens::run(int64_t) const {
         new_tokens[row] = is_drawn ? (int32_t)drawn[row] : 0;
         if (is_drawn) *state.place(slot, length) = std::max((int32_t)drawn[row], 0);
     }
-}
-
-void Argmax::run(int64_t row) const {
-    by_type(type, [&](auto value) { find_largest<decltype(value)>(*this, row); });
 }
 
 }  // namespace octavo

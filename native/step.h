@@ -1,4 +1,4 @@
-// The two ends of a step: from the batch's state to the model's inputs, and from logits to tokens in the state.
+// The two ends of a step: from the batch's state to the model's inputs, and drawn tokens back to it.
 // Names and meanings are those of octavo/kernels/step.py, which has the same in PyTorch.
 #pragma once
 
@@ -33,17 +33,6 @@ struct AppendTokens {
     int32_t* new_tokens;
     int64_t count_chunks() const { return 1; }
     void run(int64_t) const;
-};
-
-// The largest value of each row and the first place that has it; a NaN counts as the largest.
-struct Argmax {
-    const unsigned char* x;
-    float* values;
-    int64_t* places;
-    int64_t num_rows, size, stride;  // stride in bytes
-    Type type;
-    int64_t count_chunks() const { return num_rows; }
-    void run(int64_t row) const;
 };
 
 }  // namespace octavo

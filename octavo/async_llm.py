@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from octavo.config import EngineConfig, ModelSettings
-from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
+from octavo.config.vllm_config import EngineArguments, VllmConfig, VllmModelConfig
 from octavo.engine.child import EngineChild
 from octavo.engine.lifecycle import EngineLifecycle
 from octavo.engine.messages import check_sendable
@@ -148,7 +148,7 @@ class AsyncLLM(RemoteControl):
         return VllmConfig.of_engine(self.settings, self.info)
 
     @property
-    def model_config(self) -> ModelConfig:
+    def model_config(self) -> VllmModelConfig:
         """The part about the model."""
         return self.vllm_config.model_config
 

@@ -1,6 +1,6 @@
 """Exceptions that carry one sentence for a person.
 
-Every error Octavo raises on purpose derives from :class:`OctavoError`. Faces translate them once:
+Every error Octavo raises on purpose derives from :class:`OctavoError`. Entry points translate them once:
 the command line prints the sentence, the HTTP API maps the type to a status code.
 """
 
@@ -43,8 +43,6 @@ class PromptTooLongError(InvalidRequestError):
     Clients recognise the case by the words "maximum context length".
 
     Args:
-        num_prompt_tokens: tokens of the prompt.
-        max_model_len: tokens of the context.
         max_tokens: tokens asked for behind the prompt; None if the prompt alone leaves no room.
         is_estimate: the prompt was not tokenised; it has at least ``num_prompt_tokens``.
         advice: what helps, where the prompt is an input to be embedded and no conversation.

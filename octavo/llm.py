@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 from tqdm import tqdm
 
 from octavo.config import EngineConfig
-from octavo.config.vllm_config import EngineArguments, ModelConfig
+from octavo.config.vllm_config import EngineArguments, VllmModelConfig
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.inputs.chat import ContentFormat
@@ -74,7 +74,7 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
         return self.llm_engine.get_tokenizer()
 
     @property
-    def model_config(self) -> ModelConfig:
+    def model_config(self) -> VllmModelConfig:
         """What was decided about the model, under vLLM's names."""
         return self.llm_engine.model_config
 

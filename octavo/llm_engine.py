@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from octavo.config import EngineConfig
-from octavo.config.vllm_config import EngineArguments, ModelConfig, VllmConfig
+from octavo.config.vllm_config import EngineArguments, VllmConfig, VllmModelConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.local_control import LocalControl
 from octavo.garbage import freeze_until_exit
@@ -31,15 +31,11 @@ class LLMEngine(LocalControl):
     """A model, its tokenizer and the requests in flight; nothing runs but in :meth:`step`.
 
     Args:
-        settings: the engine's settings.
         chat_template: a chat template, or a file with one, instead of the model's own.
 
     Attributes:
         settings: the engine's settings.
-        core: the engine.
         frontend: tokenizer, chat template and sampling defaults.
-        inputs: checks and tokenises prompts.
-        outputs: the requests in flight.
 
     Raises:
         OctavoError: the model or a setting is wrong.
@@ -84,7 +80,7 @@ class LLMEngine(LocalControl):
         return VllmConfig.of_engine(self.settings, self.core.info)
 
     @property
-    def model_config(self) -> ModelConfig:
+    def model_config(self) -> VllmModelConfig:
         """The part about the model."""
         return self.vllm_config.model_config
 

@@ -1,4 +1,4 @@
-"""A custom logit processor that holds a step up for as long as a file exists; the engine loads it by name."""
+"""A custom logit processor that holds steps up or slows them down while a file exists; the engine loads it by name."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from octavo.sampling import AdapterLogitsProcessor
 
 
 class Blocking(AdapterLogitsProcessor):
-    """Blocks from the third token on, if a request names a file, while there is one."""
+    """Blocks from the third token on, or takes a time for each token, while the file exists that a request names."""
 
     def is_argmax_invariant(self) -> bool:
         return True
@@ -19,13 +19,23 @@ class Blocking(AdapterLogitsProcessor):
     def new_req_logits_processor(
         self, params: SamplingParams
     ) -> Callable[[list[int], torch.Tensor], torch.Tensor] | None:
-        name = (params.extra_args or {}).get("block_while")
-        if name is None:
-            return None
+        wishes = params.extra_args or {}
+        if "block_while" in wishes:
+            gate = Path(wishes["block_while"])
 
-        def process(output_token_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-            while len(output_token_ids) > 2 and Path(name).exists():
-                time.sleep(0.01)
-            return logits
+            def block(output_token_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+                while len(output_token_ids) > 2 and gate.exists():
+                    time.sleep(0.01)
+                return logits
 
-        return process
+            return block
+        if "slow_while" in wishes:
+            brake = Path(wishes["slow_while"])
+
+            def slow_down(output_token_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+                if brake.exists():
+                    time.sleep(wishes["seconds_per_token"])
+                return logits
+
+            return slow_down
+        return None

@@ -1,5 +1,6 @@
 """A subscriber to cache events, with structs of its own, written from vLLM's documented format."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import msgspec
 import zmq
 
+PATIENCE = 60
+"""Seconds."""
 END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -70,14 +73,27 @@ class Subscriber:
     def __exit__(self, *_: object) -> None:
         self._context.destroy(0)
 
-    def wait_for(self, publish: Callable[[], None]) -> None:
-        """Publish until something arrives, since nobody tells when a subscription is in force; then forget it all."""
-        deadline = time.monotonic() + 20
+    def wait_for(self, publish: Callable[[Callable[[], bytes]], None]) -> None:
+        """Publish until something arrives, since nobody tells when a subscription is in force; then forget it all.
+
+        Args:
+            publish: of a publisher; gets one payload at a time, so that none of them is dropped.
+        """
+        deadline = time.monotonic() + PATIENCE
+        number = 0
         while not self._socket.poll(20):
             assert time.monotonic() < deadline, "nothing arrives"
-            publish()
-        while self._socket.poll(100):
-            self._socket.recv_multipart()
+            number += 1
+            is_taken = threading.Event()
+
+            def encode(number: int = number, is_taken: threading.Event = is_taken) -> bytes:
+                is_taken.set()
+                return b"trial %d" % number
+
+            publish(encode)
+            assert is_taken.wait(PATIENCE), "the publisher stands still"
+        while self.messages(1)[0][2] != b"trial %d" % number:
+            pass
 
     @property
     def has_news(self) -> bool:
@@ -88,7 +104,7 @@ class Subscriber:
         """The next messages: topic, number and payload of each."""
         found = []
         for _ in range(count):
-            assert self._socket.poll(20_000), f"{len(found)} of {count} messages came"
+            assert self._socket.poll(1000 * PATIENCE), f"{len(found)} of {count} messages came"
             found.append(self._socket.recv_multipart())
         return found
 
@@ -101,7 +117,7 @@ def replay(address: str, first: int | bytes) -> list[list[bytes]]:
         socket.send_multipart([b"", first if isinstance(first, bytes) else first.to_bytes(8, "big")])
         found: list[list[bytes]] = []
         while True:
-            assert socket.poll(20_000), "the replay has no end"
+            assert socket.poll(1000 * PATIENCE), "the replay has no end"
             empty, *frames = socket.recv_multipart()
             assert empty == b""
             if frames == [b"", END, b""]:
@@ -111,7 +127,7 @@ def replay(address: str, first: int | bytes) -> list[list[bytes]]:
 
 def replay_until(address: str, is_complete: Callable[[list[list[bytes]]], bool]) -> list[list[bytes]]:
     """All kept messages, once they are complete: the publisher has a thread of its own."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while not is_complete(messages := replay(address, 0)):
         assert time.monotonic() < deadline, f"only {messages} came"
     return messages

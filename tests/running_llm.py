@@ -1,6 +1,7 @@
 """Either kind of model for as long as a scenario lasts, and what scenarios do with it."""
 
 import asyncio
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,6 +15,10 @@ from tiny_llama import SETTINGS
 from octavo import LLM, AsyncLLM, RequestOutput, SamplingParams
 
 LONG = SamplingParams(max_tokens=240, ignore_eos=True, seed=1)
+SCENARIO_SECONDS = 600
+"""After which a scenario is given up; on a busy machine an engine may take a minute to start."""
+SLOWING = {"logits_processors": ["blocking_processor:Blocking"]}
+"""The setting of an engine whose requests :func:`slowed` slows down."""
 
 
 @contextmanager
@@ -38,8 +43,20 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[AsyncLLM]:
         await llm.shutdown()
 
 
+@contextmanager
+def slowed(params: SamplingParams = LONG, seconds_per_token: float = 0.02) -> Iterator[SamplingParams]:
+    """The same sampling, but slow until the context is left: what a scenario does meanwhile finds requests running.
+
+    The engine needs the setting ``SLOWING`` and the fixture ``importable_in_engines``.
+    """
+    with tempfile.NamedTemporaryFile() as brake:
+        slow = params.clone()
+        slow.extra_args = {"slow_while": brake.name, "seconds_per_token": seconds_per_token}
+        yield slow
+
+
 async def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not holds():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -61,13 +78,20 @@ async def last(
 
 def engine_processes() -> list[psutil.Process]:
     """Engines that this process started itself; other tests' servers have theirs."""
-    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in children if "octavo.engine.process" in child.cmdline()]
+    return [child for child in psutil.Process().children() if runs_module(child, "octavo.engine.process")]
+
+
+def runs_module(process: psutil.Process, module: str) -> bool:
+    """Whether a process is alive and runs a module; it may end while it is looked at."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and module in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 def run(folder: Path, scenario: Callable[[AsyncLLM], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(120), running(folder, **settings) as llm:
+        async with asyncio.timeout(SCENARIO_SECONDS), running(folder, **settings) as llm:
             await scenario(llm)
             await until_idle(llm)
 

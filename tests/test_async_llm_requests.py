@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_llm import LONG, engine_processes, last, until, until_idle
+from running_llm import LONG, SCENARIO_SECONDS, SLOWING, engine_processes, last, slowed, until, until_idle
 from tiny_llama import SETTINGS, write_model
 
 from octavo import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -26,15 +26,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path) -> Iterator[Run]:
+def run(folder: Path, importable_in_engines: None) -> Iterator[Run]:
     """Runs one scenario after the other."""
-    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        llm = AsyncLLM.from_engine_args(model=str(folder), log_level="warning", **SETTINGS)
+    with asyncio.Runner() as runner:
+        llm = AsyncLLM.from_engine_args(model=str(folder), log_level="warning", **(SETTINGS | SLOWING))
         runner.run(llm.start())
 
         async def run_one(scenario: Scenario) -> None:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(SCENARIO_SECONDS):
                 await scenario(llm)
                 await until_idle(llm)
 
@@ -71,17 +70,18 @@ async def _kinds_of_output(llm: AsyncLLM) -> None:
 
 async def _leaving(llm: AsyncLLM) -> None:
     """Whoever aborts, closes or is cancelled frees what the request had; the others go on."""
-    others = [asyncio.create_task(last(llm, f"other {number}")) for number in range(3)]
+    with slowed() as params:
+        others = [asyncio.create_task(last(llm, f"other {number}", params)) for number in range(3)]
 
-    closed = llm.generate("tea", LONG, "closed")
-    await anext(closed)
-    await closed.aclose()
+        closed = llm.generate("tea", params, "closed")
+        await anext(closed)
+        await closed.aclose()
 
-    cancelled = asyncio.create_task(last(llm, "cancelled"))
-    await until(lambda: llm.num_unfinished == 4)
-    cancelled.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
+        cancelled = asyncio.create_task(last(llm, "cancelled", params))
+        await until(lambda: llm.num_unfinished == 4)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
 
     texts = {output.outputs[0].text for output in await asyncio.gather(*others)}
     assert len(texts) == 1 and len(texts.pop()) > 100
@@ -93,15 +93,15 @@ async def _aborting(llm: AsyncLLM) -> None:
     """Whoever reads a request that is aborted gets what there is of it, and all of that."""
     expected = [completion.token_ids for completion in (await last(llm, "whole", TWINS)).outputs]
     for kind in RequestOutputKind:
-        params = TWINS.clone()
-        params.output_kind = kind
         # Of these, some may be late ones of the request before.
         enough = llm.stats.generation_tokens + 24
-        # The same name each time: what the engine says of the last one, before it knows, is not this one's.
-        reading = asyncio.create_task(_read(llm, params, "aborted"))
-        await until(partial(_has_brought, llm, enough))
-        await llm.abort(["aborted", "never seen"])
-        await llm.abort("aborted")
+        with slowed(TWINS, 0.005) as params:
+            params.output_kind = kind
+            # The same name each time: what the engine says of the last one, before it knows, is not this one's.
+            reading = asyncio.create_task(_read(llm, params, "aborted"))
+            await until(partial(_has_brought, llm, enough))
+            await llm.abort(["aborted", "never seen"])
+            await llm.abort("aborted")
         outputs = await reading
         assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
         assert {completion.finish_reason for completion in outputs[-1].outputs} == {"abort"}
@@ -122,15 +122,16 @@ async def _read(llm: AsyncLLM, params: SamplingParams, request_id: str) -> list[
 
 
 async def _wrong_requests(llm: AsyncLLM) -> None:
-    running = asyncio.create_task(last(llm, "running"))
-    await until(lambda: llm.num_unfinished == 1)
-    for prompt in ("", [1] * 256, [300], [-1], {"nothing": 1}, "tea" * 100_000):
-        with pytest.raises(InvalidRequestError):
-            await last(llm, "wrong", prompt=prompt)
-    with pytest.raises(InvalidRequestError, match="already in use"):
-        await last(llm, "running")
-    with pytest.raises(InvalidRequestError, match="maximum context length is 256 tokens"):
-        await last(llm, "wrong", LONG, [1] * 200, clip_max_tokens=False)
+    with slowed() as params:
+        running = asyncio.create_task(last(llm, "running", params))
+        await until(lambda: llm.num_unfinished == 1)
+        with pytest.raises(InvalidRequestError, match="already in use"):
+            await last(llm, "running")
+        for prompt in ("", [1] * 256, [300], [-1], {"nothing": 1}, "tea" * 100_000):
+            with pytest.raises(InvalidRequestError):
+                await last(llm, "wrong", prompt=prompt)
+        with pytest.raises(InvalidRequestError, match="maximum context length is 256 tokens"):
+            await last(llm, "wrong", LONG, [1] * 200, clip_max_tokens=False)
     assert (await running).outputs[0].finish_reason == "length"
 
 
@@ -140,9 +141,10 @@ async def _prefix_cache(llm: AsyncLLM) -> None:
     cached = [(await last(llm, str(number), few, prompt)).num_cached_tokens for number in range(2)]
     assert cached == [0, 20]
     assert (await last(llm, "salted", few, prompt, cache_salt="x")).num_cached_tokens == 0
-    busy = asyncio.create_task(last(llm, "busy"))
-    await until(lambda: llm.stats.num_running == 1)
-    assert not await llm.reset_prefix_cache()
+    with slowed() as params:
+        busy = asyncio.create_task(last(llm, "busy", params))
+        await until(lambda: llm.stats.num_running == 1)
+        assert not await llm.reset_prefix_cache()
     await busy
     assert await llm.reset_prefix_cache()
     assert (await last(llm, "after", few, prompt)).num_cached_tokens == 0
@@ -151,10 +153,11 @@ async def _prefix_cache(llm: AsyncLLM) -> None:
 def test_engine_is_replaced(run: Run) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         undisturbed = await last(llm, "undisturbed")
-        requests = [asyncio.create_task(last(llm, str(number))) for number in range(4)]
-        await until(lambda: llm.stats.num_running == 4)
-        engine_processes()[0].kill()
-        await until(lambda: not llm.is_healthy)
+        with slowed() as params:
+            requests = [asyncio.create_task(last(llm, str(number), params)) for number in range(4)]
+            await until(lambda: llm.stats.num_running == 4)
+            engine_processes()[0].kill()
+            await until(lambda: not llm.is_healthy)
         with pytest.raises(EngineDeadError, match="at the moment"):
             await llm.reset_prefix_cache()
         # One that comes while there is no engine waits for the next.
@@ -172,9 +175,11 @@ def test_a_grammar_goes_on_in_the_next_engine(run: Run) -> None:
         form = StructuredOutputsParams(regex="([ab]{2} ){80}")
         params = SamplingParams(max_tokens=240, seed=3, structured_outputs=form, n=2)
         undisturbed = await last(llm, "undisturbed", params)
-        asked = asyncio.create_task(last(llm, "bound", params))
-        await until(lambda: llm.stats.num_running == 2)
-        engine_processes()[0].kill()
+        with slowed(params) as slow:
+            asked = asyncio.create_task(last(llm, "bound", slow))
+            await until(lambda: llm.stats.num_running == 2)
+            engine_processes()[0].kill()
+            await until(lambda: not llm.is_healthy)
         outputs = (await asked).outputs
         assert [output.text for output in outputs] == [output.text for output in undisturbed.outputs]
         assert all(re.fullmatch("([ab]{2} ){80}", output.text) for output in outputs)
@@ -192,17 +197,18 @@ def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(run: Run, monkeypat
             return prepared
 
         engines = engine_processes()
-        other = asyncio.create_task(last(llm, "other"))
-        await until(lambda: llm.num_unfinished == 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(llm.input_processor, "process", spoilt)
-            with pytest.raises(RequestFailedError, match="could not read the request"):
-                await last(llm, "unreadable")
+        with slowed() as params:
+            other = asyncio.create_task(last(llm, "other", params))
+            await until(lambda: llm.num_unfinished == 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(llm.input_processor, "process", spoilt)
+                with pytest.raises(RequestFailedError, match="could not read the request"):
+                    await last(llm, "unreadable")
         await other
-        waiting = asyncio.create_task(last(llm, "waiting"))
-        await until(lambda: llm.stats.num_running == 1)
         assert llm._admission is not None
-        with monkeypatch.context() as patch:
+        with slowed() as params, monkeypatch.context() as patch:
+            waiting = asyncio.create_task(last(llm, "waiting", params))
+            await until(lambda: llm.stats.num_running == 1)
             patch.setattr(llm._admission.meter, "observe", lambda outputs: outputs[0])
             with pytest.raises(RequestFailedError, match="could not be read"):
                 await waiting

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running_llm import LONG, engine_processes, last, until
+from running_llm import LONG, SCENARIO_SECONDS, SLOWING, engine_processes, last, slowed, until
 from running_llm import run as run_llm
 from safetensors.torch import load_file, save_file
 from tiny_llama import SETTINGS, write_model
@@ -18,6 +18,8 @@ from octavo import AsyncLLM
 from octavo.config import EngineConfig
 from octavo.engine.supervisor import Supervisor
 from octavo.errors import InvalidRequestError
+
+pytestmark = pytest.mark.usefixtures("importable_in_engines")
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +39,8 @@ def updates(folder: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 def run(folder: Path, updates: Path, scenario: Callable[[AsyncLLM], Awaitable[None]]) -> None:
-    run_llm(folder, scenario, weight_update_dir=str(updates))
+    run_llm(folder, scenario, weight_update_dir=str(updates), **SLOWING)
 
 
 async def update(llm: AsyncLLM, name: str) -> None:
@@ -58,11 +55,16 @@ async def replace_engine(llm: AsyncLLM) -> None:
     """Kill the engine and wait for the next one, which need not be healthy."""
     (engine,) = engine_processes()
     engine.kill()
+    await until_replaced(llm)
+    assert engine_processes() != [engine]
+
+
+async def until_replaced(llm: AsyncLLM) -> None:
+    """Wait for the engine after this one."""
     assert llm._engine._client is not None
     client = llm._engine._client
-    await until(lambda: not client.is_connected)
-    await until(lambda: client.is_connected)
-    assert engine_processes() != [engine]
+    generation = client._generation
+    await until(lambda: client.is_connected and client._generation > generation)
 
 
 async def text(llm: AsyncLLM) -> str:
@@ -76,9 +78,10 @@ def test_new_weights_stay_and_requests_go_on_with_them(folder: Path, updates: Pa
         await update(llm, "one")
         expected, checksums = await text(llm), await llm.compute_weight_checksums()
         assert expected != first
-        requests = [asyncio.create_task(last(llm, str(number))) for number in range(3)]
-        await until(lambda: llm.stats.num_running == 3)
-        await replace_engine(llm)
+        with slowed() as params:
+            requests = [asyncio.create_task(last(llm, str(number), params)) for number in range(3)]
+            await until(lambda: llm.stats.num_running == 3)
+            await replace_engine(llm)
         assert {output.outputs[0].text for output in await asyncio.gather(*requests)} == {expected}
         assert not await llm.is_paused() and llm.is_healthy
         assert await llm.get_weight_version() == "one"
@@ -128,9 +131,10 @@ def test_weights_that_are_gone_are_not_replaced_by_others(
         await update(llm, "one")
         expected = await text(llm)
         (updates / "one").rename(updates / "away")
-        kept = asyncio.create_task(last(llm, "kept"))
-        await until(lambda: llm.stats.num_running == 1)
-        await replace_engine(llm)
+        with slowed() as params:
+            kept = asyncio.create_task(last(llm, "kept", params))
+            await until(lambda: llm.stats.num_running == 1)
+            await replace_engine(llm)
         assert not llm.is_healthy and "update them again" in (llm.fault or "")
         assert f"{updates / 'one'} are lost" in capfd.readouterr().err
         for call in (llm.resume_generation, llm.wake_up):
@@ -159,7 +163,7 @@ def test_weights_that_are_gone_are_not_replaced_by_others(
 async def two_frontends(folder: Path, updates: Path, place: Path) -> AsyncIterator[list[AsyncLLM]]:
     """One engine that serves two frontends, as with two API processes."""
     settings = EngineConfig.from_kwargs(
-        model=str(folder), weight_update_dir=str(updates), log_level="warning", **SETTINGS
+        model=str(folder), weight_update_dir=str(updates), log_level="warning", **(SETTINGS | SLOWING)
     )
     addresses = [f"ipc://{place}/{index}.sock" for index in range(2)]
     supervisor = Supervisor(settings, addresses)
@@ -176,13 +180,14 @@ async def two_frontends(folder: Path, updates: Path, place: Path) -> AsyncIterat
 
 def test_a_pause_holds_for_every_frontend_until_it_is_ended(folder: Path, updates: Path, tmp_path: Path) -> None:
     async def main() -> None:
-        async with asyncio.timeout(120), two_frontends(folder, updates, tmp_path) as (first, second):
+        async with asyncio.timeout(SCENARIO_SECONDS), two_frontends(folder, updates, tmp_path) as (first, second):
             await update(first, "one")
             expected = await text(second)
-            kept = asyncio.create_task(last(second, "kept", LONG))
-            await until(lambda: second.stats.num_running == 1)
-            await first.pause_generation(mode="keep")
-            await asyncio.gather(replace_engine(first), _until_replaced(second))
+            with slowed() as params:
+                kept = asyncio.create_task(last(second, "kept", params))
+                await until(lambda: second.stats.num_running == 1)
+                await first.pause_generation(mode="keep")
+            await asyncio.gather(replace_engine(first), until_replaced(second))
             late = asyncio.create_task(last(first, "late", LONG))
             for frontend in (first, second):
                 assert await frontend.is_paused() and frontend.is_healthy and not await frontend.is_sleeping()
@@ -193,10 +198,3 @@ def test_a_pause_holds_for_every_frontend_until_it_is_ended(folder: Path, update
             assert await first.get_weight_version() == await second.get_weight_version() == "one"
 
     asyncio.run(main())
-
-
-async def _until_replaced(llm: AsyncLLM) -> None:
-    assert llm._engine._client is not None
-    client = llm._engine._client
-    await until(lambda: not client.is_connected)
-    await until(lambda: client.is_connected)

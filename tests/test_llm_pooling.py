@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import tiny_llama
 import torch
 from engine_requests import engine_request
+from running_llm import engine_processes
 from tiny_bert import HIDDEN, MAX_LENGTH, SETTINGS, write_bert
 
 from octavo import (
@@ -195,11 +195,10 @@ def test_the_engines_process_gives_the_same_and_outlives_its_death(engine: Async
             assert np.allclose(await _many(engine, "a", 4), wanted, atol=1e-6)
             with pytest.raises(InvalidRequestError, match="already in use"):
                 await asyncio.gather(_embedding(engine, "a", "same"), _embedding(engine, "a", "same"))
-            children = psutil.Process().children()
+            (process,) = engine_processes()
             asking = asyncio.create_task(_many(engine, "b", 200))
             await asyncio.sleep(0)
-            for child in children:
-                child.kill()
+            process.kill()
             assert np.allclose((await asking)[:4], wanted, atol=1e-6)
             cancelled = asyncio.create_task(_many(engine, "c", 50))
             await asyncio.sleep(0)

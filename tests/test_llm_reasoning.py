@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_llm import last, loaded_llm, running
+from running_llm import SCENARIO_SECONDS, last, loaded_llm, running
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
@@ -76,7 +76,7 @@ def test_without_a_parser_the_first_token_is_bound(folder: Path) -> None:
 
 def test_the_asynchronous_entry_point_does_the_same(folder: Path) -> None:
     async def main() -> str:
-        async with asyncio.timeout(120), running(folder, reasoning_parser="qwen3") as llm:
+        async with asyncio.timeout(SCENARIO_SECONDS), running(folder, reasoning_parser="qwen3") as llm:
             return (await last(llm, "1", LIMITED, OPEN)).outputs[0].text
 
     assert asyncio.run(main()).partition("</think>")[2] in ("yes", "no")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_llm import loaded_llm, running
+from running_llm import SCENARIO_SECONDS, loaded_llm, running
 from tiny_llama import EOS, VOCAB_SIZE, write_model
 from transformers import AutoTokenizer
 
@@ -70,7 +70,7 @@ def test_padding_and_truncation_do_not_reach_the_engine(llm: LLM) -> None:
 
 def test_the_asynchronous_entry_point_has_it_too(folder: Path) -> None:
     async def main() -> list[int]:
-        async with asyncio.timeout(120), running(folder) as llm:
+        async with asyncio.timeout(SCENARIO_SECONDS), running(folder) as llm:
             return llm.get_tokenizer()("tea")["input_ids"]
 
     assert asyncio.run(main()) == AutoTokenizer.from_pretrained(folder)("tea")["input_ids"]

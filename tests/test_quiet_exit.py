@@ -36,7 +36,7 @@ def errors_of(*command: str, end_with: signal.Signals | None = None) -> list[str
         lines.append(line.rstrip())
         if end_with is not None and "Listening on" in line:
             process.send_signal(end_with)
-    assert process.wait(60) == 0, lines
+    assert process.wait(180) == 0, lines
     return lines
 
 

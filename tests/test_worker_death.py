@@ -8,15 +8,16 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from running_llm import LONG, engine_processes, last, run, until
+from running_llm import SLOWING, engine_processes, last, run, runs_module, slowed, until
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.errors import ConfigError, EngineDeadError
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="runs on a machine without a GPU, whose steps are slow enough to be interrupted"
-)
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="runs on a machine without a GPU"),
+    pytest.mark.usefixtures("importable_in_engines"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,20 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 def _workers(process: psutil.Process) -> list[psutil.Process]:
-    return [child for child in process.children() if _is_worker(child)]
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return "octavo.execution.worker_process" in process.cmdline()
-    except psutil.Error:  # it has ended, perhaps long ago and in another test
-        return False
+    return [child for child in process.children() if runs_module(child, "octavo.execution.worker_process")]
 
 
 @pytest.mark.long
@@ -47,23 +36,23 @@ def test_requests_go_on_with_new_workers(folder: Path, tmp_path: Path, monkeypat
     async def scenario(llm: AsyncLLM) -> None:
         undisturbed = await last(llm, "undisturbed")
         texts.append(undisturbed.outputs[0].text)
-        num_tokens = 0
-        async for output in llm.generate("tea", LONG, "disturbed"):
-            num_tokens = len(output.outputs[0].token_ids)
-            if num_tokens >= 20 and len(texts) == 1:
-                (engine,) = engine_processes()
-                (worker,) = _workers(engine)
-                worker.kill()
-                texts.append("killed")
-                await asyncio.to_thread(engine.wait, 60)
-        texts.append(output.outputs[0].text)
+        with slowed() as params:
+            disturbed = asyncio.create_task(last(llm, "disturbed", params))
+            num_tokens = llm.stats.generation_tokens
+            await until(lambda: llm.stats.generation_tokens >= num_tokens + 20)
+            (engine,) = engine_processes()
+            (worker,) = _workers(engine)
+            worker.kill()
+            texts.append("killed")
+            await asyncio.to_thread(engine.wait, 60)
+        texts.append((await disturbed).outputs[0].text)
         await until(lambda: bool(engine_processes()))
         (engine,) = engine_processes()
         (worker,) = _workers(engine)
         assert worker.is_running()
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    run(folder, scenario, tensor_parallel_size=2)
+    run(folder, scenario, tensor_parallel_size=2, **SLOWING)
     asyncio.run(until(lambda: not list(tmp_path.glob("octavo-ranks-*"))))
     assert texts == [texts[0], "killed", texts[0]]
 
@@ -111,7 +100,7 @@ def test_a_start_that_fails_on_one_rank_says_why(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match="no room"):
         LLM(str(folder), tensor_parallel_size=2, logits_processors=[f"{name}:Failing"], **SETTINGS)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while _workers(psutil.Process()):
         assert time.monotonic() < deadline, "the other rank goes on"
         time.sleep(0.05)

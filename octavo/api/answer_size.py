@@ -10,11 +10,7 @@ MAX_PROMPT_TOKENS = 1 << 22
 
 
 def check_repeated_text(num_characters: int, num_copies: int, param: str) -> None:
-    """Reject an answer that would repeat a text of the request too often.
-
-    Raises:
-        InvalidRequestError: naming ``param``.
-    """
+    """Reject an answer that would repeat a text of the request too often."""
     if num_characters * num_copies > MAX_REPEATED_CHARACTERS:
         raise InvalidRequestError(
             f"{param}: the answer would repeat {num_characters} characters {num_copies} times; at most "
@@ -30,11 +26,7 @@ def check_prompt_entries(
 
     Args:
         num_tokens: of all prompts of the request.
-        num_copies: how often the answer repeats them.
         has_token_ids: whether the answer includes the token ids.
-
-    Raises:
-        InvalidRequestError: saying how much would be too much.
     """
     entries_per_token = int(has_token_ids)
     if params.prompt_logprobs is not None:
@@ -54,11 +46,7 @@ class PromptBudget:
         self._num_tokens = 0
 
     def add_prompt(self, num_tokens: int) -> None:
-        """Count one more prompt.
-
-        Raises:
-            InvalidRequestError: they are too many tokens by now.
-        """
+        """Count one more prompt."""
         self._num_tokens += num_tokens
         if self._num_tokens > MAX_PROMPT_TOKENS:
             raise InvalidRequestError(

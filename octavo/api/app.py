@@ -1,18 +1,20 @@
 """Builds the FastAPI app from routers and middleware."""
 
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.types import Receive, Scope, Send
 
 from octavo import __version__
-from octavo.api.admin.caches import caches_router
+from octavo.api.admin.control import control_router, pause_router
 from octavo.api.admin.health import health_router
-from octavo.api.admin.info import load_router, server_info_router, tokenizer_info_router
+from octavo.api.admin.info import server_info_router, tokenizer_info_router
 from octavo.api.admin.invocations import invocations_router
-from octavo.api.admin.metrics import metrics_router
-from octavo.api.admin.pause import pause_router
-from octavo.api.admin.profile import profile_router
-from octavo.api.admin.sleep import sleep_router
 from octavo.api.admin.tokens import tokens_router
 from octavo.api.admin.weights import weights_router
 from octavo.api.anthropic.messages import messages_router
@@ -24,19 +26,15 @@ from octavo.api.engine import ServingEngine
 from octavo.api.errors import install_error_handlers
 from octavo.api.frontend import Frontend
 from octavo.api.generative_scoring import generative_scoring_router
-from octavo.api.load_report import LoadReportMiddleware
-from octavo.api.middleware import ApiKeyMiddleware, RequestIdMiddleware
+from octavo.api.middleware import ApiKeyMiddleware, LoadReportMiddleware, RequestIdMiddleware
 from octavo.api.models import models_router
 from octavo.api.openai.chat import chat_router
 from octavo.api.openai.chat_batch import chat_batch_router
 from octavo.api.openai.completions import completions_router
-from octavo.api.plugins import add_plugins
-from octavo.api.pooling.refusal import NoTextMiddleware
-from octavo.api.pooling.router import pooling_router
+from octavo.api.pooling.router import NoTextMiddleware, pooling_router
 from octavo.api.responses.router import responses_router
-from octavo.api.scale_out.derender import derender_router
 from octavo.api.scale_out.generate import generate_router
-from octavo.api.scale_out.render import render_router
+from octavo.api.scale_out.render import derender_router, render_router
 from octavo.api.watched import SERVER_SEND
 from octavo.config import ServerSettings
 from octavo.engine.remote_control import RemoteControl
@@ -44,8 +42,6 @@ from octavo.errors import ConfigError
 
 ROUTERS = (
     health_router,
-    load_router,
-    metrics_router,
     tokens_router,
     models_router,
     completions_router,
@@ -90,11 +86,7 @@ def build_app(engine: ServingEngine, settings: ServerSettings, drain: Drain | No
 
     Args:
         engine: started before the first request comes.
-        settings: the server's settings.
         drain: shared with the server, which ends requests through it.
-
-    Raises:
-        ConfigError: a plug-in cannot be found, or the admin routes are enabled and the engine cannot be controlled.
     """
     frontend = Frontend(engine, settings, drain or Drain())
     app = App(
@@ -150,14 +142,35 @@ def _add_admin_routes(app: FastAPI, frontend: Frontend) -> None:
     control = frontend.engine
     if not isinstance(control, RemoteControl):
         raise ConfigError("This engine cannot be controlled from outside; leave enable_admin_endpoints off.")
-    routers = [
-        caches_router(control),
-        profile_router(control),
-        server_info_router(frontend, control),
-        sleep_router(control),
-    ]
+    routers = [control_router(control), server_info_router(frontend, control)]
     if frontend.engine.info.pooling is None:
         # Reinforcement learning concerns generative models.
         routers += [pause_router(frontend, control), weights_router(frontend, control)]
     for router in routers:
         app.include_router(router)
+
+
+def add_plugins(app: FastAPI, names: Sequence[str]) -> None:
+    """Put middleware around an app, each around those before.
+
+    Args:
+        names: as ``package.module.Name`` or ``package.module:Name``: an ASGI middleware class, or an async function of
+            a request and ``call_next``.
+    """
+    for name in names:
+        found = _find_plugin(name)
+        is_class: bool = inspect.isclass(found)
+        if is_class:
+            app.add_middleware(found)
+        elif inspect.iscoroutinefunction(found):
+            app.add_middleware(BaseHTTPMiddleware, dispatch=found)
+        else:
+            raise ConfigError(f"The middleware {name!r} is neither a class nor an async function.")
+
+
+def _find_plugin(name: str) -> Any:
+    module_name, _, attribute = name.rpartition(":" if ":" in name else ".")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"The middleware {name!r} cannot be imported: {error}.") from None

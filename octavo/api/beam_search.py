@@ -1,4 +1,4 @@
-"""Beam search for the text-generation routes."""
+"""Starts generation, by sampling or by beam search, for the text-generation routes."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,26 +8,53 @@ from octavo.api.engine import ServingEngine
 from octavo.api.watched import last_items
 from octavo.errors import InvalidRequestError
 from octavo.outputs.beam_search import PromptSearch
+from octavo.outputs.stream import TextTaker
 from octavo.records import BeamSearchParams, PromptType, RequestOutput, SamplingParams
 
 
-async def beam_outputs(
+def text_outputs(
+    engine: ServingEngine,
+    prompt: PromptType,
+    params: SamplingParams,
+    length_penalty: float | None,
+    request_id: str,
+    *,
+    priority: int,
+    cache_salt: str | None,
+    take_text: TextTaker | None,
+) -> AsyncGenerator[RequestOutput, None]:
+    """Outputs of one request; nothing runs before they are iterated, and closing the generator aborts the request.
+
+    Args:
+        length_penalty: of a beam search; None samples.
+        take_text: may be offered sampled tokens with their text; those that it takes are in no output.
+    """
+    if length_penalty is not None:
+        return _beam_outputs(engine, prompt, params, length_penalty, request_id, priority, cache_salt)
+    return engine.generate(
+        prompt,
+        params,
+        request_id,
+        priority=priority,
+        cache_salt=cache_salt,
+        clip_max_tokens=False,
+        take_text=take_text,
+    )
+
+
+async def _beam_outputs(
     engine: ServingEngine,
     prompt: PromptType,
     params: SamplingParams,
     length_penalty: float,
     request_id: str,
-    *,
-    priority: int = 0,
-    cache_salt: str | None = None,
+    priority: int,
+    cache_salt: str | None,
 ) -> AsyncGenerator[RequestOutput, None]:
     """The ``params.n`` best texts of a search, as the one output of a request; closing the generator aborts it.
 
     Args:
         params: of these ``n``, ``max_tokens``, ``logprobs``, ``ignore_eos`` and what concerns the text count.
-
-    Raises:
-        OctavoError: the request is refused, or failed.
     """
     if params.structured_outputs is not None:
         raise InvalidRequestError("Beam search cannot be combined with tool calls or structured output.")

@@ -27,7 +27,6 @@ class CallerMiddleware:
 
     Args:
         fair_share: whether turns go by API key or by user; see the setting.
-        num_keys: API keys that there are.
         max_seconds: what a request may take at most; None is no limit.
     """
 

@@ -3,22 +3,11 @@
 from fastapi import APIRouter
 from fastapi.responses import RedirectResponse
 
-from octavo.api.console.files import docs_library
-from octavo.api.static_files import StaticFile, serve_file
+from octavo.api.console.router import docs_library
+from octavo.api.static_files import StaticFile, content_security_policy, serve_file
 
-_CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        # Swagger UI's style sheet holds its icons.
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
+# Swagger UI's style sheet holds its icons.
+_CONTENT_SECURITY_POLICY = content_security_policy("img-src 'self' data:")
 # Paths are relative, so that the page also works below a proxy's prefix.
 _PAGE = b"""<!doctype html>
 <html lang="en">

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope, Send
 
-from octavo.api.anthropic_errors import anthropic_error_body
 from octavo.errors import (
     DeadlineExceededError,
     EngineDeadError,
@@ -44,13 +43,22 @@ _TYPES = {
     503: "ServiceUnavailableError",
     504: "DeadlineExceededError",
 }
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
 class HttpError(OctavoError):
     """An error with its own HTTP status.
 
     Attributes:
-        status: HTTP status code.
         param: name of the offending field, if one can be named.
     """
 
@@ -202,3 +210,20 @@ async def _on_client_disconnect(request: Request, error: Exception) -> Response:
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     # uvicorn closes the connection after it has logged what reaches it.
     return error_response(500, INTERNAL_ERROR, headers={"connection": "close"}, scope=request.scope)
+
+
+class AnthropicErrorInfo(msgspec.Struct):
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(msgspec.Struct, tag_field="type", tag="error"):
+    """The body of an error answer, and the data of an ``error`` event."""
+
+    error: AnthropicErrorInfo
+
+
+def anthropic_error_body(status: int, message: str) -> bytes:
+    """An error as JSON; the status decides its type."""
+    fallback = "api_error" if status >= 500 else "invalid_request_error"
+    return msgspec.json.encode(AnthropicErrorBody(AnthropicErrorInfo(_ANTHROPIC_TYPES.get(status, fallback), message)))

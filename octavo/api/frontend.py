@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from msgspec import UNSET, UnsetType
 from starlette.types import Send
 
@@ -17,6 +17,7 @@ from octavo.api.chat.formats import AnswerFormats
 from octavo.api.drain import Drain
 from octavo.api.engine import ServingEngine
 from octavo.api.errors import HttpError
+from octavo.api.json_body import json_route
 from octavo.api.middleware import REQUEST_ID, RequestId, clean_request_id
 from octavo.api.watched import DONE, error_event, send_events
 from octavo.config import ServerSettings
@@ -66,6 +67,11 @@ class Frontend:
         parts = (__version__, self.engine.model_name, info.max_model_len, info.vocab_size, info.device)
         return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
+    def json_router(self, tag: str, prefix: str = "") -> APIRouter:
+        """A router whose routes take JSON bodies within the server's limit."""
+        route_class = json_route(self.settings.max_request_bytes)
+        return APIRouter(prefix=prefix, tags=[tag], route_class=route_class)
+
     async def send_events(
         self,
         send: Send,
@@ -90,11 +96,7 @@ class Frontend:
         return name or self.model_names[0]
 
     def need_tokenizer(self) -> Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            InvalidRequestError: the engine runs without one.
-        """
+        """The tokenizer."""
         if self.engine.tokenizer is None:
             raise InvalidRequestError("The server runs without a tokenizer; send token ids.")
         return self.engine.tokenizer
@@ -107,11 +109,7 @@ class Frontend:
         return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
     def text_of(self, token_ids: list[int]) -> str:
-        """Text of token ids, special ones included.
-
-        Raises:
-            InvalidRequestError: an id is outside the vocabulary.
-        """
+        """Text of token ids, special ones included."""
         tokenizer = self.need_tokenizer()
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.engine.info.vocab_size:
             raise InvalidRequestError(f"Token ids must be between 0 and {self.engine.info.vocab_size - 1}.", "tokens")

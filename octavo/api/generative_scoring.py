@@ -11,8 +11,7 @@ from pydantic import Field
 from starlette.types import Send
 
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
-from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import json_route
+from octavo.api.pieces import ENCODER
 from octavo.api.pooling.protocol import PooledListAnswer, ScoreData
 from octavo.api.request_body import CacheSalt, Priority, RequestModel, Strings, TokenIds
 from octavo.api.usage import Usage
@@ -40,8 +39,7 @@ class GenerativeScoringRequest(RequestModel):
 
 def generative_scoring_router(frontend: Frontend) -> APIRouter:
     """The route that scores items."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/generative_scoring", tags=["scoring"], route_class=route_class)
+    router = frontend.json_router("scoring", "/generative_scoring")
 
     @router.post("", summary="How likely labels are to follow each item.")
     async def score(body: GenerativeScoringRequest, request: Request) -> Response:
@@ -87,11 +85,7 @@ class Scoring:
             )
 
     async def prompts(self) -> list[list[int]]:
-        """The query with each item.
-
-        Raises:
-            InvalidRequestError: there is text, but no tokenizer.
-        """
+        """The query with each item."""
         texts = [text for text in (self._body.query, *self._body.items) if isinstance(text, str)]
         if sum(map(len, texts)) < SHORT_TEXT:
             return self._prompts()

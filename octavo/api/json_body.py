@@ -30,11 +30,7 @@ _STRINGS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,4096}+', re.DOT
 
 
 def decode_json(body: bytes) -> object:
-    """Parse JSON strictly: UTF-8 without lone surrogates, no NaN or infinities, neither too deep nor too finely cut.
-
-    Raises:
-        InvalidRequestError: the body is none of that; the sentence says why.
-    """
+    """Parse JSON strictly: UTF-8 without lone surrogates, no NaN or infinities, neither too deep nor too finely cut."""
     if not body:
         raise InvalidRequestError("The request has no body; a JSON object is expected.")
     num_brackets = _count_brackets(body)

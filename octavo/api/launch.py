@@ -22,7 +22,7 @@ import msgspec
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig, ServerSettings
 from octavo.engine.child import EngineChild
-from octavo.engine.launch import START_FAILED
+from octavo.engine.state import START_FAILED
 from octavo.engine.supervisor import Supervisor
 from octavo.garbage import freeze_until_exit, garbage_collection_off
 from octavo.telemetry.logs import configure_logging, log_stats
@@ -40,8 +40,6 @@ class ApiLaunch(msgspec.Struct):
 
     Attributes:
         address: where it listens for the engine.
-        index: its place among the API processes.
-        fds: listening sockets, inherited.
         started: when the server's command was given, in seconds since the epoch, for the one process that reports the
             start; 0 for the others.
     """

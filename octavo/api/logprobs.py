@@ -64,15 +64,15 @@ def chat_logprobs(
         as_ids: show tokens as ``token_id:ID``.
     """
 
-    def shown(token_id: int, entry: Logprob) -> ChatLogprob:
+    def entry_of(token_id: int, entry: Logprob) -> ChatLogprob:
         text = token_text(token_id, entry, as_ids)
         own_bytes = text.encode("utf-8", "replace") if tokenizer is None else tokenizer.token_bytes(token_id)
         return ChatLogprob(text, finite(entry.logprob), list(own_bytes))
 
     for token_id, candidates in zip(token_ids, positions, strict=False):
-        chosen = shown(token_id, candidates.get(token_id) or Logprob(LEAST_LOGPROB))
+        chosen = entry_of(token_id, candidates.get(token_id) or Logprob(LEAST_LOGPROB))
         ranked = sorted(candidates.items(), key=lambda item: -item[1].logprob)
-        top = [shown(other, entry) for other, entry in ranked[: None if num_top < 0 else num_top]]
+        top = [entry_of(other, entry) for other, entry in ranked[: None if num_top < 0 else num_top]]
         yield ChatTokenLogprob(chosen.token, chosen.logprob, chosen.bytes, top)
 
 

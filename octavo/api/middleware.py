@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import json
 import re
 import uuid
 from collections.abc import Collection, Sequence
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.api.errors import send_error
 from octavo.records.caller import CALLER, Caller
+from octavo.telemetry.metrics import Metrics
 
 REQUEST_ID_HEADER = b"x-request-id"
 REQUEST_ID = "octavo.request_id"
@@ -19,6 +21,8 @@ KEY_INDEX = "octavo.key_index"
 """In a request's scope: which of the server's keys it bears."""
 _UNSAFE_IN_REQUEST_ID = re.compile(r"[^A-Za-z0-9._:-]")
 MAX_REQUEST_ID_LENGTH = 128
+FORMAT_HEADER = b"endpoint-load-metrics-format"
+REPORT_HEADER = b"endpoint-load-metrics"
 
 
 def clean_request_id(text: str | None) -> str | None:
@@ -115,3 +119,30 @@ class RequestIdMiddleware:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
+
+
+class LoadReportMiddleware:
+    """Adds the load to answers of requests that ask for it, as ``TEXT`` or ``JSON``; other formats get none."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = (header(scope, FORMAT_HEADER) or "").upper() if scope["type"] == "http" else ""
+        if kind not in ("TEXT", "JSON"):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_load(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (REPORT_HEADER, self._report(kind))]
+            await send(message)
+
+        await self._app(scope, receive, send_with_load)
+
+    def _report(self, kind: str) -> bytes:
+        load = self._metrics.load
+        if kind == "JSON":
+            return f"JSON {json.dumps({'named_metrics': load})}".encode()
+        return f"TEXT {', '.join(f'named_metrics.{name}={value}' for name, value in load.items())}".encode()

@@ -1,14 +1,16 @@
 """``/v1/models``."""
 
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
-from octavo.api.anthropic.models import ModelInfo, model_info, model_page
 from octavo.api.errors import is_anthropic
 from octavo.api.frontend import Frontend
-from octavo.api.json_answer import ENCODER, json_answer
 from octavo.api.openai.answers import ModelCard, ModelList
+from octavo.api.pieces import ENCODER, json_answer
 
 
 def models_router(frontend: Frontend) -> APIRouter:
@@ -34,3 +36,33 @@ def models_router(frontend: Frontend) -> APIRouter:
         return json_answer(ENCODER.encode(info(served) if is_anthropic(request.scope) else card(served)))
 
     return router
+
+
+class ModelInfo(msgspec.Struct, tag_field="type", tag="model"):
+    """A served model."""
+
+    id: str
+    display_name: str
+    created_at: datetime
+    max_input_tokens: int
+    max_tokens: int
+    lifecycle: str = "active"
+
+
+class ModelPage(msgspec.Struct):
+    """All models on one page."""
+
+    data: list[ModelInfo]
+    first_id: str
+    last_id: str
+    has_more: bool = False
+
+
+def model_info(name: str, started: int, max_model_len: int) -> ModelInfo:
+    """One model under one of its names; ``started`` is in seconds on the epoch clock."""
+    return ModelInfo(name, name, datetime.fromtimestamp(started, UTC), max_model_len, max_model_len)
+
+
+def model_page(models: Sequence[ModelInfo]) -> ModelPage:
+    """The list; there is at least one model."""
+    return ModelPage(list(models), models[0].id, models[-1].id)

@@ -1,4 +1,4 @@
-"""Encodes large JSON responses: long lists are written in a thread, piece by piece.
+"""Encodes JSON answers; long lists of large ones are written in a thread, piece by piece.
 
 The writer of JSON does not let other threads run until it is done. Hundreds of thousands of log-probabilities take it
 seconds, during which no stream would advance.
@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from fastapi import Response
 
 Item = TypeVar("Item")
 
@@ -19,7 +20,7 @@ MAX_AT_ONCE = 1 << 12
 """Entries of lists that are written on the spot."""
 _ITEMS_PER_PIECE = 64
 _BYTES_PER_PIECE = 1 << 18
-_ENCODER = msgspec.json.Encoder()
+ENCODER = msgspec.json.Encoder()
 
 
 class ListWriter(Protocol):
@@ -38,7 +39,7 @@ async def write(num_entries: int, build: Callable[[ListWriter], Any]) -> list[by
             too long for this one.
     """
     if num_entries <= MAX_AT_ONCE:
-        return [_ENCODER.encode(build(list))]
+        return [ENCODER.encode(build(list))]
     return await asyncio.to_thread(_write_apart, build)
 
 
@@ -61,7 +62,7 @@ class _ListsApart:
 
     def join(self, answer: Any) -> list[bytes]:
         """The whole answer."""
-        rest = re.split(rf'"{self._mark}(\d+)"'.encode(), _ENCODER.encode(answer))
+        rest = re.split(rf'"{self._mark}(\d+)"'.encode(), ENCODER.encode(answer))
         parts = (self._lists[int(part)] if index % 2 else [part] for index, part in enumerate(rest))
         return list(_of_size(piece for part in parts for piece in part))
 
@@ -72,7 +73,7 @@ def _in_pieces(items: Iterable[Any]) -> Iterator[bytes]:
     opening = b"["
     while some := list(islice(remaining, _ITEMS_PER_PIECE)):
         yield opening
-        yield _ENCODER.encode(some)[1:-1]
+        yield ENCODER.encode(some)[1:-1]
         opening = b","
     yield b"[]" if opening == b"[" else b"]"
 
@@ -95,3 +96,13 @@ def num_entries(positions: Sequence[Sequence[Any] | dict[int, Any] | None] | Non
     if not positions:
         return 0
     return len(positions) * (1 + len(positions[-1] or ()))
+
+
+def encode_event(chunk: msgspec.Struct) -> bytes:
+    """A server-sent event without a name."""
+    return b"data: " + ENCODER.encode(chunk) + b"\n\n"
+
+
+def json_answer(body: bytes) -> Response:
+    """Encoded JSON as a response."""
+    return Response(body, media_type="application/json")

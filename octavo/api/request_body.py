@@ -62,6 +62,40 @@ class RequestModel(BaseModel):
             note_ignored(self.model_extra)
 
 
+SAMPLING_FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed"),
+    *("stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens"),
+    *("include_stop_str_in_output", "logit_bias"),
+)
+"""Fields of :class:`SamplingRequest` that mean the same in SamplingParams."""
+
+
+class SamplingRequest(RequestModel):
+    """Fields of all requests that generate text in OpenAI's protocols."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: Int64 | None = None
+    stop: str | Strings | None = None
+    stop_token_ids: TokenIds | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    logit_bias: LogitBias = None
+    stream: bool | None = False
+    user: str | None = None
+    request_id: str | None = None
+    priority: Priority = 0
+    cache_salt: CacheSalt | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+
 def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Those of a body's unknown fields that have one of the names; of others there may be hundreds of thousands."""
     given = body.model_extra or {}
@@ -73,9 +107,6 @@ def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
 
     Args:
         reasons: field → why it is not supported.
-
-    Raises:
-        InvalidRequestError: naming the field.
     """
     for name, value in extras(body, reasons):
         if value not in (None, False, "", [], {}):
@@ -83,11 +114,7 @@ def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
 
 
 def parse_structured_outputs(given: dict[str, Any]) -> StructuredOutputsParams:
-    """The request field ``structured_outputs``.
-
-    Raises:
-        InvalidRequestError: a field is unknown or malformed.
-    """
+    """The request field ``structured_outputs``."""
     known = set(StructuredOutputsParams.__struct_fields__) - SERVER_FIELDS
     for name in given:
         if name not in known:

@@ -95,9 +95,6 @@ def bind_sockets(settings: ServerSettings) -> list[socket.socket]:
     """Bind what the settings name, before anything expensive starts.
 
     Several API processes may serve from the same sockets.
-
-    Raises:
-        ConfigError: the address is taken or not ours.
     """
     try:
         if settings.uds is not None:
@@ -184,13 +181,8 @@ async def serve(
     """Serve a started engine until a signal ends it; the engine is left running.
 
     Args:
-        engine: the engine, started.
-        settings: the server's settings.
         sockets: bound listeners (see :func:`bind_sockets`); made from the settings if not given.
         on_ready: called with the server's URL when requests are accepted; by default that is logged.
-
-    Raises:
-        ConfigError: the address cannot be bound.
     """
     listeners = list(sockets) if sockets is not None else bind_sockets(settings)
     address = describe_address(listeners[0], settings)

@@ -100,8 +100,8 @@ def _times(phases: Sequence[StartPhase], age: float) -> str:
     """The engine's phases, and what passed besides until requests were answered."""
     times = [(phase.name, phase.seconds) for phase in phases]
     times.append(("server", age - sum(seconds for _, seconds in times)))
-    shown = [f"{name} {seconds:.2f} s" for name, seconds in times if seconds >= _SHORTEST_PHASE]
-    return f"{age:.2f} s: {', '.join(shown)}"
+    parts = [f"{name} {seconds:.2f} s" for name, seconds in times if seconds >= _SHORTEST_PHASE]
+    return f"{age:.2f} s: {', '.join(parts)}"
 
 
 def _dtype(info: EngineInfo) -> str:

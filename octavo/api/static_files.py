@@ -29,13 +29,20 @@ COMMON_HEADERS = {
 _IS_COMPRESSED_ALREADY = {"woff2"}
 
 
+def content_security_policy(*more: str) -> str:
+    """The policy of a page that loads from this server alone and runs no inline script, with further directives."""
+    return "; ".join(
+        (
+            *("default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'"),
+            *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+            *more,
+        )
+    )
+
+
 @dataclass(frozen=True)
 class StaticFile:
-    """One file.
-
-    Attributes:
-        extension: a key of :data:`MEDIA_TYPES`.
-    """
+    """One file."""
 
     body: bytes
     extension: str

@@ -75,7 +75,6 @@ class UsageCounter:
     """Adds up the tokens of one request over its prompts and outputs.
 
     Args:
-        num_prompts: prompts in the request.
         shows_cached: whether to report tokens from the prefix cache.
 
     Attributes:

@@ -13,7 +13,6 @@ from starlette.types import Message, Receive, Scope, Send
 from octavo.api.connection import EncodeText, text_writer
 from octavo.api.drain import SHUTTING_DOWN, Drain
 from octavo.api.errors import INTERNAL_ERROR, HttpError, describe_error
-from octavo.api.keep_alive import kept_alive
 from octavo.errors import OctavoError, OverloadedError
 from octavo.outputs.stream import TextTaker
 
@@ -31,6 +30,7 @@ STARTED_AT_ONCE = 8
 """How many coroutines of one request are started before the event loop runs others."""
 SERVER_SEND = "octavo.send"
 """Where a request's scope has the server's own way to send, before any middleware wraps it."""
+COMMENT = b": keep-alive\n\n"
 
 
 class WatchedResponse(Response):
@@ -219,3 +219,37 @@ async def last_items(sources: Sequence[AsyncGenerator[Item, None]]) -> list[Item
         async for index, item in items:
             last[index] = item
     return [last[index] for index in range(len(sources))]
+
+
+async def kept_alive(events: AsyncGenerator[bytes, None], seconds: float) -> AsyncGenerator[bytes, None]:
+    """The events, and a comment whenever none came for ``seconds``. Closing this closes the events.
+
+    As without comments, the next event is awaited only when the last one was sent.
+    """
+    coming: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
+    pumping = asyncio.create_task(_pump_events(events, coming))
+    try:
+        while not pumping.done() or not coming.empty():
+            getting = asyncio.ensure_future(coming.get())
+            try:
+                while not getting.done() and not pumping.done():
+                    await asyncio.wait((getting, pumping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                    if not getting.done() and not pumping.done():
+                        yield COMMENT
+                if not getting.done():
+                    break
+                yield getting.result()
+            finally:
+                getting.cancel()
+            coming.task_done()
+        await pumping
+    finally:
+        pumping.cancel()
+        await asyncio.wait((pumping,))
+
+
+async def _pump_events(events: AsyncGenerator[bytes, None], coming: asyncio.Queue[bytes]) -> None:
+    async with aclosing(events):
+        async for event in events:
+            await coming.put(event)
+            await coming.join()

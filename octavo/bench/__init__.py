@@ -1,0 +1,1 @@
+"""Benchmarks; an argument or a file that is wrong raises ConfigError."""

@@ -19,11 +19,7 @@ _REPEATS = 10
 
 
 def measure_ceilings(platform: Platform, dtype: torch.dtype) -> Ceilings:
-    """Measure read bandwidth and GEMM rate; takes less than a second.
-
-    Args:
-        dtype: type of the matrices.
-    """
+    """Measure read bandwidth and GEMM rate; takes less than a second."""
     runtime = runtime_of(platform.device)
     if runtime.is_host:  # measured there, too, not computed from the memory's clock
         return Ceilings(platform.read_bandwidth(), _matmul_rate(runtime, dtype, _CPU_MATMUL_SIZE))

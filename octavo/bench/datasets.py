@@ -24,9 +24,7 @@ class Dataset:
     Attributes:
         name: ``sharegpt``: a JSON list of conversations, of which the first message is the prompt and the second tells
             the answer's length. ``custom``: JSON lines, or a JSON list, with ``prompt`` and maybe ``output_tokens``.
-        path: the file.
         output_len: tokens to generate, overriding the file; None uses the file's.
-        is_shuffled: prompts are drawn in random order.
         may_repeat: repeat the prompts if the file has too few.
     """
 
@@ -37,11 +35,7 @@ class Dataset:
     may_repeat: bool = True
 
     def prompts(self, count: int, encode: Encode, seed: int) -> list[BenchPrompt]:
-        """The first ``count`` prompts that fit; fewer if the file has no more and may not be repeated.
-
-        Raises:
-            ConfigError: the file cannot be read, or has no prompts.
-        """
+        """The first ``count`` prompts that fit; fewer if the file has no more and may not be repeated."""
         entries = self._entries()
         if self.is_shuffled:
             random.Random(seed).shuffle(entries)

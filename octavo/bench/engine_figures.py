@@ -15,7 +15,6 @@ class Figure:
 
     Attributes:
         name: key in files; ends in its unit.
-        title: title in tables, with its unit.
         is_time: a time (less is better); otherwise a rate (more is better).
         limit: the device's limit; None if unknown.
     """

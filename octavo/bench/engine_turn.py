@@ -31,8 +31,6 @@ class GenerateCall:
     Attributes:
         case: the case that it belongs to; ``warm-up`` always runs.
         name: the measurement; calls with the same name are repetitions.
-        prompts: token ids.
-        output_lens: tokens of each answer.
     """
 
     case: str

@@ -85,7 +85,6 @@ class HttpClient:
 
     Args:
         base_url: scheme, host and port; a path before the routes is kept.
-        headers: sent with every request.
         verify: check the certificate of an https server.
 
     Raises:
@@ -179,3 +178,24 @@ def _tls(verify: bool) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+class EventParser:
+    """Splits a byte stream into the data of its events, however the stream is cut into pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of every event that ``piece`` completes; comments and other fields are ignored."""
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        events = []
+        for line in (line.removesuffix(b"\r") for line in lines):
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                events.append(b"\n".join(self._data))
+                self._data.clear()
+        return events

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from octavo.bench import kernels_attention, kernels_products, kernels_rest
-from octavo.bench.kernels_case import KernelCase, Setting, Work
-from octavo.bench.kernels_timing import median, time_run
+from octavo.bench import kernels_attention, kernels_gemm, kernels_rest
+from octavo.bench.kernels_case import KernelCase, Setting, Work, median, time_run
 from octavo.bench.limits import Ceilings
 from octavo.platforms import runtime_of
 
-CASES: tuple[KernelCase, ...] = (*kernels_products.CASES, *kernels_attention.CASES, *kernels_rest.CASES)
+CASES: tuple[KernelCase, ...] = (*kernels_gemm.CASES, *kernels_attention.CASES, *kernels_rest.CASES)
 
 
 def cases_for(setting: Setting, name_part: str) -> list[KernelCase]:
@@ -31,7 +30,7 @@ def measure(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str,
     """One kernel's figures, in seconds, with all samples; a failure is recorded as ``error``."""
     figures: dict[str, Any] = {
         "name": case.name,
-        "times": case.times(setting.config.num_layers),
+        "times": case.per_layer * setting.config.num_layers + case.per_step,
         "seconds": None,
         "limit": None,
         "library": None,

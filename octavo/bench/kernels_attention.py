@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from octavo import kernels
-from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_layer, included
+from octavo.bench.kernels_case import KernelCase, Run, Setting, Work
 from octavo.kernels import (
     AttentionBackend,
     AttentionInputs,
@@ -167,6 +167,6 @@ def _rope_and_store(setting: Setting) -> Work:
 
 
 CASES = (
-    KernelCase("attention with norms, rotation and cache", _attention, each_layer),
-    KernelCase("its norms, rotation and cache", _rope_and_store, included),
+    KernelCase("attention with norms, rotation and cache", _attention, per_layer=1),
+    KernelCase("its norms, rotation and cache", _rope_and_store),
 )

@@ -1,13 +1,17 @@
 """Definitions for kernel cases: the step (setting), the work, and the case."""
 
+import itertools
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
 
+from octavo.bench.ceilings import call_seconds
 from octavo.hub.model_config import ModelConfig
-from octavo.platforms import Platform
+from octavo.platforms import DeviceRuntime, Platform
 
 Phase = Literal["decode", "prefill"]
 Run = Callable[[int], object]
@@ -15,6 +19,11 @@ Run = Callable[[int], object]
 
 _CACHES_EXCEEDED = 3
 _MOST_COPIES = 64
+_GRAPH_SECONDS = 5e-3
+_LEAST_CALLS, _MOST_CALLS = 4, 40
+_REPLAYS = 15
+_CPU_SECONDS = 0.02
+_LEAST_CPU_SAMPLES, _MOST_CPU_SAMPLES = 3, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +96,53 @@ class KernelCase:
 
     Attributes:
         make: allocates and returns the work.
-        times: how often a step runs it, given the number of layers; 0 if another case includes it.
-        phases: phases in which it occurs.
+        per_layer, per_step: how often a step runs it: in each layer, and besides; 0 if another case includes it.
         kernel_set: the only set that has it; None if all have it.
     """
 
     name: str
     make: Callable[[Setting], Work]
-    times: Callable[[int], int]
+    per_layer: int = 0
+    per_step: int = 0
     phases: tuple[Phase, ...] = ("decode", "prefill")
     kernel_set: str | None = None
 
 
-def each_layer(num_layers: int) -> int:
-    """Once per layer."""
-    return num_layers
+def time_run(run: Run, num_copies: int, runtime: DeviceRuntime) -> list[float]:
+    """Seconds of one run, measured several times; the figure is the median.
+
+    On a GPU, consecutive runs over all copies are captured in a graph, so that only device time is measured, including
+    the overlap with neighbours that the kernel allows.
+    """
+    return _time_calls(run, num_copies, runtime) if runtime.is_host else _time_in_graph(run, num_copies, runtime)
 
 
-def each_step(num_layers: int) -> int:
-    """Once per step."""
-    return 1
+def median(samples: list[float]) -> float:
+    """The median of samples."""
+    return statistics.median(samples)
 
 
-def included(num_layers: int) -> int:
-    """Part of another kernel's time."""
-    return 0
+def _time_calls(run: Run, num_copies: int, runtime: DeviceRuntime) -> list[float]:
+    run(0)
+    samples: list[float] = []
+    while len(samples) < _LEAST_CPU_SAMPLES or (sum(samples) < _CPU_SECONDS and len(samples) < _MOST_CPU_SAMPLES):
+        samples.append(call_seconds(partial(run, len(samples) % num_copies), runtime))
+    return samples
+
+
+def _time_in_graph(run: Run, num_copies: int, runtime: DeviceRuntime) -> list[float]:
+    def run_all() -> tuple[torch.Tensor, ...]:
+        for copy in itertools.islice(itertools.cycle(range(num_copies)), num_calls):
+            run(copy)
+        return ()
+
+    with runtime.graph_capture() as graphs:
+        for copy in range(num_copies):  # Compiles kernels and makes workspaces, which a graph cannot.
+            run(copy)
+        runtime.synchronize()
+        wanted = round(_GRAPH_SECONDS / max(call_seconds(partial(run, 0), runtime), 1e-6))
+        num_calls = max(num_copies, _LEAST_CALLS, min(_MOST_CALLS, wanted))
+        graph, _ = graphs.capture(run_all)
+        for _ in range(2):
+            graph.replay()
+        return [call_seconds(graph.replay, runtime) / num_calls for _ in range(_REPLAYS)]

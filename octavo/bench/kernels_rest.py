@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from octavo import kernels
-from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_step, included
+from octavo.bench.kernels_case import KernelCase, Run, Setting, Work
 from octavo.kernels import DeviceState, InputTensors, step_kernels
 from octavo.records import NewRow, SamplingParams, as_token_ids
 from octavo.sampling.parameters import SlotParameters
@@ -145,17 +145,11 @@ def _inputs(setting: Setting) -> Work:
     return Work(run=run, num_bytes=num_tokens * 28 + num_rows * 44)
 
 
-def _norms_of(num_layers: int) -> int:
-    return 2 * num_layers + 1
-
-
 CASES = (
-    KernelCase("add and norm", _norm, _norms_of),
-    KernelCase("activation alone", _activation, included, ("prefill",)),
-    KernelCase("greedy sampling", _sampling(SamplingParams(temperature=0.0)), each_step),
-    KernelCase("sampling at a temperature", _sampling(SamplingParams(temperature=0.8)), included),
-    KernelCase(
-        "sampling with top-k and top-p", _sampling(SamplingParams(temperature=0.8, top_k=50, top_p=0.9)), included
-    ),
-    KernelCase("inputs and new tokens", _inputs, each_step, kernel_set="cuda"),
+    KernelCase("add and norm", _norm, per_layer=2, per_step=1),
+    KernelCase("activation alone", _activation, phases=("prefill",)),
+    KernelCase("greedy sampling", _sampling(SamplingParams(temperature=0.0)), per_step=1),
+    KernelCase("sampling at a temperature", _sampling(SamplingParams(temperature=0.8))),
+    KernelCase("sampling with top-k and top-p", _sampling(SamplingParams(temperature=0.8, top_k=50, top_p=0.9))),
+    KernelCase("inputs and new tokens", _inputs, per_step=1, kernel_set="cuda"),
 )

@@ -58,7 +58,7 @@ class ModelLimits:
         num_keys = sum(self._num_visible(context) for context in contexts)
         return (
             self._layers(num_rows, 1)
-            + self._products(self._head_parameters, num_rows, 1)
+            + self._gemms(self._head_parameters, num_rows, 1)
             + self._ceilings.seconds(num_keys * self._key_bytes, num_keys * self._pair_operations)
         )
 
@@ -78,7 +78,7 @@ class ModelLimits:
         )
         return (
             self._layers(num_tokens, num_steps)
-            + self._products(self._head_parameters, sum(output_lens), num_steps)
+            + self._gemms(self._head_parameters, sum(output_lens), num_steps)
             + self._ceilings.seconds(0, pairs * self._pair_operations)
             + self._ceilings.seconds(keys * self._key_bytes, keys * self._pair_operations)
         )
@@ -91,7 +91,7 @@ class ModelLimits:
             num_used += self._routed.num_per_token
         return self._ceilings.seconds(num_steps * num_read * self._itemsize, 2 * num_used * num_rows)
 
-    def _products(self, num_parameters: int, num_rows: int, num_steps: int) -> float:
+    def _gemms(self, num_parameters: int, num_rows: int, num_steps: int) -> float:
         """GEMMs of rows with weights, which every step reads once."""
         return self._ceilings.seconds(num_steps * num_parameters * self._itemsize, 2 * num_parameters * num_rows)
 

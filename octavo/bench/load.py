@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from octavo.bench.http_client import HttpClient
-from octavo.bench.sse import EventParser
+from octavo.bench.http_client import EventParser, HttpClient
 
 Status = Literal["done", "aborted", "failed"]
 
@@ -71,7 +70,6 @@ async def run_load(
     """Send every request at its time and wait for all answers.
 
     Args:
-        path: the route, such as ``/v1/completions``.
         arrivals: seconds from the start, ascending, one per request.
         max_concurrency: maximum number of requests in flight; later ones wait, and are timed from when they are sent.
         on_done: called with each record, for progress.

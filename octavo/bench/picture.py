@@ -21,7 +21,6 @@ class Bar:
     """One whole and its parts.
 
     Attributes:
-        title: text above the bar.
         parts: milliseconds by name, in order; ``gaps`` is grey.
     """
 
@@ -44,14 +43,14 @@ def draw_bars(bars: Sequence[Bar]) -> str:
     lines = []
     for row, bar in enumerate(bars):
         lines += _draw_bar(bar, colours, _MARGIN + row * _ROW_HEIGHT)
-    shown = [*names, *(["gaps"] if any("gaps" in bar.parts for bar in bars) else [])]
+    legend = [*names, *(["gaps"] if any("gaps" in bar.parts for bar in bars) else [])]
     legend_top = _MARGIN + len(bars) * _ROW_HEIGHT
     columns = (_WIDTH - 2 * _MARGIN) // _LEGEND_COLUMN
-    for index, name in enumerate(shown):
+    for index, name in enumerate(legend):
         x, y = _MARGIN + index % columns * _LEGEND_COLUMN, legend_top + index // columns * _LEGEND_ROW
         lines.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="2" fill="{colours[name]}"/>')
         lines.append(f'<text x="{x + 18}" y="{y + 11}">{escape(name)}</text>')
-    height = legend_top + -(-len(shown) // columns) * _LEGEND_ROW + _MARGIN
+    height = legend_top + -(-len(legend) // columns) * _LEGEND_ROW + _MARGIN
     label = escape("; ".join(_bar_label(bar) for bar in bars), quote=True)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '

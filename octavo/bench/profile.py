@@ -26,8 +26,6 @@ class ProfileLoad:
 
     Attributes:
         case: ``decode``: all requests decode; ``prefill``: only prompts; ``mixed``: new requests replace ended ones.
-        batch: requests in flight.
-        input_len: tokens of each prompt.
     """
 
     case: Case
@@ -35,26 +33,14 @@ class ProfileLoad:
     input_len: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProfiledRun:
-    """Durations of the steps without and with the profiler, in seconds."""
-
-    num_steps: int
-    plain_seconds: float
-    profiled_seconds: float
-
-
-def profile_engine(
-    engine: EngineCore, device: torch.device, load: ProfileLoad, num_steps: int, trace: Path
-) -> ProfiledRun:
+def profile_engine(engine: EngineCore, device: torch.device, load: ProfileLoad, num_steps: int, trace: Path) -> float:
     """Bring the engine into the case's steady state, time some steps, then profile as many.
 
     Args:
-        device: the engine's.
         trace: path of the Chrome trace; ``.json`` or ``.json.gz``.
 
-    Raises:
-        InvalidRequestError: a request does not fit the engine.
+    Returns:
+        Seconds of the steps without the profiler.
     """
     loop = _ClosedLoop(engine, load)
     loop.warm_up()
@@ -65,10 +51,10 @@ def profile_engine(
         loop.run(1)
         runtime.synchronize()
         with torch.profiler.record_function(WINDOW):
-            profiled = _timed(lambda: loop.run(num_steps), runtime)
+            _timed(lambda: loop.run(num_steps), runtime)
     profiler.export_chrome_trace(str(trace))
     loop.stop()
-    return ProfiledRun(num_steps, plain, profiled)
+    return plain
 
 
 class _ClosedLoop:

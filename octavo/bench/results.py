@@ -33,11 +33,7 @@ _PICTURE = re.compile(
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A file that a benchmark wrote.
-
-    Raises:
-        ConfigError: the file does not exist or is not a result.
-    """
+    """A file that a benchmark wrote."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -70,8 +66,8 @@ def caption(result: Result) -> str:
 
 def render(result: Result, *, is_markdown: bool) -> str:
     """Caption and tables."""
-    shown = [table.markdown() if is_markdown else table.text() for table in tables_of(result)]
-    return "\n\n".join([caption(result), *shown])
+    tables = [table.markdown() if is_markdown else table.text() for table in tables_of(result)]
+    return "\n\n".join([caption(result), *tables])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +79,7 @@ class FilledPage:
 
 
 def fill_page(page: Path) -> FilledPage:
-    """Fill every placeholder of a page from its files; a placeholder without a file is marked as missing.
-
-    Raises:
-        ConfigError: a file is not a result, or the page cannot be read.
-    """
+    """Fill every placeholder of a page from its files; a placeholder without a file is marked as missing."""
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
@@ -116,11 +108,8 @@ def profile_bar(result: Result) -> Bar:
     steps = result["num_steps"]
     seconds = {group["name"]: group["seconds"] for group in result["groups"]}
     parts = {name: seconds.get(name, 0.0) / steps * 1e3 for name in GROUP_NAMES}
-    return Bar(f"{result['model']}, {result['case']}, batch {result['batch']}", {**parts, "gaps": _gap_ms(result)})
-
-
-def _gap_ms(result: Result) -> float:
-    return max(0.0, (result["wall_seconds"] - result["busy_seconds"]) / result["num_steps"] * 1e3)
+    parts["gaps"] = max(0.0, (result["wall_seconds"] - result["busy_seconds"]) / steps * 1e3)
+    return Bar(f"{result['model']}, {result['case']}, batch {result['batch']}", parts)
 
 
 def _ceilings(ceilings: Result) -> str:

@@ -21,11 +21,7 @@ _SECONDS_TO_END = 30.0
 
 
 def read_params(path: Path | None) -> dict[str, Params]:
-    """Sets of flags by name, from a JSON list of objects or an object of objects; one empty set without a file.
-
-    Raises:
-        ConfigError: the file cannot be read or has another form.
-    """
+    """Sets of flags by name, from a JSON list of objects or an object of objects; one empty set without a file."""
     if path is None:
         return {"default": {}}
     try:
@@ -80,11 +76,7 @@ def workload_of(figures: Mapping[str, Any], variable: WorkloadVariable) -> float
 
 @contextlib.contextmanager
 def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server while the block runs, in a process group of its own that is ended afterwards.
-
-    Raises:
-        ConfigError: the command cannot be run.
-    """
+    """Run a server while the block runs, in a process group of its own that is ended afterwards."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         try:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 from octavo.errors import ConfigError
 
+COMMON_TOKEN_IDS = range(256, 1256)
+"""Every vocabulary has these; without a tokenizer more is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
-    """One request of a benchmark.
-
-    Attributes:
-        token_ids: the prompt.
-        output_len: tokens to generate.
-    """
+    """One request of a benchmark."""
 
     token_ids: list[int]
     output_len: int
@@ -27,7 +25,6 @@ class Lengths:
 
     Attributes:
         input_len: length of prompts, without the prefix.
-        output_len: length of answers.
         range_ratio: lengths vary uniformly by this share up and down; 0 keeps them fixed.
         prefix_len: length of the prefix common to all prompts.
     """
@@ -45,11 +42,7 @@ class Lengths:
 
 
 def random_prompts(count: int, lengths: Lengths, token_ids: Sequence[int], seed: int) -> list[BenchPrompt]:
-    """Prompts of random tokens; the same arguments give the same prompts.
-
-    Args:
-        token_ids: the token ids to draw from.
-    """
+    """Prompts of random tokens; the same arguments give the same prompts."""
     source = random.Random(seed)
     prefix = source.choices(token_ids, k=lengths.prefix_len)
     return [
@@ -73,9 +66,6 @@ def arrival_times(count: int, rate: float, burstiness: float, seed: int) -> Iter
     Args:
         rate: mean requests/s; infinite sends all at once.
         burstiness: shape of the gamma distribution of the gaps: 1 is a Poisson process, less is burstier.
-
-    Raises:
-        ConfigError: the rate or burstiness is not above 0.
     """
     if not rate > 0 or not 0 < burstiness < math.inf:
         raise ConfigError("The request rate and the burstiness must be above 0.")

@@ -15,9 +15,6 @@ class GroupPolicy(ABC):
 
     Args:
         index: of the group.
-
-    Attributes:
-        block_size: tokens per block.
     """
 
     needs_all_blocks = False

@@ -13,7 +13,6 @@ class StoredBlocks:
 
     Attributes:
         group: their cache group.
-        block_size: tokens per block.
         parent_hash: hash of the block before the first one; None at the beginning of a sequence.
         hashes: one per block.
         token_ids: ``[len(hashes) × block_size]``; a view that is valid only during the call.

@@ -60,11 +60,7 @@ class TimedAnswer:
 
 
 async def show_answer(pieces: AsyncGenerator[AnswerPiece, None], out: TextIO) -> TimedAnswer:
-    """Write an answer to ``out`` as it comes; Ctrl-C ends the answer, and what came of it is returned.
-
-    Raises:
-        OctavoError: the request is refused or fails.
-    """
+    """Write an answer to ``out`` as it comes; Ctrl-C ends the answer, and what came of it is returned."""
     answer = TimedAnswer()
     task = asyncio.create_task(_collect(pieces, answer, out))
     with _interrupting(task):
@@ -112,14 +108,10 @@ def _interrupting(task: asyncio.Task[None]) -> Generator[None, None, None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         task.cancel()
-        loop.call_soon_threadsafe(_nothing)  # wakes the loop, which may be asleep
+        loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which may be asleep
 
     previous: Callable[[int, FrameType | None], object] | int | None = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _nothing() -> None:
-    pass

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
-
-from octavo.cli.sampling_flags import Sampling
+from typing import Any, Protocol
 
 Message = dict[str, str]
+Sampling = dict[str, Any]
+"""Sampling parameters by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,6 @@ class AnswerPiece:
     """A part of an answer as it comes.
 
     Attributes:
-        text: what to append.
         num_tokens: tokens of the answer so far.
         finish_reason: with the last piece that has text.
     """
@@ -25,7 +24,7 @@ class AnswerPiece:
 
 
 class ChatBackend(Protocol):
-    """A model that streams answers. Closing a generator ends its request."""
+    """A model that streams answers. Closing a generator ends its request; a request that fails raises OctavoError."""
 
     @property
     def model_name(self) -> str:
@@ -39,18 +38,10 @@ class ChatBackend(Protocol):
         """
 
     def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
-        """Continue a conversation.
-
-        Raises:
-            OctavoError: the request is refused or fails.
-        """
+        """Continue a conversation."""
 
     def complete(self, prompt: str, sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
-        """Continue a text.
-
-        Raises:
-            OctavoError: the request is refused or fails.
-        """
+        """Continue a text."""
 
     async def close(self) -> None:
         """Give everything back."""

@@ -9,8 +9,7 @@ from typing import Any
 from octavo.bench.engine import Engine, EngineMeasurement, measure_ceilings_apart, medians, run_turn
 from octavo.bench.engine_turn import CASES
 from octavo.bench.shapes import SHAPES, model_path
-from octavo.cli.bench_environment import describe_environment
-from octavo.cli.bench_report import check_counts, write_json
+from octavo.cli.bench_report import check_counts, describe_environment, write_json
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count, parse_float, parse_json_object, split_names
 from octavo.config import EngineConfig
@@ -21,11 +20,7 @@ _DTYPES = {"half": "float16", "float": "float32"}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure; returns the exit status.
-
-    Raises:
-        OctavoError: a flag or the model is wrong, or an engine failed.
-    """
+    """Measure; returns the exit status."""
     given = make_parser().parse(arguments)
     check_counts(given, "rounds", "max_model_len")
     cases = split_names(given.cases, CASES, "case")

@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bench.shapes import SHAPES, model_path
-from octavo.cli.bench_environment import describe_environment
-from octavo.cli.bench_report import check_counts, write_json
+from octavo.cli.bench_report import check_counts, describe_environment, write_json
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count, split_numbers
 from octavo.config import EngineConfig
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure; returns the exit status, 1 if a kernel failed.
-
-    Raises:
-        OctavoError: a flag or the model is wrong.
-    """
+    """Measure; returns the exit status, 1 if a kernel failed."""
     given = make_parser().parse(arguments)
     check_counts(given, "context")
     batches = split_numbers("--batch", given.batch, int, lambda batch: batch > 0, "from 1 on")

@@ -55,11 +55,7 @@ def _add_file_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def given_dataset(namespace: argparse.Namespace) -> Dataset | None:
-    """The file of prompts that was named; None for random ones.
-
-    Raises:
-        ConfigError: the file is missing, or an answer's length is not above 0.
-    """
+    """The file of prompts that was named; None for random ones."""
     name = namespace.dataset_name
     if name == "random":
         if namespace.dataset_path is not None:
@@ -82,11 +78,7 @@ def given_dataset(namespace: argparse.Namespace) -> Dataset | None:
 
 
 def given_lengths(namespace: argparse.Namespace) -> Lengths:
-    """The lengths that were given.
-
-    Raises:
-        ConfigError: they are out of bounds.
-    """
+    """The lengths that were given."""
     return Lengths(
         input_len=namespace.random_input_len if namespace.input_len is None else namespace.input_len,
         output_len=namespace.random_output_len if namespace.output_len is None else namespace.output_len,

@@ -4,16 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from octavo.bench.results import fill_page, read_result, render
+from octavo.cli.bench_report import write_text
 from octavo.cli.parser import Parser
 from octavo.errors import ConfigError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print or fill; returns the exit status.
-
-    Raises:
-        ConfigError: a flag is wrong, or a file is no result.
-    """
+    """Print or fill; returns the exit status."""
     parser = Parser(
         "octavo bench results",
         "Show what octavo bench engine, octavo bench kernels and octavo profile wrote; or fill a page with it.",
@@ -32,13 +29,5 @@ def run(arguments: Sequence[str]) -> int:
     if given.page is not None:
         filled = fill_page(given.page)
         for path, text in {given.page: filled.text, **filled.pictures}.items():
-            _write(path, text)
+            write_text(path, text)
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"Cannot write {path}: {error.strerror}.") from None

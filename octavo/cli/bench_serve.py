@@ -19,7 +19,7 @@ from octavo.bench.http_client import HttpClient
 from octavo.bench.load import LoadRequest, RequestRecord, choose_aborts, run_load
 from octavo.bench.serving import METRICS, chat_body, completion_body, parse_objectives, summarise_records
 from octavo.bench.timeline import plot_dataset_stats, plot_timeline
-from octavo.bench.workload import BenchPrompt, arrival_times, random_prompts
+from octavo.bench.workload import COMMON_TOKEN_IDS, BenchPrompt, arrival_times, random_prompts
 from octavo.cli.bench_lengths import given_dataset, given_lengths
 from octavo.cli.bench_report import check_counts, describe_machine, write_json
 from octavo.cli.bench_serve_flags import ROUTES, SAMPLING, make_parser
@@ -29,17 +29,11 @@ from octavo.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# Every vocabulary has these; without a tokenizer more is not known.
-_COMMON_TOKEN_IDS = range(256, 1256)
 _READY_CHECK_INTERVAL = 0.2
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure; returns the exit status, 1 if requests failed.
-
-    Raises:
-        OctavoError: a flag is wrong, or the server does not answer.
-    """
+    """Measure; returns the exit status, 1 if requests failed."""
     given = make_parser().parse(arguments)
     if given.trust_remote_code:
         logger.warning("--trust-remote-code lets nothing run: Octavo runs no code from a model's folder.")
@@ -159,7 +153,7 @@ class _ServeBenchmark:
     def _prompts(self, count: int, tokenizer: Tokenizer | None) -> list[BenchPrompt]:
         seed = self._given.seed
         if self._dataset is None:
-            token_ids = range(len(tokenizer)) if tokenizer else _COMMON_TOKEN_IDS
+            token_ids = range(len(tokenizer)) if tokenizer else COMMON_TOKEN_IDS
             return random_prompts(count, self._lengths, token_ids, seed)
         if tokenizer is None:
             raise ConfigError("Prompts from a file need a tokenizer; leave --skip-tokenizer-init out.")

@@ -1,24 +1,22 @@
-"""``octavo chat``: a conversation in the terminal."""
+"""``octavo chat`` and ``octavo complete``: a conversation in the terminal, or texts that a model continues."""
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
 
 from octavo.cli.answer import TimedAnswer, show_answer, write_note
-from octavo.cli.backend import ChatBackend
-from octavo.cli.choose import add_flags, make_backend
+from octavo.cli.backend import ChatBackend, Sampling
+from octavo.cli.choose import add_flags, given_sampling, make_backend
 from octavo.cli.parser import Parser
-from octavo.cli.sampling_flags import given_sampling
 from octavo.cli.session import MAX_TOKENS, ChatSession, SessionAction
 from octavo.cli.talk import is_interactive, talk
 
+_COMPLETION_TOKENS = 128
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Converse until the user has had enough; returns the exit status.
-
-    Raises:
-        OctavoError: a flag or the model is wrong, no server answers, or the one quick answer failed.
-    """
+    """Converse until the user has had enough; returns the exit status."""
     parser = Parser(
         "octavo chat",
         "Talk with a model: MODEL is loaded here; without it, a running server answers. "
@@ -26,12 +24,7 @@ def run(arguments: Sequence[str]) -> int:
         "[MODEL]",
     )
     parser.add_argument("--system-prompt", default="", metavar="TEXT", help="system message of the conversation")
-    add_flags(parser)
-    namespace = parser.parse(arguments)
-    backend, seed = make_backend(namespace)
-    sampling = given_sampling(namespace)
-    if seed is not None:
-        sampling["seed"] = seed
+    namespace, backend, sampling = _parse(parser, arguments)
     chat = ChatLoop(
         backend,
         ChatSession(namespace.system_prompt, sampling),
@@ -47,6 +40,43 @@ def run(arguments: Sequence[str]) -> int:
             hint="/help lists commands, /exit ends.",
         )
     )
+
+
+def run_complete(arguments: Sequence[str]) -> int:
+    """Continue texts until the user has had enough; returns the exit status."""
+    parser = Parser(
+        "octavo complete",
+        "Let a model continue text: MODEL is loaded here; without it, a running server answers. "
+        f"Text piped in is continued once. --max-tokens is {_COMPLETION_TOKENS} unless given.",
+        "[MODEL]",
+    )
+    namespace, backend, given = _parse(parser, arguments)
+    sampling = {"max_tokens": _COMPLETION_TOKENS, **given}
+
+    async def respond(text: str) -> TimedAnswer:
+        return await show_answer(backend.complete(text, sampling), sys.stdout)
+
+    return asyncio.run(
+        talk(
+            backend,
+            quick=namespace.quick,
+            with_stats=namespace.stats,
+            respond=respond,
+            history_name="complete_history",
+            hint="Enter continues the text, Ctrl-D ends.",
+        )
+    )
+
+
+def _parse(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace, ChatBackend, Sampling]:
+    """The flags, the model that they choose, and the sampling parameters that were given."""
+    add_flags(parser)
+    namespace = parser.parse(arguments)
+    backend, seed = make_backend(namespace)
+    sampling = given_sampling(namespace)
+    if seed is not None:
+        sampling["seed"] = seed
+    return namespace, backend, sampling
 
 
 class ChatLoop:

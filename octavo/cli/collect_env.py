@@ -28,11 +28,7 @@ _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL", "AUTH")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the description; returns the exit status.
-
-    Raises:
-        ConfigError: a flag is wrong.
-    """
+    """Print the description; returns the exit status."""
     parser = Parser("octavo collect-env", "Describe this machine and installation, for a bug report.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse(arguments)

@@ -24,9 +24,6 @@ def read_config_file(path: Path, readers: Mapping[str, ConfigReader]) -> dict[st
     Args:
         path: the suffix determines the format; YAML if it is unknown.
         readers: every setting that the file may hold; text values go through them, so that ``8k`` works.
-
-    Raises:
-        ConfigError: the file cannot be read or parsed, or names an unknown setting.
     """
     values: dict[str, Any] = {}
     for key, value in _load(path).items():

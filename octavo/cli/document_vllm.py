@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from octavo.config.environment import SATISFIED, TWINS
+from octavo.config.environment import SATISFIED, VLLM_VARIABLES
 from octavo.config.vllm_arguments import VllmArgument, vllm_arguments
 
 _INTRODUCTION = """\
@@ -63,7 +63,7 @@ def document() -> str:
         _VARIABLES,
         *_table(
             ("variable", "setting", "meaning"),
-            ((f"`{name}`", f"`{twin.setting}`", twin.meaning) for name, twin in TWINS.items()),
+            ((f"`{name}`", f"`{variable.setting}`", variable.meaning) for name, variable in VLLM_VARIABLES.items()),
         ),
         _SATISFIED,
         *_table(("variable", "why"), ((f"`{name}`", reason) for name, reason in SATISFIED.items())),
@@ -73,8 +73,8 @@ def document() -> str:
 
 
 def _values(argument: VllmArgument) -> str:
-    shown = [f"`{'empty' if value in ('', [], {}) else value}`" for value in argument.accepted or ()]
-    return ", ".join(shown) or "none"
+    values = [f"`{'empty' if value in ('', [], {}) else value}`" for value in argument.accepted or ()]
+    return ", ".join(values) or "none"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

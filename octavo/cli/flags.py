@@ -13,8 +13,7 @@ import msgspec
 import msgspec.inspect
 
 from octavo.cli.config_file import read_config_file
-from octavo.cli.dotted import MergeObjects
-from octavo.cli.parser import Parser
+from octavo.cli.parser import MergeObjects, Parser
 from octavo.cli.values import parse_count, parse_float, parse_json_object
 from octavo.cli.vllm_flags import SETTING_PREFIX, VllmFlag, vllm_flags
 from octavo.config import EngineConfig, ServerSettings
@@ -55,7 +54,6 @@ class Flag:
 
     Attributes:
         name: of the setting, with underscores.
-        kind: how its value is read.
         is_optional: whether the setting may be left to be decided at start (None).
         default: as written in the settings; an empty list for settings whose default is one.
         description: the setting's documentation.
@@ -75,11 +73,7 @@ class Flag:
         return "--" + self.name.replace("_", "-")
 
     def read(self, text: str) -> Any:
-        """Parse ``text``.
-
-        Raises:
-            ArgumentTypeError: the text does not fit the flag's kind.
-        """
+        """Parse ``text``."""
         if self.is_optional and self.kind != "str" and text.lower() in ("auto", "none"):
             return None
         if self.kind == "bool":
@@ -120,11 +114,7 @@ def add_setting_flags(parser: Parser, sections: Sections, *, has_server: bool | 
 
 
 def given_settings(namespace: argparse.Namespace, sections: Sections) -> dict[str, Any]:
-    """The settings that were given, on the command line or in the file that ``--config`` names.
-
-    Raises:
-        ConfigError: the file is wrong, or the model was given twice.
-    """
+    """The settings that were given, on the command line or in the file that ``--config`` names."""
     values: dict[str, Any] = {}
     has_server = "server" in sections
     flags: dict[str, Flag | VllmFlag] = {each.name: VllmFlag(each) for each in vllm_flags(has_server)}
@@ -146,11 +136,7 @@ def given_settings(namespace: argparse.Namespace, sections: Sections) -> dict[st
 
 
 def engine_config(values: Mapping[str, Any]) -> EngineConfig:
-    """The engine's settings among ``values``; environment variables give some of those that are missing.
-
-    Raises:
-        ConfigError: no model was given, or a value is out of bounds.
-    """
+    """The engine's settings among ``values``; environment variables give some of those that are missing."""
     if not values.get("model"):
         raise ConfigError("Name a model: a Hugging Face id, a folder, a GGUF file or bundled:smollm2.")
     names = {name for settings in ENGINE_SECTIONS.values() for name in settings.__struct_fields__}
@@ -160,11 +146,7 @@ def engine_config(values: Mapping[str, Any]) -> EngineConfig:
 
 
 def server_settings(values: Mapping[str, Any]) -> ServerSettings:
-    """The server's settings among ``values``; environment variables give some of those that are missing.
-
-    Raises:
-        ConfigError: a value is out of bounds.
-    """
+    """The server's settings among ``values``; environment variables give some of those that are missing."""
     names = ServerSettings.__struct_fields__
     given = {name: value for name, value in values.items() if name in names}
     settings = convert_section(ServerSettings, {**given, **settings_from_environment(names, given)})

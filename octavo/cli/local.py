@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from octavo.async_llm import AsyncLLM
-from octavo.cli.backend import AnswerPiece, Message
-from octavo.cli.sampling_flags import Sampling
+from octavo.cli.backend import AnswerPiece, Message, Sampling
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.records import PromptType, RequestOutputKind, SamplingParams
@@ -16,7 +15,6 @@ class LocalBackend:
     """An engine of our own.
 
     Args:
-        config: the engine's settings.
         chat_template: a chat template, or a file with one, instead of the model's own.
     """
 

@@ -13,22 +13,27 @@ from octavo.errors import ConfigError, OctavoError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: the module whose ``run(arguments)`` does it, and a line for the help."""
+    """A subcommand and a line for the help.
 
-    module: str
+    Attributes:
+        entry: the function that takes the arguments and returns the exit status, as ``module:function``; it raises
+            OctavoError where a flag, a file or the model is wrong, or the work fails.
+    """
+
+    entry: str
     summary: str
 
 
 COMMANDS = {
-    "serve": Command("octavo.cli.serve", "serve a model over HTTP, with OpenAI's protocol"),
-    "chat": Command("octavo.cli.chat", "talk with a model, loaded here or on a server"),
-    "complete": Command("octavo.cli.complete", "let a model complete text"),
-    "run-batch": Command("octavo.cli.run_batch", "answer the requests of a file, in OpenAI's batch format"),
-    "bench": Command("octavo.cli.bench", "measure latency, throughput, a running server, engines or kernels"),
-    "profile": Command("octavo.cli.profile", "show which kernels a step spends its time in"),
-    "plan": Command("octavo.cli.plan", "show what would be decided for a model, and why, without loading it"),
-    "models": Command("octavo.cli.models", "show which architectures run, and which of them parity tests cover"),
-    "collect-env": Command("octavo.cli.collect_env", "describe this machine and installation, for a bug report"),
+    "serve": Command("octavo.cli.serve:run", "serve a model over HTTP, with OpenAI's protocol"),
+    "chat": Command("octavo.cli.chat:run", "talk with a model, loaded here or on a server"),
+    "complete": Command("octavo.cli.chat:run_complete", "let a model complete text"),
+    "run-batch": Command("octavo.cli.run_batch:run", "answer the requests of a file, in OpenAI's batch format"),
+    "bench": Command("octavo.cli.bench:run", "measure latency, throughput, a running server, engines or kernels"),
+    "profile": Command("octavo.cli.profile:run", "show which kernels a step spends its time in"),
+    "plan": Command("octavo.cli.plan:run", "show what would be decided for a model, and why, without loading it"),
+    "models": Command("octavo.cli.models:run", "show which architectures run, and which of them parity tests cover"),
+    "collect-env": Command("octavo.cli.collect_env:run", "describe this machine and installation, for a bug report"),
 }
 INTERRUPTED = 130
 
@@ -74,7 +79,8 @@ def dispatch(program: str, commands: dict[str, Command], arguments: Sequence[str
         near = difflib.get_close_matches(name, commands, 1)
         hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(commands)}."
         raise ConfigError(f"{program} has no command {name!r}. {hint}")
-    status: int = importlib.import_module(command.module).run(rest)
+    module, _, function = command.entry.partition(":")
+    status: int = getattr(importlib.import_module(module), function)(rest)
     return status
 
 

@@ -2,11 +2,12 @@
 
 import argparse
 import difflib
-from collections.abc import Sequence
-from typing import NoReturn, Protocol
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn, Protocol
 
-from octavo.cli.dotted import MergeObjects, join_fields
 from octavo.cli.foreign_flags import VLLM_FLAGS
+from octavo.cli.values import parse_json
 from octavo.config import ServerSettings
 from octavo.config.vllm_arguments import vllm_arguments
 from octavo.errors import ConfigError
@@ -48,11 +49,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse a command's arguments.
-
-        Raises:
-            ConfigError: a flag is unknown (with the nearest known one), or a value is missing or wrong.
-        """
+        """Parse a command's arguments."""
         taken = frozenset(self._option_string_actions)
         for flag in self.vllm_flags:
             flag.add_to(self, taken)
@@ -101,3 +98,62 @@ def _spelled_out(argument: str) -> list[str]:
     name, separator, value = argument.partition("=")
     flag, dot, path = name.partition(".")
     return [flag.replace("_", "-") + dot + path + separator + value]
+
+
+def join_fields(arguments: Sequence[str], objects: Collection[str]) -> list[str]:
+    """The arguments, with every field of an object as the object that holds it: ``--flag {"key": value}``.
+
+    A field's name that ends with ``+`` appends to a list. Values are JSON if they can be, and text otherwise.
+
+    Args:
+        objects: flags that take an object, with their dashes.
+    """
+    joined: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, separator, text = argument.partition("=")
+        flag, dot, path = name.partition(".")
+        if not dot or flag not in objects:
+            joined.append(argument)
+            continue
+        if not separator:
+            text = next(rest, "")
+            if not text:
+                raise ConfigError(f"{name} takes a value.")
+        is_list = path.endswith("+")
+        keys = path.removesuffix("+").split(".")
+        if not all(keys):
+            raise ConfigError(f"{name} names no field: write {flag}.FIELD VALUE.")
+        value: Any = [_read(item) for item in text.split(",")] if is_list else _read(text)
+        for key in reversed(keys):
+            value = {key: value}
+        joined += [flag, json.dumps(value)]
+    return joined
+
+
+def _read(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError:
+        return text
+
+
+class MergeObjects(argparse.Action):
+    """Joins the objects that a flag is given: fields of later ones win, lists grow."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, _merged(getattr(namespace, self.dest, None), values))
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {key: _merged(old[key], value) if key in old else value for key, value in new.items()}
+    if isinstance(old, list) and isinstance(new, list):
+        return old + new
+    return new

@@ -6,9 +6,8 @@ from typing import Any
 
 import httpx
 
-from octavo.bench.sse import EventParser
-from octavo.cli.backend import AnswerPiece, Message
-from octavo.cli.sampling_flags import Sampling
+from octavo.bench.http_client import EventParser
+from octavo.cli.backend import AnswerPiece, Message, Sampling
 from octavo.errors import RequestFailedError
 
 _CONNECT_SECONDS = 10.0

@@ -9,11 +9,7 @@ from octavo.garbage import garbage_collection_off
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes; returns the exit status.
-
-    Raises:
-        OctavoError: a flag, the model or the address is wrong.
-    """
+    """Serve until a signal comes; returns the exit status."""
     # The engine's process imports while this one reads its flags and imports the server.
     with EngineChild() as child:
         parser = Parser("octavo serve", "Serve a model over HTTP, with OpenAI's protocol.", "MODEL")

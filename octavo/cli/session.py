@@ -6,8 +6,8 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from octavo.cli.backend import Message
-from octavo.cli.sampling_flags import PARAMETERS, Sampling, set_parameter
+from octavo.cli.backend import Message, Sampling
+from octavo.cli.choose import PARAMETERS, set_parameter
 from octavo.errors import ConfigError
 
 MAX_TOKENS = 512
@@ -75,11 +75,7 @@ class ChatSession:
         return word.startswith("/") and word[1:].isalpha() and "\n" not in line
 
     def command(self, line: str) -> tuple[str, SessionAction]:
-        """Run a command; returns the message for the user and the next action.
-
-        Raises:
-            ConfigError: there is no such command, or it cannot be carried out.
-        """
+        """Run a command; returns the message for the user and the next action."""
         name, _, rest = line.strip()[1:].partition(" ")
         if name not in self._commands:
             near = difflib.get_close_matches(name, self._commands, 1)
@@ -118,8 +114,8 @@ class ChatSession:
             if not value.strip():
                 raise ConfigError("Give a value as well: /set temperature 0.5, or /set temperature default.")
             set_parameter(self.sampling, name, value.strip())
-        shown = ", ".join(f"{name} {value}" for name, value in self.request_sampling.items())
-        return f"{shown}; the other parameters are the model's defaults.", SessionAction.NOTHING
+        parameters = ", ".join(f"{name} {value}" for name, value in self.request_sampling.items())
+        return f"{parameters}; the other parameters are the model's defaults.", SessionAction.NOTHING
 
     def _save(self, text: str) -> tuple[str, SessionAction]:
         if not text:

@@ -41,7 +41,6 @@ async def talk(
     """Start the model and answer: ``quick``, piped text, or what a person types; returns the exit status.
 
     Args:
-        quick: the one text to answer.
         with_stats: show speed outside of a terminal session too.
         respond: deals with one text; None if that brought no answer.
         history_name: file for what was typed.

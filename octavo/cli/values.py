@@ -1,4 +1,4 @@
-"""Parses command-line values: counts with suffixes, JSON, pairs and lists."""
+"""Parses command-line values: counts with suffixes, JSON, pairs and lists; raises ArgumentTypeError if that fails."""
 
 import argparse
 import json
@@ -31,9 +31,6 @@ def parse_count(text: str) -> int:
 
     ``8k`` is 8000 and ``8K`` 8192, likewise m/M, g/G, t/T; ``500MB`` counts thousands, ``4GiB`` counts 1024s;
     ``1e9`` and ``25.6k`` are read as well.
-
-    Raises:
-        ArgumentTypeError: the text is no number, the suffix unknown or the result not whole.
     """
     match = _COUNT.fullmatch(text.strip())
     if match is None or match[2] not in _MULTIPLIERS:
@@ -48,11 +45,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_float(text: str) -> float:
-    """A number.
-
-    Raises:
-        ArgumentTypeError: the text is no number.
-    """
+    """A number."""
     try:
         return float(text)
     except ValueError:
@@ -60,11 +53,7 @@ def parse_float(text: str) -> float:
 
 
 def parse_json(text: str) -> Any:
-    """JSON, whose numbers may have the suffixes k, m, g, t (thousands) and K, M, G, T (1024s).
-
-    Raises:
-        ValueError: it is none.
-    """
+    """JSON, whose numbers may have the suffixes k, m, g, t (thousands) and K, M, G, T (1024s)."""
     try:
         return json.loads(text)
     except ValueError:
@@ -81,11 +70,7 @@ def _without_suffix(match: re.Match[str]) -> str:
 
 
 def parse_json_object(text: str) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        ArgumentTypeError: the text is not JSON, or not an object.
-    """
+    """A JSON object."""
     try:
         value = parse_json(text)
     except ValueError as error:
@@ -100,9 +85,6 @@ def split_names(text: str, known: Collection[str], kind: str) -> list[str]:
 
     Args:
         kind: what a name stands for, in the error.
-
-    Raises:
-        ConfigError: a name is not in ``known``.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -118,9 +100,6 @@ def split_numbers(
 
     Args:
         expected: the valid range, in the error.
-
-    Raises:
-        ConfigError: a number cannot be read or is out of range.
     """
     try:
         numbers = [convert(item) for item in text.split(",")]
@@ -132,11 +111,7 @@ def split_numbers(
 
 
 def parse_pair(text: str) -> tuple[str, str]:
-    """``KEY=VALUE``.
-
-    Raises:
-        ArgumentTypeError: there is no ``=``.
-    """
+    """``KEY=VALUE``."""
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise argparse.ArgumentTypeError(f"takes KEY=VALUE, not {text!r}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.cli.dotted import MergeObjects
+from octavo.cli.parser import MergeObjects
 from octavo.cli.values import parse_count, parse_float, parse_json
 from octavo.config.vllm_arguments import VllmArgument, vllm_arguments
 
@@ -24,11 +24,7 @@ class VllmFlag:
         return self.argument.name
 
     def read(self, text: str) -> Any:
-        """Parse ``text``.
-
-        Raises:
-            ArgumentTypeError: it is no number where one is needed.
-        """
+        """Parse ``text``."""
         if text.lower() in ("none", "null"):
             return None
         match self.argument.kind:

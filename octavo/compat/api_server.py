@@ -21,11 +21,7 @@ def make_arg_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def validate_parsed_serve_args(args: argparse.Namespace) -> None:
-    """Check what a parser with these flags found.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
+    """Check what a parser with these flags found."""
     _settings(vars(args))
 
 

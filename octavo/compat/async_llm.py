@@ -11,7 +11,7 @@ from octavo.outputs.pooling import Pooled
 from octavo.records import PoolingParams, PromptType, RequestOutput, SamplingParams
 
 
-class AsyncLLM(octavo.async_llm.AsyncLLM):
+class VllmAsyncLLM(octavo.async_llm.AsyncLLM):
     """Octavo's own, as code written for vLLM calls it. The engine starts with the first request."""
 
     @property

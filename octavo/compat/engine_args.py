@@ -77,9 +77,6 @@ class _EngineArgs:
 
         Args:
             usage_context, options: taken for compatibility.
-
-        Raises:
-            ConfigError: a field was changed to a wrong value.
         """
         values = {name: getattr(self, name) for name in _DEFAULTS}
         changed = {name: value for name, value in values.items() if value != _DEFAULTS[name]}

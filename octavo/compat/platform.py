@@ -5,7 +5,7 @@ import torch
 from octavo.platforms import device_name, has_cuda
 
 
-class Platform:
+class CurrentPlatform:
     """The device that ``device="auto"`` takes."""
 
     @property
@@ -52,4 +52,4 @@ class Platform:
             torch.manual_seed(seed)
 
 
-current_platform = Platform()
+current_platform = CurrentPlatform()

@@ -11,7 +11,7 @@ VERSION = "0.33.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Names:
     """Names that several of vLLM's modules share.
 
     Attributes:
@@ -34,94 +34,100 @@ _OUTPUTS = (
     "PoolingOutput PoolingRequestOutput RequestOutput ScoringOutput ScoringRequestOutput"
 )
 _PROMPTS = "PromptType TextPrompt TokensPrompt"
-_CONFIGS = "CacheConfig ModelConfig ParallelConfig SchedulerConfig VllmConfig"
+_CONFIGS = "CacheConfig ModelConfig=VllmModelConfig ParallelConfig SchedulerConfig VllmConfig"
 _PROCESSORS = "AddedRequest BatchUpdate LogitsProcessor MoveDirectionality MovedRequest RemovedRequest"
 _COMPAT = "octavo.compat"
 
 ROWS = (
-    Row(("vllm", "vllm.version"), f"{_COMPAT}.version", "__version__ __version_tuple__"),
+    Names(("vllm", "vllm.version"), f"{_COMPAT}.version", "__version__ __version_tuple__"),
     # Entry points.
-    Row(("vllm", "vllm.entrypoints.llm"), "octavo.llm", "LLM"),
-    Row(("vllm", "vllm.engine.llm_engine", "vllm.v1.engine.llm_engine"), "octavo.llm_engine", "LLMEngine"),
-    Row(("vllm", "vllm.engine.async_llm_engine"), f"{_COMPAT}.async_llm", "AsyncLLMEngine=AsyncLLM"),
-    Row(("vllm.v1.engine.async_llm",), f"{_COMPAT}.async_llm", "AsyncLLM"),
-    Row(("vllm", "vllm.engine.arg_utils"), f"{_COMPAT}.engine_args", "AsyncEngineArgs EngineArgs"),
-    Row(("vllm.entrypoints.cli.main",), f"{_COMPAT}.commands", "main"),
-    Row(("vllm.entrypoints.openai.api_server",), f"{_COMPAT}.api_server", "run_server"),
-    Row(
+    Names(("vllm", "vllm.entrypoints.llm"), "octavo.llm", "LLM"),
+    Names(("vllm", "vllm.engine.llm_engine", "vllm.v1.engine.llm_engine"), "octavo.llm_engine", "LLMEngine"),
+    Names(("vllm", "vllm.engine.async_llm_engine"), f"{_COMPAT}.async_llm", "AsyncLLMEngine=VllmAsyncLLM"),
+    Names(("vllm.v1.engine.async_llm",), f"{_COMPAT}.async_llm", "AsyncLLM=VllmAsyncLLM"),
+    Names(("vllm", "vllm.engine.arg_utils"), f"{_COMPAT}.engine_args", "AsyncEngineArgs EngineArgs"),
+    Names(("vllm.entrypoints.cli.main",), f"{_COMPAT}.commands", "main"),
+    Names(("vllm.entrypoints.openai.api_server",), f"{_COMPAT}.api_server", "run_server"),
+    Names(
         ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.common.cli_args"),
         f"{_COMPAT}.api_server",
         "make_arg_parser validate_parsed_serve_args",
     ),
     # What goes in.
-    Row(("vllm",), "octavo.records", f"SamplingParams PoolingParams {_PROMPTS} {_OUTPUTS}"),
-    Row(
+    Names(("vllm",), "octavo.records", f"SamplingParams PoolingParams {_PROMPTS} {_OUTPUTS}"),
+    Names(
         ("vllm.sampling_params",),
         "octavo.records",
         "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams StructuredOutputsParams",
     ),
-    Row(("vllm.sampling_params",), f"{_COMPAT}.guided_decoding", "GuidedDecodingParams"),
-    Row(("vllm.pooling_params",), "octavo.records", "PoolingParams"),
-    Row(("vllm.inputs", "vllm.inputs.data", "vllm.inputs.llm"), "octavo.records", f"EmbedsPrompt {_PROMPTS}"),
-    Row(("vllm.lora.request",), f"{_COMPAT}.lora", "LoRARequest"),
+    Names(("vllm.sampling_params",), f"{_COMPAT}.guided_decoding", "GuidedDecodingParams"),
+    Names(("vllm.pooling_params",), "octavo.records", "PoolingParams"),
+    Names(("vllm.inputs", "vllm.inputs.data", "vllm.inputs.llm"), "octavo.records", f"EmbedsPrompt {_PROMPTS}"),
+    Names(("vllm.lora.request",), f"{_COMPAT}.options", "LoRARequest"),
     # What comes out.
-    Row(("vllm.outputs",), "octavo.records", _OUTPUTS),
-    Row(("vllm.logprobs",), "octavo.records", "FlatLogprobs Logprob PromptLogprobs SampleLogprobs"),
-    Row(("vllm.sequence",), "octavo.records", "Logprob PromptLogprobs RequestMetrics=RequestStateStats SampleLogprobs"),
-    Row(
+    Names(("vllm.outputs",), "octavo.records", _OUTPUTS),
+    Names(("vllm.logprobs",), "octavo.records", "FlatLogprobs Logprob PromptLogprobs SampleLogprobs"),
+    Names(
+        ("vllm.sequence",), "octavo.records", "Logprob PromptLogprobs RequestMetrics=RequestStateStats SampleLogprobs"
+    ),
+    Names(
         ("vllm.beam_search", "vllm.entrypoints.generate.beam_search.utils"),
         "octavo.records",
         "BeamSearchOutput BeamSearchSequence",
     ),
-    Row(("vllm.v1.metrics.reader",), "octavo.telemetry.reader", "Counter Gauge Histogram Metric Vector"),
-    Row(("vllm.v1.metrics.stats",), "octavo.records", "RequestStateStats"),
-    Row(("vllm.exceptions",), "octavo.errors", "VLLMValidationError=InvalidRequestError"),
-    Row(
+    Names(("vllm.v1.metrics.reader",), "octavo.telemetry.reader", "Counter Gauge Histogram Metric Vector"),
+    Names(("vllm.v1.metrics.stats",), "octavo.records", "RequestStateStats"),
+    Names(("vllm.exceptions",), "octavo.errors", "VLLMValidationError=InvalidRequestError"),
+    Names(
         ("vllm.v1.engine.exceptions",),
         "octavo.errors",
         "EngineDeadError EngineGenerateError=RequestFailedError",
     ),
     # What changes logits.
-    Row(("vllm.v1.sample.logits_processor.interface",), "octavo.sampling.processors", _PROCESSORS),
-    Row(
+    Names(("vllm.v1.sample.logits_processor.interface",), "octavo.sampling.processors", _PROCESSORS),
+    Names(
         ("vllm.v1.sample.logits_processor",),
         "octavo.sampling.processors",
         f"AdapterLogitsProcessor RequestLogitsProcessor {_PROCESSORS}",
     ),
-    Row(("vllm.v1.sample.logits_processor.builtin",), "octavo.sampling.processors", "process_dict_updates"),
-    Row(("vllm.logits_process",), "octavo.sampling.processors", "LogitsProcessor=RequestLogitsProcessor"),
+    Names(("vllm.v1.sample.logits_processor.builtin",), "octavo.sampling.processors", "process_dict_updates"),
+    Names(("vllm.logits_process",), "octavo.sampling.processors", "LogitsProcessor=RequestLogitsProcessor"),
     # Text.
-    Row(
+    Names(
         ("vllm.tokenizers", "vllm.transformers_utils.tokenizer"),
         f"{_COMPAT}.tokenizers",
         "cached_get_tokenizer get_tokenizer",
     ),
-    Row(("vllm.transformers_utils.tokenizer",), f"{_COMPAT}.tokenizers", "AnyTokenizer"),
-    Row(("vllm.tokenizers",), f"{_COMPAT}.tokenizers", "TokenizerLike=AnyTokenizer"),
-    Row(("vllm.renderers.hf",), f"{_COMPAT}.tokenizers", "resolve_chat_template"),
-    Row(
+    Names(("vllm.transformers_utils.tokenizer",), f"{_COMPAT}.tokenizers", "AnyTokenizer"),
+    Names(("vllm.tokenizers",), f"{_COMPAT}.tokenizers", "TokenizerLike=AnyTokenizer"),
+    Names(("vllm.renderers.hf",), f"{_COMPAT}.tokenizers", "resolve_chat_template"),
+    Names(
         ("vllm.entrypoints.chat_utils", "vllm.renderers.chat_utils"),
         f"{_COMPAT}.tokenizers",
         "load_chat_template resolve_hf_chat_template=resolve_chat_template",
     ),
     # Settings and models.
-    Row(("vllm.config",), "octavo.config.vllm_config", _CONFIGS),
-    Row(("vllm.config",), f"{_COMPAT}.options", "PoolerConfig ProfilerConfig"),
-    Row(("vllm.config", "vllm.config.kv_events"), "octavo.config.kv_events", "KVEventsConfig"),
-    Row(
+    Names(("vllm.config",), "octavo.config.vllm_config", _CONFIGS),
+    Names(("vllm.config",), f"{_COMPAT}.options", "PoolerConfig ProfilerConfig"),
+    Names(("vllm.config", "vllm.config.kv_events"), "octavo.config.kv_events", "KVEventsConfig"),
+    Names(
         ("vllm", "vllm.model_executor.models", "vllm.model_executor.models.registry"),
         f"{_COMPAT}.model_registry",
         "ModelRegistry",
     ),
-    Row(("vllm.platforms",), f"{_COMPAT}.platform", "current_platform"),
-    Row(("vllm.usage.usage_lib",), f"{_COMPAT}.options", "UsageContext"),
+    Names(("vllm.platforms",), f"{_COMPAT}.platform", "current_platform"),
+    Names(("vllm.usage.usage_lib",), f"{_COMPAT}.options", "UsageContext"),
     # Helpers.
-    Row(("vllm.logger",), f"{_COMPAT}.utils", "init_logger"),
-    Row(("vllm.utils",), f"{_COMPAT}.utils", "Counter FlexibleArgumentParser get_ip get_open_port random_uuid"),
-    Row(("vllm.utils.argparse_utils",), f"{_COMPAT}.utils", "FlexibleArgumentParser"),
-    Row(("vllm.utils.counter",), f"{_COMPAT}.utils", "Counter"),
-    Row(("vllm.utils.network_utils",), f"{_COMPAT}.utils", "get_ip get_open_port"),
-    Row(
+    Names(("vllm.logger",), f"{_COMPAT}.utils", "init_logger"),
+    Names(
+        ("vllm.utils",),
+        f"{_COMPAT}.utils",
+        "Counter=CallCounter FlexibleArgumentParser get_ip get_open_port random_uuid",
+    ),
+    Names(("vllm.utils.argparse_utils",), f"{_COMPAT}.utils", "FlexibleArgumentParser"),
+    Names(("vllm.utils.counter",), f"{_COMPAT}.utils", "Counter=CallCounter"),
+    Names(("vllm.utils.network_utils",), f"{_COMPAT}.utils", "get_ip get_open_port"),
+    Names(
         ("vllm.distributed", "vllm.distributed.parallel_state"),
         f"{_COMPAT}.utils",
         "cleanup_dist_env_and_memory destroy_distributed_environment destroy_model_parallel",

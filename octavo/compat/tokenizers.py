@@ -36,7 +36,7 @@ def get_tokenizer(
     """
     if trust_remote_code:
         raise ConfigError("trust_remote_code: Octavo runs no code from a model's folder.")
-    if _is_own(tokenizer_name):
+    if tokenizer_name.startswith("bundled:") or tokenizer_name.endswith(".gguf"):
         return _from_octavo(tokenizer_name)
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         tokenizer_name, revision=revision, cache_dir=download_dir, **options
@@ -74,10 +74,6 @@ def load_chat_template(chat_template: str | None, *, is_literal: bool = False) -
     if chat_template is None or is_literal:
         return chat_template
     return read_chat_template(chat_template)
-
-
-def _is_own(name: str) -> bool:
-    return name.startswith("bundled:") or name.endswith(".gguf")
 
 
 def _from_octavo(name: str) -> PreTrainedTokenizerBase:

@@ -37,7 +37,7 @@ def get_ip() -> str:
         return str(probe.getsockname()[0])
 
 
-class Counter:
+class CallCounter:
     """Counts up, a number per call of :func:`next`."""
 
     def __init__(self, start: int = 0) -> None:

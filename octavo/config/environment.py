@@ -1,4 +1,4 @@
-"""Settings from environment variables: vLLM's that have a twin here, and the same under Octavo's prefix."""
+"""Settings from environment variables: vLLM's that are settings here, and the same under Octavo's prefix."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +12,7 @@ _LEVELS = {"TRACE": "debug", "FATAL": "error", "CRITICAL": "error", "WARN": "war
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class VllmVariable:
     """A vLLM environment variable that sets a setting.
 
     Attributes:
@@ -50,28 +50,28 @@ def _store_count(text: str) -> int | None:
     return None if read_bool(text) else 0
 
 
-TWINS: dict[str, Twin] = {
-    "VLLM_API_KEY": Twin("api_key", lambda text: [text], "key that clients must send"),
-    "VLLM_SERVER_DEV_MODE": Twin("enable_admin_endpoints", read_bool, "1 opens the admin routes"),
-    "VLLM_SYSTEM_START_DATE": Twin("chat_template_date", str, "date that chat templates take for today's"),
-    "VLLM_ENABLE_RESPONSES_API_STORE": Twin(
+VLLM_VARIABLES: dict[str, VllmVariable] = {
+    "VLLM_API_KEY": VllmVariable("api_key", lambda text: [text], "key that clients must send"),
+    "VLLM_SERVER_DEV_MODE": VllmVariable("enable_admin_endpoints", read_bool, "1 opens the admin routes"),
+    "VLLM_SYSTEM_START_DATE": VllmVariable("chat_template_date", str, "date that chat templates take for today's"),
+    "VLLM_ENABLE_RESPONSES_API_STORE": VllmVariable(
         "response_store_count", _store_count, "0 stores no responses; they are stored by default"
     ),
-    "VLLM_SKIP_MODEL_NAME_VALIDATION": Twin(
+    "VLLM_SKIP_MODEL_NAME_VALIDATION": VllmVariable(
         "skip_model_name_validation", read_bool, "1 takes requests under any model name"
     ),
-    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": Twin(
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": VllmVariable(
         "http_keep_alive_timeout", int, "seconds that an idle connection is kept open"
     ),
-    "VLLM_HTTP_MAX_REQUEST_BODY_SIZE": Twin("max_request_bytes", int, "largest request body in bytes"),
-    "VLLM_LOGGING_LEVEL": Twin("log_level", _level, "least severity to log"),
-    "VLLM_LOG_STATS_INTERVAL": Twin("log_stats_interval", float, "seconds between lines of figures"),
-    "VLLM_CPU_KVCACHE_SPACE": Twin("cpu_cache_memory_bytes", _gibibytes, "GiB for the cache, on a CPU"),
-    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": Twin(
+    "VLLM_HTTP_MAX_REQUEST_BODY_SIZE": VllmVariable("max_request_bytes", int, "largest request body in bytes"),
+    "VLLM_LOGGING_LEVEL": VllmVariable("log_level", _level, "least severity to log"),
+    "VLLM_LOG_STATS_INTERVAL": VllmVariable("log_stats_interval", float, "seconds between lines of figures"),
+    "VLLM_CPU_KVCACHE_SPACE": VllmVariable("cpu_cache_memory_bytes", _gibibytes, "GiB for the cache, on a CPU"),
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": VllmVariable(
         "allow_long_max_model_len", read_bool, "1 lets max_model_len exceed what the model was made for"
     ),
-    "VLLM_BATCH_INVARIANT": Twin("deterministic", read_bool, "1 makes results independent of the batch"),
-    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": Twin(
+    "VLLM_BATCH_INVARIANT": VllmVariable("deterministic", read_bool, "1 makes results independent of the batch"),
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": VllmVariable(
         "step_timeout", float, "seconds without a finished step after which a busy engine counts as down"
     ),
 }
@@ -117,20 +117,20 @@ def settings_from_environment(
     """
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}
-    for name, twin in TWINS.items():
-        if twin.setting not in names or twin.setting in given:
+    for name, known in VLLM_VARIABLES.items():
+        if known.setting not in names or known.setting in given:
             continue
-        own = _OWN + twin.setting.upper()
+        own = _OWN + known.setting.upper()
         variable = own if environment.get(own) else name
         text = environment.get(variable)
         if not text:
             continue
         try:
-            value = twin.read(text)
+            value = known.read(text)
         except ValueError as error:
             raise ConfigError(f"The variable {variable} cannot be read, got {text!r}: {error}.") from None
         if value is not None:
-            values[twin.setting] = value
+            values[known.setting] = value
     return values
 
 
@@ -142,7 +142,7 @@ def environment_warning(environment: Mapping[str, str] | None = None, *, is_erro
     """
     environment = os.environ if environment is None else environment
     names = sorted(
-        name for name in environment if name.startswith(_VLLM) and name not in TWINS and name not in SATISFIED
+        name for name in environment if name.startswith(_VLLM) and name not in VLLM_VARIABLES and name not in SATISFIED
     )
     if not names:
         return ""

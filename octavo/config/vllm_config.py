@@ -16,7 +16,7 @@ class EngineArguments(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class VllmModelConfig:
     """Which model, and its limits.
 
     Attributes:
@@ -75,7 +75,7 @@ class ParallelConfig:
 class VllmConfig:
     """All of it; what Octavo has no counterpart for is None."""
 
-    model_config: ModelConfig
+    model_config: VllmModelConfig
     cache_config: CacheConfig
     scheduler_config: SchedulerConfig
     parallel_config: ParallelConfig
@@ -99,7 +99,7 @@ class VllmConfig:
         model, cache, scheduler = settings.model, settings.cache, settings.scheduler
         size = settings.device.tensor_parallel_size
         return cls(
-            ModelConfig(
+            VllmModelConfig(
                 model=model.model,
                 tokenizer=model.tokenizer or model.model,
                 skip_tokenizer_init=model.skip_tokenizer_init,

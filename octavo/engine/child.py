@@ -15,8 +15,7 @@ from typing import Self
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.engine.launch import Launch
-from octavo.engine.state import EngineState
+from octavo.engine.state import EngineState, Launch
 
 
 class EngineChild:
@@ -96,7 +95,7 @@ class EngineChild:
 
     def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: close_input() came first
             self._process.stdin.write(line)
             self._process.stdin.flush()
 

@@ -30,7 +30,6 @@ class EngineClient:
     ``on_ready``, which is called each time that an engine has connected.
 
     Args:
-        address: the ZeroMQ address to listen on.
         on_ready: called with the engine's description and statistics; returns the requests to (re)play.
         on_batch: called with outputs and the engine's statistics.
         on_failed: called when the engine could not start.

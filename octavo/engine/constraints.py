@@ -62,11 +62,7 @@ class Constraints:
         return set(self._waiting)
 
     def begin(self, request: EngineRequest) -> None:
-        """Start compiling a request's grammar.
-
-        Raises:
-            OctavoError: the grammar is malformed or not supported, or too many are waiting.
-        """
+        """Start compiling a request's grammar."""
         assert request.params.structured_outputs is not None
         if self._compiler is None:
             self._compiler = self._new_compiler(request.eos_token_ids)

@@ -1,6 +1,7 @@
 """Control functions of a running engine: pause, sleep, weight updates, profiles, ``collective_rpc``.
 
-``local_control.py`` offers them as methods in the same process, ``remote_control.py`` from another process.
+``local_control.py`` offers them as methods in the same process, ``remote_control.py`` from another process; their
+arguments are described there.
 """
 
 import logging
@@ -37,7 +38,6 @@ class Control:
     Args:
         deliver: takes outputs of requests that a function ended.
         announce: lets frontends know the engine's figures, before something that takes long.
-        state: what the engine was started with.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -106,13 +106,7 @@ class Control:
             reply(*outcome)
 
     def _pause(self, mode: str = "abort", clear_cache: bool = True) -> Job:
-        """Start no step until :meth:`_resume`.
-
-        Args:
-            mode: ``abort`` ends the current requests, ``wait`` lets them finish first, ``keep`` continues them
-                afterwards. New requests wait.
-            clear_cache: clear the prefix cache; kept requests are recomputed afterwards.
-        """
+        """Start no step until :meth:`_resume`; new requests wait. Kept ones lose their blocks with ``clear_cache``."""
         if mode not in PAUSE_MODES:
             raise InvalidRequestError(f"mode is one of {', '.join(PAUSE_MODES)}, not {mode!r}.", "mode")
         core = self._core
@@ -148,12 +142,7 @@ class Control:
         return True
 
     def _sleep(self, level: int = 1, mode: str = "abort", keep_weights: bool = False) -> Job:
-        """Pause, and release memory.
-
-        Args:
-            level: 0 only pauses.
-            keep_weights: with level 1, keep the weights on the device.
-        """
+        """Pause, and release memory; ``keep_weights`` keeps level 1's on the device."""
         if not 0 <= level <= 2:
             raise InvalidRequestError(f"level is 0, 1 or 2, not {level}.", "level")
         yield from self._pause(mode, clear_cache=level > 0)
@@ -208,9 +197,6 @@ class Control:
         self._profiler.start()
         return True
 
-    def _stop_profile(self) -> str:
-        return self._profiler.stop()
-
     def _start_weight_update(self) -> bool:
         self._check_paused()
         self._is_updating = True
@@ -241,18 +227,8 @@ class Control:
         self._weight_version = version
         return True
 
-    def _get_weight_version(self) -> str:
-        return self._weight_version
-
-    def _weight_checksums(self) -> dict[str, str]:
-        return self._core.executor.weight_checksums()
-
     def _collective_rpc(self, method: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Job:
-        """Call a function with each worker, between two steps; returns a list of its results.
-
-        Args:
-            method: the function's name, ``package.module:function``, which ``allowed_functions`` contains.
-        """
+        """Call a function of ``allowed_functions`` with each worker, between two steps; returns its results."""
         if method not in self._allowed:
             raise InvalidRequestError(
                 f"collective_rpc does not run {method!r} across processes: the owner allows functions with "
@@ -303,9 +279,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sleep": Control._sleep,
     "start_profile": Control._start_profile,
     "start_weight_update": Control._start_weight_update,
-    "stop_profile": Control._stop_profile,
+    "stop_profile": lambda control: control._profiler.stop(),
     "update_weights": Control._update_weights,
     "wake_up": Control._wake_up,
-    "weight_checksums": Control._weight_checksums,
-    "weight_version": Control._get_weight_version,
+    "weight_checksums": lambda control: control._core.executor.weight_checksums(),
+    "weight_version": lambda control: control._weight_version,
 }

@@ -81,7 +81,7 @@ class EngineCore:
                 self.plan = self._fit_cache(plan, settings)
             else:
                 self.plan = resize_cache(plan, settings, state.num_blocks)
-            phase.words = f"cache for {self.plan.cache_tokens} tokens"
+            phase.note = f"cache for {self.plan.cache_tokens} tokens"
         executor.start(self.plan)
         self._events = _event_recorder(settings, self.plan)
         self.scheduler = Scheduler(self.plan, () if self._events is None else (self._events,))

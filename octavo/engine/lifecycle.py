@@ -40,8 +40,6 @@ class EngineLifecycle:
     """Starts an engine process, keeps the connection across restarts, and detects a stuck engine.
 
     Args:
-        settings: the engine's settings.
-        owner: receives the engine's outputs.
         address: address to listen on for an engine supervised by another process; None starts and supervises one.
         child: the first engine process if it has been started already; it is not launched yet.
 

@@ -31,12 +31,9 @@ class LocalControl:
         """Set up what the methods need.
 
         Outputs that arrive while a method runs are kept in ``_held`` for the loop that runs requests.
-
-        Raises:
-            ConfigError: a setting is wrong.
         """
         self._held = []
-        self._control = Control(self._engine, settings, self._held.append, _do_nothing)
+        self._control = Control(self._engine, settings, self._held.append, lambda: None)
 
     def collective_rpc(
         self,
@@ -135,7 +132,3 @@ class LocalControl:
         if error is not None:
             raise InvalidRequestError(error)
         return value
-
-
-def _do_nothing() -> None:
-    pass

@@ -17,7 +17,6 @@ from octavo.records import (
     EngineStats,
     SamplingParams,
     StepOutputs,
-    TokenIds,
     token_ids_from_bytes,
 )
 
@@ -172,12 +171,8 @@ def _encode_token_ids(value: object) -> memoryview:
     return np.ascontiguousarray(value).data.cast("B")
 
 
-def _decode_token_ids(_kind: type, data: object) -> TokenIds:
-    return token_ids_from_bytes(data)
-
-
 encode = msgspec.msgpack.Encoder(enc_hook=_encode_token_ids).encode
-decode_to_engine = msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_token_ids).decode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine, dec_hook=lambda _, data: token_ids_from_bytes(data)).decode
 _decode_ids = msgspec.msgpack.Decoder(_Ids).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 

@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from octavo.engine.launch import Launch
+from octavo.engine.state import Launch
 from octavo.garbage import garbage_collection_off
 from octavo.parent import end_with_parent
 from octavo.telemetry.logs import configure_logging

@@ -14,9 +14,6 @@ from octavo.telemetry.metrics import Metrics
 class RemoteControl(ABC):
     """Methods that call :class:`~octavo.engine.control.Control` in the engine process.
 
-    Attributes:
-        settings: the engine's settings.
-
     All of them raise:
         EngineDeadError: no engine is connected, or it died before it answered.
         InvalidRequestError: the engine rejected the call.
@@ -43,7 +40,6 @@ class RemoteControl(ABC):
 
         Args:
             mode: for current requests: ``abort`` them, ``wait`` until they end, or ``keep`` them for afterwards.
-            clear_cache: clear the prefix cache.
         """
         await self.call_engine("pause", mode=mode, clear_cache=clear_cache)
 

@@ -32,9 +32,6 @@ class Replays:
     def resume(self, requests: list[EngineRequest]) -> tuple[list[EngineRequest], list[str]]:
         """Note that a new engine is ready.
 
-        Args:
-            requests: all unfinished requests.
-
         Returns:
             The requests to send now, and the ids of those to fail.
         """

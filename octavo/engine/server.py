@@ -14,8 +14,7 @@ from octavo.engine import messages
 from octavo.engine.constraints import refusal
 from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
-from octavo.engine.launch import START_FAILED, Launch
-from octavo.engine.state import AS_CONFIGURED
+from octavo.engine.state import AS_CONFIGURED, START_FAILED, Launch
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.garbage import freeze_until_exit
 from octavo.records import EngineRequest, StepOutputs
@@ -167,9 +166,9 @@ class EngineServer:
 
     def _refuse_unreadable(self, data: bytes, error: Exception, frontend: _Frontend) -> None:
         logger.error("a message of a frontend could not be read: %s", error)
-        shown = RequestFailedError("The engine could not read the request.")
+        error = RequestFailedError("The engine could not read the request.")
         for request_id in messages.ids_in_unreadable(data):
-            self._refuse(request_id, shown, frontend)
+            self._refuse(request_id, error, frontend)
 
     def _abort(self, request_ids: list[str]) -> None:
         """Abort requests without output: their frontend has dropped them already."""

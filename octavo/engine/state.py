@@ -1,4 +1,4 @@
-"""Engine state set by owners (weights, pause, sleep), which a restarted engine restores."""
+"""What an engine process is started with: settings, and the state set by owners, which a restarted engine restores."""
 
 import hashlib
 from pathlib import Path
@@ -6,12 +6,16 @@ from typing import Self
 
 import msgspec
 
+from octavo.config import EngineConfig
+
+START_FAILED = 2
+"""Exit status of an engine process whose start failed, and would fail again."""
+
 
 class UpdatedWeights(msgspec.Struct, frozen=True):
     """Weights that were loaded from the owner's folder.
 
     Attributes:
-        folder: the folder.
         fingerprint: hash of the names, sizes and modification times of its files.
     """
 
@@ -34,7 +38,6 @@ class EngineState(msgspec.Struct, frozen=True):
 
     Attributes:
         weights: updated weights; None for the model's own.
-        weight_version: their version.
         is_updating: a weight update was started and not finished.
         is_paused: no step is started.
         sleep_level: see :class:`~octavo.engine.core.EngineCore`; an engine restarted asleep allocates no memory.
@@ -73,3 +76,20 @@ def _fingerprint(folder: Path) -> str:
                 continue  # gone meanwhile
             digest.update(f"{path.relative_to(folder)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
+
+
+class Launch(msgspec.Struct):
+    """Startup parameters of an engine process.
+
+    Attributes:
+        addresses: the frontends' addresses, by frontend index.
+        generation: number of this engine process in this server, from 1.
+        reports: file descriptor to which the engine writes its :class:`EngineState`, a line of JSON per change.
+        state: the state last reported by its predecessor.
+    """
+
+    settings: EngineConfig
+    addresses: list[str]
+    generation: int
+    reports: int
+    state: EngineState

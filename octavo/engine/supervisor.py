@@ -11,8 +11,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.child import EngineChild
-from octavo.engine.launch import START_FAILED
-from octavo.engine.state import AS_CONFIGURED, EngineState
+from octavo.engine.state import AS_CONFIGURED, START_FAILED, EngineState
 
 logger = logging.getLogger(__name__)
 

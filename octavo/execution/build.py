@@ -13,6 +13,7 @@ from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes, HostSizes, StepSizes
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import StepKernels, attention_backend, step_kernels
+from octavo.kernels.draw import draw_maker
 from octavo.models.base import CausalLM
 from octavo.models.pooled import PooledModel
 from octavo.platforms import Platform
@@ -64,7 +65,7 @@ def build_runner(
     draws = make_draws(forward, plan, kernels)
     if isinstance(model, PooledModel):
         return ModelRunner(forward, PoolingTail(draws, model.pooler, device), sizes)
-    draw_on_device = None
+    draw_on_device = draw_maker(device)
     if platform.runs_ahead:
         from octavo.sampling.device_sampler import DeviceSampler
 

@@ -84,7 +84,7 @@ class PoolingState:
             self._rows[row.slot] = self._new_row(row)
 
     def _new_row(self, row: NewRow) -> _Row:
-        assert row.pooling is not None, "a model that answers with vectors gets no other requests"
+        assert row.pooling is not None, "a pooling model gets no other requests"
         step_tag_id, is_returned = self._pooler.spec.step_tag_id, None
         if step_tag_id is not None and row.pooling.task == "token_classify":
             is_returned = to_device(np.asarray(row.token_ids[: row.prompt_len]) == step_tag_id, self._device)

@@ -1,4 +1,4 @@
-"""The tail of decoders that answer with vectors."""
+"""The tail of decoders that are pooling models."""
 
 import torch
 

@@ -6,14 +6,20 @@ capturing ahead of time are in ``graphs.py``.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from octavo.execution.tail import Computed
 from octavo.kernels import StepShape
 from octavo.platforms import DeviceRuntime, Graph
+from octavo.platforms.runtime import Captured
 
 Compute = Callable[[StepShape], tuple[torch.Tensor, torch.Tensor | None]]
-"""Runs a step of a shape, whose inputs are filled; returns hidden states and logits."""
+"""Runs a step of a shape from device state; returns hidden states and logits."""
+
+Draw = Callable[[torch.Tensor], None]
+"""Draws from logits into device state."""
 
 _MAX_TOKENS = 8
 """Larger steps take so long that launching them does not count, while each recording holds memory for all results."""
@@ -21,9 +27,10 @@ _MAX_TOKENS = 8
 
 @dataclass(slots=True)
 class _Recorded:
-    graph: Graph
+    forward: Graph
     hidden: torch.Tensor
     logits: torch.Tensor
+    sample: Graph | None = None
 
 
 class RecordedSteps:
@@ -33,29 +40,43 @@ class RecordedSteps:
         is_on: whether anything is recorded.
     """
 
-    def __init__(self, runtime: DeviceRuntime, *, is_on: bool) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: DeviceRuntime, draw: Draw, *, is_on: bool) -> None:
+        self._runtime, self._draw = runtime, draw
         self._is_on = is_on
         self._steps: dict[StepShape, _Recorded] = {}
 
-    def run(self, shape: StepShape, compute: Compute) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states and logits of a step whose inputs are filled; the next step of its shape overwrites them."""
+    def run(self, shape: StepShape, compute: Compute) -> Computed:
+        """Run a step from device state; the next one of its shape overwrites the results."""
         if torch.autograd._profiler_enabled():
-            return compute(shape)  # a profile shows operations, not recordings
+            return Computed(*compute(shape))  # a profile shows operations, not recordings
         recorded = self._steps.get(shape)
         if recorded is not None:
-            recorded.graph.replay()
-            return recorded.hidden, recorded.logits
+            recorded.forward.replay()
+            return Computed(recorded.hidden, recorded.logits, partial(self._redraw, recorded))
         if not self._is_on or shape.has_chunks or shape.num_tokens > _MAX_TOKENS:
-            return compute(shape)
+            return Computed(*compute(shape))
         found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
         def work() -> tuple[torch.Tensor, ...]:
             found[:] = [compute(shape)]
             return tuple(tensor for tensor in found[0] if tensor is not None)
 
-        with self._runtime.graph_capture() as graphs:
-            graph, outputs = graphs.capture(work)
+        graph, outputs = self._capture(work)
         if len(outputs) == 2:
             self._steps[shape] = _Recorded(graph, *outputs)
-        return found[0]
+        return Computed(*found[0])
+
+    def _redraw(self, recorded: _Recorded) -> None:
+        if recorded.sample is not None:
+            recorded.sample.replay()
+            return
+
+        def work() -> tuple[torch.Tensor, ...]:
+            self._draw(recorded.logits)
+            return ()
+
+        recorded.sample, _ = self._capture(work)
+
+    def _capture(self, work: Captured) -> tuple[Graph, tuple[torch.Tensor, ...]]:
+        with self._runtime.graph_capture() as graphs:
+            return graphs.capture(work)

@@ -36,7 +36,7 @@ class ModelRunner:
         self._tail = tail
         self._runtime = runtime_of(forward.device)
         self._graphs = StepGraphs(self._runtime)
-        self._recorded = RecordedSteps(self._runtime, is_on=records)
+        self._recorded = RecordedSteps(self._runtime, tail.draw, is_on=records)
         self._prompt_vectors = PromptVectors(forward.model, forward.dtype, forward.device)
 
     @torch.inference_mode()
@@ -99,17 +99,13 @@ class ModelRunner:
             return Computed(captured.hidden, captured.logits, captured.sample.replay)
         shape = self.sizes.rounded(shape)
         if not has_vectors:
-            self.forward.inputs.fill(shape)
-            return Computed(*self._recorded.run(shape, self._compute_filled))
+            return self._recorded.run(shape, self._compute_shape)
         with self._prompt_vectors.put_in_place(step):
             return Computed(*self._compute_shape(shape))
 
     def _compute_shape(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states, and logits if the tail has any, of the step described by device state."""
         self.forward.inputs.fill(shape)
-        return self._compute_filled(shape)
-
-    def _compute_filled(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor | None]:
         hidden = self.forward.run(shape)
         return hidden, self._tail.compute(hidden, shape)
 

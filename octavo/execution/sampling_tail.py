@@ -13,11 +13,13 @@ from octavo.execution.prompt_logprobs import PromptLogprobs
 from octavo.execution.results import HeldStep, SampledStep
 from octavo.execution.tail import Computed
 from octavo.kernels import StepShape, gather_rows, mask_logits
+from octavo.kernels.draw import MakeDraw
+from octavo.platforms import runtime_of
 from octavo.platforms.transfer import HostCopies, to_device
 from octavo.records import NewRow, Plan, SamplingParams, Step, as_token_ids
 from octavo.sampling.logprobs import LogprobTensors
 from octavo.sampling.processors import LogitsProcessor
-from octavo.sampling.sampler import MakeDraw, Sampler, Samples
+from octavo.sampling.sampler import Sampler, Samples
 
 TokenMasks = NDArray[np.int32]
 """``[M, ceil(V / 32)]``, one bit per token, lowest bit first: whether the token is allowed."""
@@ -51,7 +53,7 @@ class SamplingTail:
         )
         self._prompt_logprobs = PromptLogprobs(forward)
         self._logits_buffer: torch.Tensor | None = None
-        if draw_on_device is not None:
+        if draw_on_device is not None and not runtime_of(forward.device).is_host:
             # One buffer for all steps: otherwise each captured graph would keep its own.
             shape = (len(draws.drawn), vocab_size)
             self._logits_buffer = torch.zeros(shape, dtype=forward.dtype, device=forward.device)

@@ -156,7 +156,7 @@ class Worker:
         if self._platform.captures_graphs and not (is_pooling or settings.model.enforce_eager):
             with self._phases.phase("graphs") as phase:
                 num_graphs = runner.capture(show_progress=self._shows_progress)
-                phase.words = f"{num_graphs} step sizes"
+                phase.note = f"{num_graphs} step sizes"
 
     def _load_processors(self, plan: Plan) -> list[LogitsProcessor]:
         vllm_config = VllmConfig.of(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import positive_number, shown
+from octavo.hub.config_values import positive_number, quote
 from octavo.hub.encoder_config import EncoderFields
 from octavo.hub.head_classifier import QWEN3_RERANKER_TEMPLATE, is_qwen3_reranker
 from octavo.hub.model_config import ModelConfig
@@ -27,7 +27,6 @@ class _RewardModel:
 
     Attributes:
         layers: names of the layers that make rewards; with biases and a ReLU between them if there are two.
-        num_labels: number of classes.
         activation: what turns logits into scores.
         step_tag_id: see :class:`PoolingSpec`.
     """
@@ -50,9 +49,6 @@ def class_spec(config: ModelConfig, purpose: PoolingTask, from_head: DenseSpec |
 
     Args:
         from_head: its layer, if it is made of the head of a generative model.
-
-    Raises:
-        UnsupportedModelError: its files request something that is not supported.
     """
     reward = _REWARD_MODELS.get(declared_architecture(config))
     if from_head is not None:
@@ -76,20 +72,16 @@ def class_spec(config: ModelConfig, purpose: PoolingTask, from_head: DenseSpec |
 
 
 def labels(raw: dict[str, Any]) -> list[str]:
-    """Names of the classes; two by default, as in transformers.
-
-    Raises:
-        UnsupportedModelError: their indices have gaps, or their number is invalid.
-    """
+    """Names of the classes; two by default, as in transformers."""
     names = raw.get("id2label")
     if isinstance(names, dict) and names:
         by_index = {int(key): str(name) for key, name in names.items() if str(key).isdecimal()}
         if sorted(by_index) != list(range(len(names))) or len(names) > MAX_LABELS:
-            raise UnsupportedModelError(f"The model's configuration has id2label = {shown(names)}, which has gaps.")
+            raise UnsupportedModelError(f"The model's configuration has id2label = {quote(names)}, which has gaps.")
         return [by_index[index] for index in range(len(names))]
     count = raw.get("num_labels", 2)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_LABELS:
-        raise UnsupportedModelError(f"The model's configuration has num_labels = {shown(count)}.")
+        raise UnsupportedModelError(f"The model's configuration has num_labels = {quote(count)}.")
     return [f"LABEL_{index}" for index in range(count)]
 
 
@@ -116,7 +108,7 @@ def _activation(raw: dict[str, Any], num_labels: int) -> Activation:
         known = _ACTIVATIONS.get(str(named).rpartition(".")[2])
         if known is None:
             raise UnsupportedModelError(
-                f"The model's configuration has the activation {shown(named)}; known are {', '.join(_ACTIVATIONS)}."
+                f"The model's configuration has the activation {quote(named)}; known are {', '.join(_ACTIVATIONS)}."
             )
         return known
     problem = raw.get("problem_type")

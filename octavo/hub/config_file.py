@@ -23,11 +23,7 @@ def parse_config(raw: dict[str, Any], model_impl: ModelImpl = "auto") -> ModelCo
     parts are in :attr:`ModelConfig.parts`.
 
     Args:
-        raw: what config.json holds.
         model_impl: see :func:`octavo.hub.load.load_model_config`.
-
-    Raises:
-        UnsupportedModelError: a key is missing or has an invalid value.
     """
     architecture = _architecture(raw)
     if generic.is_used(architecture, model_impl, is_native=architecture in FAMILIES):

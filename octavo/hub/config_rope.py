@@ -4,7 +4,7 @@ from types import NoneType
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import ConfigValues, positive_number, wrong
+from octavo.hub.config_values import ConfigValues, invalid, positive_number
 from octavo.hub.model_config import RopeConfig
 
 _MAX_POSITIONS = 1 << 27
@@ -18,11 +18,7 @@ _LARGEST = 1e30
 
 
 def parse_ropes(values: ConfigValues) -> tuple[RopeConfig, RopeConfig | None]:
-    """Rotary parameters of full layers, and of sliding ones where they differ.
-
-    Raises:
-        UnsupportedModelError: naming the key with an invalid value.
-    """
+    """Rotary parameters of full layers, and of sliding ones where they differ."""
     full, local = _by_layer_type(values.mapping("rope_parameters"))
     scaling = values.mapping("rope_scaling")
     if scaling:
@@ -41,7 +37,7 @@ def _by_layer_type(parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str
         return parameters, None
     for kind in _LAYER_TYPES:
         if not isinstance(parameters.get(kind), (dict, NoneType)):
-            raise wrong(f"rope_parameters[{kind!r}]", parameters[kind], "an object")
+            raise invalid(f"rope_parameters[{kind!r}]", parameters[kind], "an object")
     full, local = (parameters.get(kind) for kind in _LAYER_TYPES)
     return full or {}, local
 
@@ -49,7 +45,7 @@ def _by_layer_type(parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str
 def _rope(values: ConfigValues, parameters: dict[str, Any], default_theta: float | None) -> RopeConfig:
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if not isinstance(kind, str):
-        raise wrong("rope_type", kind, "a string")
+        raise invalid("rope_type", kind, "a string")
     theta = parameters.get("rope_theta")
     if theta is None:
         theta = values.number("rope_theta") if default_theta is None else default_theta
@@ -76,7 +72,7 @@ def _checked(key: str, value: Any) -> Any:
     """A parameter of a scaling: a number, a switch, or a list of numbers."""
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, (int, float, NoneType)) or not abs(item or 0) < _LARGEST:
-            raise wrong(key, value, "a number")
+            raise invalid(key, value, "a number")
     return value
 
 

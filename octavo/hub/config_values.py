@@ -1,4 +1,4 @@
-"""Typed access to a configuration file; every error names the key."""
+"""Typed access to a configuration file; every error is an UnsupportedModelError that names the key."""
 
 import math
 from typing import Any
@@ -27,11 +27,7 @@ class ConfigValues:
         return self._values.get(key)
 
     def count(self, key: str, limit: int = MAX_SIZE, least: int = 1) -> int:
-        """A whole number from ``least`` to ``limit``.
-
-        Raises:
-            UnsupportedModelError: it is absent or something else, as in all methods below.
-        """
+        """A whole number from ``least`` to ``limit``; an error if it is absent or something else, as in all below."""
         value = self.optional_count(key, limit, least)
         if value is None:
             raise UnsupportedModelError(f"The model's configuration lacks {key!r}.")
@@ -43,7 +39,7 @@ class ConfigValues:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= limit:
-            raise wrong(key, value, f"a whole number from {least} to {limit}")
+            raise invalid(key, value, f"a whole number from {least} to {limit}")
         return value
 
     def number(self, key: str) -> float:
@@ -62,58 +58,46 @@ class ConfigValues:
         """True or false; absent is false."""
         value = self.get(key)
         if value is not None and not isinstance(value, bool):
-            raise wrong(key, value, "true or false")
+            raise invalid(key, value, "true or false")
         return bool(value)
 
     def text(self, key: str) -> str:
         """A string."""
         value = self.get(key)
         if not isinstance(value, str):
-            raise wrong(key, value, "a string")
+            raise invalid(key, value, "a string")
         return value
 
     def mapping(self, key: str) -> dict[str, Any]:
         """An object; absent is an empty one."""
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
-            raise wrong(key, value, "an object")
+            raise invalid(key, value, "an object")
         return value or {}
 
 
 def positive_number(key: str, value: Any) -> float:
-    """A finite number above 0.
-
-    Raises:
-        UnsupportedModelError: naming the key.
-    """
+    """A finite number above 0."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # Python's whole numbers have no largest; one beyond a float's range would overflow on the way.
     if not is_number or not 0 < value < 1e300 or not math.isfinite(value):
-        raise wrong(key, value, "a positive number")
+        raise invalid(key, value, "a positive number")
     return float(value)
 
 
 def reject_flags(values: ConfigValues, *keys: str) -> None:
-    """Reject flags that are true.
-
-    Raises:
-        UnsupportedModelError: naming the flag.
-    """
+    """Reject flags that are true."""
     for key in keys:
         if values.flag(key):
             raise UnsupportedModelError(f"The model's configuration has {key} = true, which is not supported.")
 
 
 def reject_values(values: ConfigValues, *keys: str) -> None:
-    """Reject keys that have a value other than null, false or 0.
-
-    Raises:
-        UnsupportedModelError: naming the key.
-    """
+    """Reject keys that have a value other than null, false or 0."""
     for key in keys:
         if value := values.get(key):
             raise UnsupportedModelError(
-                f"The model's configuration has {key} = {shown(value)}, which is not supported."
+                f"The model's configuration has {key} = {quote(value)}, which is not supported."
             )
 
 
@@ -122,22 +106,19 @@ def require_values(values: ConfigValues, required: dict[str, Any]) -> None:
 
     Args:
         required: key → that value; the key may also be absent or null.
-
-    Raises:
-        UnsupportedModelError: naming the key that has another value.
     """
     for key, value in required.items():
         found = values.get(key)
         if found is not None and found != value:
-            raise wrong(key, found, repr(value))
+            raise invalid(key, found, repr(value))
 
 
-def wrong(key: str, value: Any, wanted: str) -> UnsupportedModelError:
+def invalid(key: str, value: Any, wanted: str) -> UnsupportedModelError:
     """The error that names a key, its value, and what it must be."""
-    return UnsupportedModelError(f"The model's configuration has {key} = {shown(value)}; it must be {wanted}.")
+    return UnsupportedModelError(f"The model's configuration has {key} = {quote(value)}; it must be {wanted}.")
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """A value's ``repr`` for an error message, cut short."""
     try:
         text = repr(value)

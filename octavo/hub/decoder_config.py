@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_rope import parse_ropes
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, shown, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid, quote
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 
 _MAX_HEAD_DIM = 4096
@@ -39,7 +39,6 @@ class DecoderFamily:
         fixed: values that override the configuration, since the family's code does not read it.
         names: keys with another name in the family: the usual name → its own.
         derive: computes keys that the family's configurations lack or have in another form, from those that they have.
-        has_window_switch: whether ``use_sliding_window`` turns sliding windows on.
         parse_own: makes the family's own record (:attr:`ModelConfig.own`) once the shared part is parsed.
     """
 
@@ -97,14 +96,10 @@ def _parse_shared(values: ConfigValues, architecture: str, family: DecoderFamily
 
 
 def check_rotary(head_dim: int, rope: RopeConfig) -> None:
-    """Check that the rotating part of a head consists of pairs.
-
-    Raises:
-        UnsupportedModelError: it does not.
-    """
+    """Check that the rotating part of a head consists of pairs."""
     rotary_dim = rope.rotary_dim(head_dim)
     if rotary_dim < 2 or rotary_dim % 2:
-        raise wrong("head_dim", head_dim, "even in the part that rotates, as rotary embedding turns pairs")
+        raise invalid("head_dim", head_dim, "even in the part that rotates, as rotary embedding turns pairs")
 
 
 def token_ids(value: Any, vocab_size: int) -> tuple[int, ...]:
@@ -178,27 +173,19 @@ def _layer_types(values: ConfigValues, num_layers: int) -> tuple[LayerType, ...]
 
 
 def check_layer_types(given: Any, num_layers: int) -> tuple[LayerType, ...]:
-    """The kind of each layer, from a configuration's list.
-
-    Raises:
-        UnsupportedModelError: its length is not the number of layers, or it has a kind of layer that is not supported.
-    """
+    """The kind of each layer, from a configuration's list."""
     if not isinstance(given, list) or len(given) != num_layers:
-        raise wrong("layer_types", given, f"a list with one entry for each of num_hidden_layers = {num_layers}")
+        raise invalid("layer_types", given, f"a list with one entry for each of num_hidden_layers = {num_layers}")
     for kind in given:
         if kind not in (_FULL, _SLIDING):
-            raise UnsupportedModelError(f"The model has layers of the type {shown(kind)}, which is not supported.")
+            raise UnsupportedModelError(f"The model has layers of the type {quote(kind)}, which is not supported.")
     return tuple(given)
 
 
 def checkpoint_dtype(values: ConfigValues) -> str:
-    """The data type of the checkpoint, by its name in torch.
-
-    Raises:
-        UnsupportedModelError: it is not a data type of weights.
-    """
+    """The data type of the checkpoint, by its name in torch."""
     value = values.get("dtype") or values.get("torch_dtype") or "float32"
     name = value.removeprefix("torch.") if isinstance(value, str) else ""
     if name not in _DTYPES:
-        raise wrong("dtype", value, f"one of {', '.join(_DTYPES)}")
+        raise invalid("dtype", value, f"one of {', '.join(_DTYPES)}")
     return name

@@ -15,9 +15,6 @@ def download(name: str, revision: str | None, token: str | None, cache_dir: str 
     """The folder of a repository's snapshot, from the cache where it is complete.
 
     Args:
-        name: ``org/name``.
-        revision: branch, tag or commit.
-        token: for private and gated repositories.
         cache_dir: where downloads are kept; None is the library's default.
 
     Raises:

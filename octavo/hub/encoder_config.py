@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid
 from octavo.hub.decoder_config import check_rotary, checkpoint_dtype
 from octavo.hub.model_config import LayerType, ModelConfig, RopeConfig
 from octavo.records import DenseSpec
@@ -64,15 +64,12 @@ def encoder_config(
         rope: rotary embedding; None for none.
         layer_types: None if all layers attend to all tokens.
         window: of sliding-window layers: tokens on each side that a token attends to, itself included.
-
-    Raises:
-        UnsupportedModelError: a key is missing or has an invalid value.
     """
     if values.flag("is_decoder"):
         raise UnsupportedModelError("The model's configuration has is_decoder = true; only encoders are supported.")
     hidden_size, num_heads = values.count("hidden_size"), values.count("num_attention_heads")
     if hidden_size % num_heads:
-        raise wrong("hidden_size", hidden_size, f"a multiple of num_attention_heads = {num_heads}")
+        raise invalid("hidden_size", hidden_size, f"a multiple of num_attention_heads = {num_heads}")
     head_dim = hidden_size // num_heads
     if rope is not None:
         check_rotary(head_dim, rope)

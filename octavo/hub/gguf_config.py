@@ -3,7 +3,7 @@
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.hub.gguf_families import ADJUSTMENTS, read_factors
 from octavo.hub.gguf_names import hf_name
 from octavo.tokenization.gguf_file import GGUFFile
@@ -88,7 +88,7 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
     if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)
         raise UnsupportedModelError(
-            f"{file.path} holds the architecture {shown(architecture)}; of GGUF files, {known} are supported."
+            f"{file.path} holds the architecture {quote(architecture)}; of GGUF files, {known} are supported."
         )
     _check_supported(file, architecture)
     embedding = file.tensors.get("token_embd.weight")

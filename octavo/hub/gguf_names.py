@@ -117,7 +117,7 @@ _WITH_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "nemotron")
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class GGUFConversion:
     """A converter's change to a tensor.
 
     Attributes:
@@ -143,13 +143,13 @@ def hf_name(name: str, architecture: str) -> str:
     return name
 
 
-def conversion(name: str, architecture: str, config: ModelConfig) -> Conversion:
+def gguf_conversion(name: str, architecture: str, config: ModelConfig) -> GGUFConversion:
     """The converter's change to the tensor with this Hugging Face name."""
     if architecture in _WITH_SHIFTED_NORMS and name.endswith("norm.weight"):
-        return Conversion(offset=1.0)
+        return GGUFConversion(offset=1.0)
     is_permuted = architecture in _WITH_PERMUTED_HEADS
     if is_permuted and ".q_proj." in name:
-        return Conversion(permuted_heads=config.num_heads)
+        return GGUFConversion(permuted_heads=config.num_heads)
     if is_permuted and ".k_proj." in name:
-        return Conversion(permuted_heads=config.num_kv_heads)
-    return Conversion()
+        return GGUFConversion(permuted_heads=config.num_kv_heads)
+    return GGUFConversion()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
 from octavo.records import DenseSpec, HeadRows
 from octavo.tokenization import load_tokenizer
@@ -39,9 +39,6 @@ def head_classifier(config: ModelConfig, find_tokenizer: Callable[[], Path]) -> 
 
     Args:
         find_tokenizer: finds the tokenizer's files.
-
-    Raises:
-        UnsupportedModelError: the keys contradict each other, or a token is unknown.
     """
     raw = config.raw
     names, method = raw.get("classifier_from_token"), raw.get("method")
@@ -50,13 +47,13 @@ def head_classifier(config: ModelConfig, find_tokenizer: Callable[[], Path]) -> 
     if names is None and not is_qwen3_reranker(raw):
         return None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise UnsupportedModelError(f"classifier_from_token is a list of tokens, not {shown(names)}.")
+        raise UnsupportedModelError(f"classifier_from_token is a list of tokens, not {quote(names)}.")
     if method not in (_TWO_WAY, _PLAIN):
         raise UnsupportedModelError(
-            f"classifier_from_token needs the method {_TWO_WAY} or {_PLAIN}, not {shown(method)}."
+            f"classifier_from_token needs the method {_TWO_WAY} or {_PLAIN}, not {quote(method)}."
         )
     if method == _TWO_WAY and len(names) != 2:
-        raise UnsupportedModelError(f"The method {_TWO_WAY} takes two tokens, for no and for yes, not {shown(names)}.")
+        raise UnsupportedModelError(f"The method {_TWO_WAY} takes two tokens, for no and for yes, not {quote(names)}.")
     rows = HeadRows(_token_ids(names, find_tokenizer()), config.vocab_size, is_difference=method == _TWO_WAY)
     layer = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
     return DenseSpec("", layer, config.hidden_size, rows.num_outputs, False, "identity", head_rows=rows)
@@ -66,6 +63,6 @@ def _token_ids(names: list[str], tokenizer: Path) -> list[int]:
     ids: list[int] = []
     for name, token_id in zip(names, load_tokenizer(tokenizer).convert_tokens_to_ids(names), strict=True):
         if token_id is None:
-            raise UnsupportedModelError(f"classifier_from_token names {shown(name)}, which the tokenizer lacks.")
+            raise UnsupportedModelError(f"classifier_from_token names {quote(name)}, which the tokenizer lacks.")
         ids.append(token_id)
     return ids

@@ -10,11 +10,7 @@ _MAX_BYTES = 64 << 20
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        UnsupportedModelError: it is missing, too large, no JSON object, or has a duplicate key.
-    """
+    """The object in a JSON file."""
     value = _read(path)
     if not isinstance(value, dict):
         raise UnsupportedModelError(f"{path} does not hold a JSON object.")

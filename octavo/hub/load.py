@@ -1,4 +1,9 @@
-"""Loads a model's configuration from any supported format."""
+"""Loads a model's configuration from any supported format.
+
+All functions here raise:
+    ModelNotFoundError: there is nothing at the path, or the hub has no such model.
+    WeightsError: a GGUF file is truncated or corrupted.
+"""
 
 import dataclasses
 from functools import partial
@@ -15,17 +20,18 @@ from octavo.hub.json_file import read_json
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.pooling_config import with_pooling
 from octavo.hub.purpose import as_generative_config
-from octavo.hub.sidecar import with_sidecar
 from octavo.hub.source import ModelSource, find_files, resolve
 from octavo.tokenization.gguf_file import GGUFFile
 
+_SIDECARS = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+"""Names of the files → the ``quant_method`` of those that name none."""
+_CONFIG = "quantization_config"
+_KEYS = (_CONFIG, "compression_config")
+_METHOD = "quant_method"
+
 
 def find_model(settings: EngineConfig) -> tuple[ModelSource, ModelConfig]:
-    """The files and the configuration of the model named in the settings.
-
-    Raises:
-        OctavoError: it does not exist, or its configuration is broken.
-    """
+    """The files and the configuration of the model named in the settings."""
     model = settings.model
     source = resolve(model.model, revision=model.revision, token=model.hf_token, cache_dir=settings.load.download_dir)
     config = load_model_config(source, model.hf_overrides, model.model_impl)
@@ -40,10 +46,6 @@ def load_model_config(
     Args:
         overrides: values that replace those of config.json.
         model_impl: who implements the model; see :class:`octavo.config.settings.ModelSettings`.
-
-    Raises:
-        UnsupportedModelError: the configuration is missing or broken, or has an invalid value.
-        WeightsError: a GGUF file is truncated or corrupted.
     """
     if source.kind == "gguf":
         if model_impl == "transformers":
@@ -57,12 +59,7 @@ def load_model_config(
 
 
 def load_generation_config(source: ModelSource) -> dict[str, Any]:
-    """Sampling defaults that come with the model; empty if there are none.
-
-    Raises:
-        UnsupportedModelError: the file is there but no JSON object.
-        WeightsError: a GGUF file is truncated or corrupted.
-    """
+    """Sampling defaults that come with the model; empty if there are none."""
     if source.kind == "gguf":
         return {**source.generation_config, **gguf_generation_config(GGUFFile.open(source.path))}
     path = source.path / "generation_config.json"
@@ -83,14 +80,27 @@ def _apply_overrides(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str
 
 
 def tokenizer_path(settings: EngineConfig, source: ModelSource) -> Path:
-    """The location of the tokenizer's files: with the model, unless the settings name another place.
-
-    Raises:
-        ModelNotFoundError: there is nothing at that path.
-    """
+    """The location of the tokenizer's files: with the model, unless the settings name another place."""
     model = settings.model
     if model.tokenizer is None:
         return source.path
     return find_files(
         model.tokenizer, revision=model.tokenizer_revision, token=model.hf_token, cache_dir=settings.load.download_dir
     )
+
+
+def with_sidecar(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A config.json with the ``quantization_config`` of a file beside it, unless it has one of its own."""
+    parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, dict)]
+    if any(part.get(key) for part in parts for key in _KEYS):
+        return raw
+    found = [name for name in _SIDECARS if (folder / name).is_file()]
+    if not found:
+        return raw
+    if len(found) > 1:
+        raise UnsupportedModelError(
+            f"{folder} has {' and '.join(found)}, but no quantization_config in config.json that says which of them "
+            "describes the weights."
+        )
+    own = read_json(folder / found[0])
+    return raw | {_CONFIG: {**own, _METHOD: own.get(_METHOD) or _SIDECARS[found[0]]}}

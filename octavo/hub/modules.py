@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.hub.json_file import read_json, read_json_list
 from octavo.records import DenseSpec
 from octavo.records.pooling import Activation, SequencePooling
@@ -48,11 +48,7 @@ class SentenceModules:
 
 
 def read_modules(folder: Path) -> SentenceModules | None:
-    """The modules of a model; None if it has no such files.
-
-    Raises:
-        UnsupportedModelError: the files are broken, or name a module that is not supported.
-    """
+    """The modules of a model; None if it has no such files."""
     path = folder / "modules.json"
     if not path.is_file():
         return None
@@ -66,7 +62,7 @@ def read_modules(folder: Path) -> SentenceModules | None:
         kind = str(module.get("type", "")).rpartition(".")[2]
         place = str(module.get("path", ""))
         if place and not _SAFE_FOLDER.fullmatch(place):
-            raise UnsupportedModelError(f"{path} names the folder {shown(place)}, which is not one of the model's.")
+            raise UnsupportedModelError(f"{path} names the folder {quote(place)}, which is not one of the model's.")
         if kind == "Transformer":
             continue
         if kind == "Pooling":
@@ -76,7 +72,7 @@ def read_modules(folder: Path) -> SentenceModules | None:
         elif kind == "Normalize":
             normalize = True
         else:
-            raise UnsupportedModelError(f"{path} names a module of the type {shown(kind)}, which is not supported.")
+            raise UnsupportedModelError(f"{path} names a module of the type {quote(kind)}, which is not supported.")
     return SentenceModules(pooling, tuple(dense), normalize, _max_length(folder), _prompts(folder))
 
 
@@ -96,11 +92,11 @@ def _pooling(config: dict[str, Any]) -> SequencePooling:
 def _dense(place: str, config: dict[str, Any]) -> DenseSpec:
     sizes = [config.get("in_features"), config.get("out_features")]
     if not all(type(size) is int and 0 < size <= _MAX_SIZE for size in sizes):
-        raise UnsupportedModelError(f"The layer in {place} has the sizes {shown(sizes)}.")
+        raise UnsupportedModelError(f"The layer in {place} has the sizes {quote(sizes)}.")
     name = str(config.get("activation_function", "Identity")).rpartition(".")[2]
     if name not in _ACTIVATIONS:
         raise UnsupportedModelError(
-            f"The layer in {place} has the activation {shown(name)}; known are {', '.join(_ACTIVATIONS)}."
+            f"The layer in {place} has the activation {quote(name)}; known are {', '.join(_ACTIVATIONS)}."
         )
     if config.get("use_residual") is True:
         raise UnsupportedModelError(f"The layer in {place} adds a residual, which is not supported.")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import ConfigError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.records import PoolingSpec
 from octavo.records.pooling import TASKS
 
@@ -84,7 +84,7 @@ def _classes(spec: PoolingSpec, wanted: dict[str, Any]) -> dict[str, Any]:
     for key, value in given.items():
         is_fine, kind = checks[key]
         if not is_fine(value):
-            raise ConfigError(f"pooler_config: {key} is {kind}, not {shown(value)}.")
+            raise ConfigError(f"pooler_config: {key} is {kind}, not {quote(value)}.")
     return given
 
 

@@ -30,7 +30,6 @@ def with_pooling(
 
     Raises:
         ConfigError: the settings request something that the model cannot do.
-        UnsupportedModelError: its files request something that is not supported.
     """
     modules = read_modules(source.path) if source.kind == "folder" else None
     purpose = _purpose(config, modules, settings)

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.hub.encoder_config import EncoderFields
 from octavo.hub.families.registry import FAMILIES
 from octavo.hub.model_config import ModelConfig
@@ -74,16 +74,12 @@ def purpose_of(architecture: str) -> Purpose:
 
 
 def default_pooling(config: ModelConfig) -> SequencePooling:
-    """The pooling of a model without module files: the one NVIDIA's configurations name, else the usual one.
-
-    Raises:
-        UnsupportedModelError: the configuration names an unknown one.
-    """
+    """The pooling of a model without module files: the one NVIDIA's configurations name, else the usual one."""
     named = config.raw.get("pooling")
     if _BIDIRECTIONAL in declared_architecture(config) and named is not None:
         if named not in _POOLING_NAMES:
             raise UnsupportedModelError(
-                f"The model's configuration has pooling = {shown(named)}; known are {', '.join(_POOLING_NAMES)}."
+                f"The model's configuration has pooling = {quote(named)}; known are {', '.join(_POOLING_NAMES)}."
             )
         return _POOLING_NAMES[named]
     return "CLS" if isinstance(config.own, EncoderFields) else "LAST"

@@ -38,7 +38,6 @@ class ModelSource:
 
     Attributes:
         kind: a Hugging Face folder or a single GGUF file.
-        path: the folder or the file.
         name: the model's name as the user gave it.
         generation_config: sampling defaults that come with the model but not in its files.
     """
@@ -56,12 +55,9 @@ def resolve(
 
     Args:
         revision: branch, tag or commit on the hub.
-        token: for the hub.
-        cache_dir: where downloads are kept.
 
     Raises:
         ModelNotFoundError: it does not exist, or cannot be fetched.
-        UnsupportedModelError: the folder or file contains no model.
     """
     path = find_files(name, revision=revision, token=token, cache_dir=cache_dir)
     if path.is_file():
@@ -88,7 +84,6 @@ def find_files(
 
     Raises:
         ModelNotFoundError: it does not exist, or cannot be fetched.
-        UnsupportedModelError: a file, but no GGUF file.
     """
     if not name:
         raise ModelNotFoundError("No model is named.")

@@ -1,0 +1,1 @@
+"""Requests to engine requests; what is wrong with one raises InvalidRequestError, which names the field."""

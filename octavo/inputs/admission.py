@@ -92,8 +92,8 @@ class QueueAdmission:
     def observe(self, outputs: StepOutputs) -> None:
         """Account for the engine's outputs."""
         self.meter.observe(outputs)
-        for news in outputs.others:
-            self._gate.begin(news.request_id)
+        for output in outputs.others:
+            self._gate.begin(output.request_id)
 
     def end(self, admitted: Admitted, reasons: Sequence[str | None]) -> None:
         """Requests are over; ``reasons`` are those of their completions."""

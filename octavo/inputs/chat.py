@@ -46,11 +46,7 @@ class ChatRenderer:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the chat template has a place for tools; else they are described in the system message.
-
-        Raises:
-            ChatTemplateError: the template is missing or malformed.
-        """
+        """Whether the chat template has a place for tools; else they are described in the system message."""
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=True)
         return compile_template(template).takes_tools
 
@@ -87,7 +83,6 @@ class ChatRenderer:
 
         Raises:
             ChatTemplateError: a message is malformed, or the template is missing or failed.
-            InvalidRequestError: the text is not Unicode.
         """
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=bool(tools))
         compiled = compile_template(template)
@@ -101,18 +96,18 @@ class ChatRenderer:
         if "developer" not in template:
             # Only models that were trained with the role have a name for it.
             known = [{**message, "role": "system"} if _is_developer(message) else message for message in known]
-        shown = [_for_template(index, message, compiled) for index, message in enumerate(known)]
+        prepared = [_for_template(index, message, compiled) for index, message in enumerate(known)]
         kwargs = _checked_kwargs(template_kwargs)
         preambles = Preambles()
         if is_harmony:
-            shown, tools = preambles.set_aside(harmony_messages(shown)), harmony_tools(tools or ())
+            prepared, tools = preambles.set_aside(harmony_messages(prepared)), harmony_tools(tools or ())
             if "reasoning_effort" in kwargs:
                 kwargs["reasoning_effort"] = harmony_effort(kwargs["reasoning_effort"])
         elif not compiled.takes_tools:
-            shown = self._with_tools_in_text(template, shown, tools or (), call_text)
-            shown = shown if compiled.takes_content_text else contents_as_parts(shown)
+            prepared = self._with_tools_in_text(template, prepared, tools or (), call_text)
+            prepared = prepared if compiled.takes_content_text else contents_as_parts(prepared)
         text = self._tokenizer.apply_chat_template(
-            shown,
+            prepared,
             tools=tools or None,
             documents=documents or None,
             add_generation_prompt=add_generation_prompt,
@@ -133,13 +128,13 @@ class ChatRenderer:
         call_text: CallText | None,
     ) -> list[dict[str, Any]]:
         """The conversation for a template that has no place for tools."""
-        shown = messages
+        prepared = messages
         if "tool_calls" not in template:
-            shown = calls_as_text(shown, call_text or HERMES)
+            prepared = calls_as_text(prepared, call_text or HERMES)
         if tools:
             text = describe_tools(tools, call_text)
-            shown = with_description(shown, text, takes_system=self._shows_system(template))
-        return shown
+            prepared = with_description(prepared, text, takes_system=self._shows_system(template))
+        return prepared
 
     def _shows_system(self, template: str) -> bool:
         """Whether system messages reach the model; seen once by a rendering of one."""
@@ -147,9 +142,9 @@ class ChatRenderer:
         if known is None:
             probe = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "?"}]
             compiled = compile_template(template)
-            shown = [_for_template(index, message, compiled) for index, message in enumerate(probe)]
+            prepared = [_for_template(index, message, compiled) for index, message in enumerate(probe)]
             try:
-                text = self._tokenizer.apply_chat_template(shown, chat_template=template, tokenize=False)
+                text = self._tokenizer.apply_chat_template(prepared, chat_template=template, tokenize=False)
             except ChatTemplateError:
                 text = ""
             known = self._takes_system[template] = _PROBE in str(text)
@@ -192,29 +187,29 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
         raise ChatTemplateError(f"{where} must be an object with role and content.", where)
     if not isinstance(message.get("role"), str) or not message["role"]:
         raise ChatTemplateError(f"{where} has no role; it must be a text such as 'user'.", f"{where}.role")
-    shown = dict(message)
-    _count_reasoning(shown)
+    prepared = dict(message)
+    _count_reasoning(prepared)
     content = message.get("content")
     if isinstance(content, str):
         if not template.takes_content_text:
-            shown["content"] = [{"type": "text", "text": content}]
+            prepared["content"] = [{"type": "text", "text": content}]
     elif isinstance(content, Sequence):
         texts = [_part_text(f"{where}.content[{place}]", part) for place, part in enumerate(content)]
         if template.takes_content_parts:
-            shown["content"] = [{"type": "text", "text": text} for text in texts]
+            prepared["content"] = [{"type": "text", "text": text} for text in texts]
         else:
-            shown["content"] = "\n".join(texts)
+            prepared["content"] = "\n".join(texts)
     elif content is not None:
         raise ChatTemplateError(f"{where}.content must be a text or a list of parts.", f"{where}.content")
-    elif not message.get("tool_calls") and not shown.get("reasoning"):
+    elif not message.get("tool_calls") and not prepared.get("reasoning"):
         raise ChatTemplateError(f"{where} has no content.", f"{where}.content")
     else:
-        shown["content"] = ""
+        prepared["content"] = ""
     if message.get("tool_calls"):
-        shown["tool_calls"] = _parsed_tool_calls(f"{where}.tool_calls", message["tool_calls"])
+        prepared["tool_calls"] = _parsed_tool_calls(f"{where}.tool_calls", message["tool_calls"])
     else:
-        shown.pop("tool_calls", None)  # clients send null, and templates ask whether there are any
-    return shown
+        prepared.pop("tool_calls", None)  # clients send null, and templates ask whether there are any
+    return prepared
 
 
 def _count_reasoning(message: dict[str, Any]) -> None:

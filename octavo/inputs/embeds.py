@@ -15,42 +15,34 @@ _EXPONENTS = {"float32": (np.uint32, 0x7F800000), "float16": (np.uint16, 0x7C00)
 
 
 def decode_embeds(text: str) -> PromptEmbeds:
-    """Vectors from the base64 of a safetensors file with one tensor, ``[T, hidden]``.
-
-    Raises:
-        InvalidRequestError: it is something else.
-    """
+    """Vectors from the base64 of a safetensors file with one tensor, ``[T, hidden]``."""
     # Imported where it is needed: most servers never see such prompts.
     from safetensors import SafetensorError, deserialize
 
     try:
         tensors = deserialize(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, SafetensorError):
-        raise _wrong("must be the base64 of a safetensors file.") from None
+        raise _invalid("must be the base64 of a safetensors file.") from None
     if len(tensors) != 1:
-        raise _wrong(f"must hold one tensor, got {len(tensors)}.")
+        raise _invalid(f"must hold one tensor, got {len(tensors)}.")
     ((_, tensor),) = tensors
     dtype = _DTYPES.get(tensor["dtype"])
     if dtype is None:
-        raise _wrong(f"must be of type {', '.join(_DTYPES)}, got {tensor['dtype']}.")
+        raise _invalid(f"must be of type {', '.join(_DTYPES)}, got {tensor['dtype']}.")
     return _checked(bytes(tensor["data"]), dtype, list(tensor["shape"]))
 
 
 def embeds_of(value: Any) -> PromptEmbeds:
-    """Vectors from a torch tensor, or as they are.
-
-    Raises:
-        InvalidRequestError: it is something else.
-    """
+    """Vectors from a torch tensor, or as they are."""
     if isinstance(value, PromptEmbeds):
         return value
     import torch
 
     if not isinstance(value, torch.Tensor):
-        raise _wrong(f"must be a tensor, got {type(value).__name__}.")
+        raise _invalid(f"must be a tensor, got {type(value).__name__}.")
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in _EXPONENTS:
-        raise _wrong(f"must be of type {', '.join(_EXPONENTS)}, got {dtype}.")
+        raise _invalid(f"must be of type {', '.join(_EXPONENTS)}, got {dtype}.")
     tensor = value.detach().to("cpu").contiguous()
     return _checked(tensor.view(torch.uint8).numpy().tobytes() if tensor.numel() else b"", dtype, list(tensor.shape))
 
@@ -59,12 +51,12 @@ def _checked(data: bytes, dtype: str, shape: list[int]) -> PromptEmbeds:
     if len(shape) == 3 and shape[0] == 1:
         shape = shape[1:]
     if len(shape) != 2 or 0 in shape:
-        raise _wrong(f"must be of the shape [tokens, hidden], got {shape}.")
+        raise _invalid(f"must be of the shape [tokens, hidden], got {shape}.")
     kind, exponent = _EXPONENTS[dtype]
     if np.any((np.frombuffer(data, kind) & kind(exponent)) == exponent):
-        raise _wrong("must hold finite numbers only.")
+        raise _invalid("must hold finite numbers only.")
     return PromptEmbeds(data, dtype, shape[0], shape[1])
 
 
-def _wrong(message: str) -> InvalidRequestError:
+def _invalid(message: str) -> InvalidRequestError:
     return InvalidRequestError(f"prompt_embeds {message}", "prompt_embeds")

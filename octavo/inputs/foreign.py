@@ -8,11 +8,7 @@ _REASONS = {"lora_request": "LoRA adapters are not supported yet"}
 
 
 def reject_foreign(**arguments: object) -> None:
-    """Reject arguments that Octavo cannot honour; None, and empty or all-None lists, ask for nothing.
-
-    Raises:
-        InvalidRequestError: naming the first that asks for something.
-    """
+    """Reject arguments that Octavo cannot honour; None, and empty or all-None lists, ask for nothing."""
     for name, value in arguments.items():
         wanted = any(item is not None for item in value) if isinstance(value, list | tuple) else bool(value)
         if wanted:
@@ -21,11 +17,7 @@ def reject_foreign(**arguments: object) -> None:
 
 
 def prompt_truncation(tokenization_kwargs: dict[str, Any] | None) -> int | None:
-    """What ``tokenization_kwargs`` says of how many tokens of a prompt to keep.
-
-    Raises:
-        InvalidRequestError: it has other fields as well.
-    """
+    """What ``tokenization_kwargs`` says of how many tokens of a prompt to keep."""
     options = dict(tokenization_kwargs or {})
     truncate_prompt_tokens: int | None = options.pop("truncate_prompt_tokens", None)
     reject_foreign(**{f"tokenization_kwargs[{name!r}]": value for name, value in options.items()})

@@ -25,7 +25,6 @@ class TextFrontend:
 
     Attributes:
         tokenizer, chat_renderer: None with ``skip_tokenizer_init``.
-        eos_token_ids: tokens that end a text.
         default_params: sampling defaults, with generation_config's names.
         own_template: the chat template that was given instead of the model's; None if none was.
     """
@@ -44,9 +43,6 @@ class TextFrontend:
 
         Args:
             chat_template: a template, or a file with one, instead of the model's own.
-
-        Raises:
-            OctavoError: something is missing or broken.
         """
         model = settings.model
         check_reasoning_parser(model)
@@ -83,9 +79,6 @@ class TextFrontend:
 
         Args:
             settles_reasoning: let structured output begin after the model's reasoning, if there is a parser for it.
-
-        Raises:
-            ConfigError: a logits processor cannot be found, or the reasoning parser has no tokenizer.
         """
         model = self.settings.model
         return InputProcessor(

@@ -74,11 +74,7 @@ class PoolingProcessor:
 
     @property
     def spec(self) -> PoolingSpec:
-        """The pooling of the model.
-
-        Raises:
-            InvalidRequestError: it is a generative model.
-        """
+        """The pooling of the model."""
         if self._info.pooling is None:
             raise InvalidRequestError(NOT_A_POOLING_MODEL)
         return self._info.pooling
@@ -95,11 +91,7 @@ class PoolingProcessor:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            InvalidRequestError: there is none.
-        """
+        """The tokenizer."""
         if self._tokenizer is None:
             raise InvalidRequestError("The engine runs without a tokenizer; give token ids.", "prompt")
         return self._tokenizer
@@ -119,7 +111,6 @@ class PoolingProcessor:
             task: what is meant if ``params`` does not say; None is what the model is made for.
 
         Raises:
-            InvalidRequestError: something is wrong; the sentence says what, ``param`` names the field.
             PromptTooLongError: the prompt does not fit.
         """
         request = self.resolve(params, task)
@@ -189,11 +180,7 @@ class PoolingProcessor:
         return PreparedRequest(request_id, text, token_ids, sampling, [child], arrival_time)
 
     def limit(self, options: PoolingOptions) -> int | None:
-        """Most tokens to keep; None to refuse what is too long.
-
-        Raises:
-            InvalidRequestError: ``truncate_prompt_tokens`` is out of range.
-        """
+        """Most tokens to keep; None to refuse what is too long."""
         wanted, longest = options.truncate_prompt_tokens, self._info.max_model_len
         if wanted is None or wanted == -1:
             return None if wanted is None else longest

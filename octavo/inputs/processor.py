@@ -43,9 +43,7 @@ class InputProcessor:
     """Checks what users ask for and turns it into requests for the engine.
 
     Args:
-        info: limits of model and cache.
         tokenizer: None if prompts are token ids and outputs have no text.
-        eos_token_ids: tokens that end a text.
         default_params: sampling defaults, with the names of Hugging Face's generation config.
         max_logprobs: most log-probabilities per token that a request may ask for; −1 is no limit.
         seed: decides the random numbers of requests without a seed, together with their order.
@@ -84,11 +82,7 @@ class InputProcessor:
         return self._max_logprobs
 
     def default_sampling_params(self) -> SamplingParams:
-        """What applies where a request says nothing; a new object each time.
-
-        Raises:
-            InvalidRequestError: the model's generation config holds an impossible value.
-        """
+        """What applies where a request says nothing; a new object each time."""
         return SamplingParams(**self._defaults)
 
     def process(
@@ -118,7 +112,6 @@ class InputProcessor:
             clip_max_tokens: lower ``max_tokens`` to what fits after the prompt, rather than refuse the request.
 
         Raises:
-            InvalidRequestError: something is wrong; the sentence says what, ``param`` names the field.
             PromptTooLongError: the prompt does not fit.
         """
         if self._info.pooling is not None:

@@ -48,7 +48,6 @@ def parse_prompt(
         embeds_size: size of the vectors that a prompt may be given as; 0 if they may not.
 
     Raises:
-        InvalidRequestError: it is no prompt, is empty, or holds token ids that the model does not have.
         PromptTooLongError: a text that cannot fit, however it is tokenised.
     """
     if isinstance(prompt, Mapping):
@@ -74,11 +73,7 @@ def parse_prompt(
 
 
 def check_prompt_keys(prompt: Mapping[str, Any]) -> None:
-    """Reject what a prompt holds besides its text, token ids, vectors and salt: it would be lost without a word.
-
-    Raises:
-        InvalidRequestError: naming the key. One whose value is None or empty says nothing and may be there.
-    """
+    """Reject what a prompt holds besides its text, token ids, vectors and salt, unless it is None or empty."""
     for key, value in prompt.items():
         if key not in _PROMPT_KEYS and value is not None and not (isinstance(value, Sized) and not len(value)):
             reason = _REASONS.get(str(key), f"a prompt takes {', '.join(_PROMPT_KEYS)}")
@@ -90,9 +85,6 @@ def embeds_prompt(prompt: Mapping[str, Any], size: int, truncate_prompt_tokens: 
 
     Args:
         size: numbers in each of the model's vectors; 0 if it may be given none.
-
-    Raises:
-        InvalidRequestError: the model takes no vectors, or not these.
     """
     if not size:
         raise InvalidRequestError(
@@ -111,11 +103,7 @@ def embeds_prompt(prompt: Mapping[str, Any], size: int, truncate_prompt_tokens: 
 
 
 def plain_ints(values: Iterable[object], param: str) -> list[int]:
-    """``values`` as whole numbers of Python's own type.
-
-    Raises:
-        InvalidRequestError: one is something else; booleans are.
-    """
+    """``values`` as whole numbers of Python's own type; a boolean is none."""
     values = list(values)
     kinds = set(map(type, values))
     if kinds <= {int}:
@@ -129,16 +117,12 @@ def plain_ints(values: Iterable[object], param: str) -> list[int]:
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
-    """Refuse ids that the model does not have.
-
-    Raises:
-        InvalidRequestError: naming one of them.
-    """
+    """Refuse ids that the model does not have."""
     low, high = min(token_ids), max(token_ids)
     if low < 0 or high >= vocab_size:
-        wrong = low if low < 0 else high
+        invalid = low if low < 0 else high
         raise InvalidRequestError(
-            f"{param} holds the token id {wrong}, which is out of vocabulary: its size is {vocab_size}.", param
+            f"{param} holds the token id {invalid}, which is out of vocabulary: its size is {vocab_size}.", param
         )
 
 

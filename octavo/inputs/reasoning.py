@@ -13,9 +13,8 @@ from octavo.config.settings import ModelSettings
 from octavo.errors import ConfigError
 from octavo.inputs.prompts import ParsedPrompt
 from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.plugins import run_plugin
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
-from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format
+from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format, run_plugin
 from octavo.records import ReasoningTags, SamplingParams, StructuredOutputsParams
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -71,11 +70,7 @@ def detect_parsers(tokenizer: Tokenizer | None) -> tuple[str | None, str | None]
 
 
 def check_reasoning_parser(settings: ModelSettings) -> None:
-    """Load the plug-in of reasoning parsers and reject a name that no parser has, before a model is loaded.
-
-    Raises:
-        ConfigError: the name is unknown, the plug-in is broken, or ``reasoning_config`` needs a reasoning parser.
-    """
+    """Load the plug-in of reasoning parsers and reject a name that no parser has, before a model is loaded."""
     ReasoningMarkers.of(settings)
     if settings.reasoning_parser_plugin:
         run_plugin(settings.reasoning_parser_plugin)
@@ -84,11 +79,7 @@ def check_reasoning_parser(settings: ModelSettings) -> None:
 
 
 def choose_reasoning(name: str, tokenizer: Tokenizer | None) -> ReasoningFormat | None:
-    """The format of this name; ``auto`` goes by chat template and vocabulary, None for no name.
-
-    Raises:
-        ConfigError: there is no parser of that name.
-    """
+    """The format of this name; ``auto`` goes by chat template and vocabulary, None for no name."""
     found = detect_parsers(tokenizer)[0] if name == AUTO else name
     return reasoning_format(found) if found else None
 
@@ -142,11 +133,7 @@ class BoundAnswer:
 def bind_after_reasoning(
     constraint: StructuredOutputsParams, reasoning: ReasoningFormat | None, prompt_end: PromptEnd, tokenizer: Tokenizer
 ) -> BoundAnswer:
-    """The constraint for what follows the model's reasoning, if there is any.
-
-    Raises:
-        InvalidRequestError: a tag cannot be tokenised.
-    """
+    """The constraint for what follows the model's reasoning, if there is any."""
     end = reasoning_end(reasoning, prompt_end)
     if end is None:
         unbound = msgspec.structs.replace(constraint, start_after=None, start_after_tail=None, openers=None)
@@ -170,8 +157,6 @@ class ReasoningBinder:
     """Lets the constraints of requests begin after the model's reasoning, for entry points without chat protocols.
 
     Args:
-        reasoning: how the model marks its reasoning.
-        tokenizer: the model's.
         markers: replace its tags where the reasoning is limited.
     """
 

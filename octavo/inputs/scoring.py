@@ -69,11 +69,7 @@ def proceed(job: ScoringJob, outputs: Outputs | None) -> tuple[list[PreparedRequ
 
 
 def make_pairs(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """One text with each of several, or text by text.
-
-    Raises:
-        InvalidRequestError: the numbers do not go together, or are too large.
-    """
+    """One text with each of several, or text by text."""
     if not first or not second:
         raise InvalidRequestError("There are no texts to compare.")
     if len(first) not in (1, len(second)):
@@ -96,9 +92,6 @@ def score_pairs(
 
     Args:
         new_id: gives ids to requests.
-
-    Raises:
-        InvalidRequestError: the model cannot score, or a text does not fit.
     """
     spec = processor.spec
     scorer = _PairScorer(processor, pairs, new_id, params, options)

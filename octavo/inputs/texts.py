@@ -43,9 +43,6 @@ def encode_text(
     Args:
         limit: most tokens to keep; None is all.
         side: where tokens go that are too many; those that the tokenizer puts around a text stay.
-
-    Raises:
-        InvalidRequestError: the text is not Unicode.
     """
     token_ids = tokenizer.encode(text, add_special_tokens)
     if limit is None or len(token_ids) <= limit:
@@ -62,9 +59,6 @@ def bare_text(tokenizer: Tokenizer, text: str, *, limit: int | None, most: int =
     Args:
         limit: most tokens of the pair; None is no limit.
         most: most tokens of this text; 0 is no limit.
-
-    Raises:
-        InvalidRequestError: the text is not Unicode.
     """
     token_ids = tokenizer.encode(text, add_special_tokens=False)
     num_tokens = min(len(token_ids), most or len(token_ids))
@@ -85,9 +79,6 @@ def encode_pair(
     Args:
         limit: most tokens of both together, framing included; the longer text loses its end first. None is no limit.
         max_first, max_second: most tokens of each; 0 is no limit. A first text that is encoded already has its own.
-
-    Raises:
-        InvalidRequestError: a text is not Unicode, or the limit leaves no room for either.
     """
     one = first if isinstance(first, BareText) else bare_text(tokenizer, first, limit=limit, most=max_first)
     two = bare_text(tokenizer, second, limit=limit, most=max_second)
@@ -122,7 +113,6 @@ def write_pair(
 
     Raises:
         ChatTemplateError: the template is malformed or failed.
-        InvalidRequestError: a text is not Unicode.
     """
     messages = [
         {"role": "query", "content": _shortened(tokenizer, first, max_first)},

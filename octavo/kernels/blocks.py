@@ -86,11 +86,11 @@ def block_kernels(device: torch.device) -> BlockKernels | None:
 def round_inputs(x: torch.Tensor) -> torch.Tensor:
     """What a GEMM with such weights multiplies: ``[..., in]`` rounded to 8 bits in groups of 32; float32.
 
-    Groups with a value of more than eight times the row's mean size are rounded to steps 254 times finer.
+    Groups with a value of more than six times the row's mean size are rounded to steps 254 times finer.
     """
     groups = x.float().unflatten(-1, (-1, INPUT_GROUP))
     most = groups.abs().amax(-1, keepdim=True)
-    is_fine = most > 8 * groups.abs().mean((-2, -1), keepdim=True)
+    is_fine = most > 6 * groups.abs().mean((-2, -1), keepdim=True)
     scales = most / 127
     codes = (groups / scales).nan_to_num(0.0)
     coarse, fine = codes.round(), (codes * 254).round() / 254

@@ -148,7 +148,7 @@ def as_pooled(model: CausalLM, config: ModelConfig) -> PooledModel:
         UnsupportedModelError: its family has layers and head under other attributes, or the model is to attend in both
             directions and cannot.
     """
-    assert config.pooling is not None, "the configuration of a model that answers with vectors"
+    assert config.pooling is not None, "the configuration of a pooling model"
     # Not isinstance: from Python 3.12 on, protocol checks do not see submodules, which are not plain attributes.
     if not {"model", "lm_head"} <= dict(model.named_children()).keys():
         raise UnsupportedModelError(f"{config.architecture} cannot be used for vectors: it has no head to do without.")

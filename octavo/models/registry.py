@@ -43,7 +43,7 @@ def build_pooled(config: ModelConfig, build: Build, max_positions: int) -> Poole
     Raises:
         UnsupportedModelError: the architecture is unknown or does not support it.
     """
-    assert config.pooling is not None, "the configuration of a model that answers with vectors"
+    assert config.pooling is not None, "the configuration of a pooling model"
     backbone: CausalLM | EncoderBackbone = _model_class(config)(config, build, max_positions)
     if isinstance(backbone, CausalLM):
         return as_pooled(backbone, config)

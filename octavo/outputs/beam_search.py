@@ -26,7 +26,6 @@ class Beam:
     """A text in the making, or a whole one.
 
     Attributes:
-        token_ids: what was generated.
         logprobs: per token, the candidates at its place.
         cum_logprob: sum over the tokens.
         end_token: the token that ended it; None while it runs, and if its length ended it.
@@ -46,7 +45,6 @@ class BeamSearch:
     ``beam_width`` whole texts, or at ``max_tokens``. Hugging Face searches like that with ``early_stopping="never"``.
 
     Args:
-        eos_token_ids: tokens that end a text.
         max_tokens: most tokens; those of ``params`` or fewer.
 
     Attributes:
@@ -119,7 +117,7 @@ class PromptSearch:
 
     Args:
         max_tokens, eos_token_ids: as the input processor resolved them for this prompt.
-        num_logprobs: as many log-probabilities as are to be shown at least.
+        num_logprobs: as many log-probabilities as are to be positions at least.
 
     Attributes:
         step_params: how to complete each of :attr:`prompts`.
@@ -212,7 +210,7 @@ class PromptSearch:
                 "" if tokenizer is None else self._text(beam, tokenizer),
                 list(beam.token_ids),
                 beam.cum_logprob,
-                None if num_logprobs is None else shown_logprobs(beam, num_logprobs),
+                None if num_logprobs is None else ranked_logprobs(beam, num_logprobs),
                 finish_reason="length" if beam.end_token is None else "stop",
             )
             for index, beam in enumerate(self._search.best())
@@ -228,11 +226,11 @@ class PromptSearch:
         return detokenizer.decode_delta(beam.token_ids[:-1] if hides_end else beam.token_ids) + detokenizer.flush()
 
 
-def shown_logprobs(beam: Beam, num_top: int) -> SampleLogprobs:
+def ranked_logprobs(beam: Beam, num_top: int) -> SampleLogprobs:
     """Per token, its own entry first, then the ``num_top`` most likely; all if −1."""
-    shown = []
+    positions = []
     for token_id, candidates in zip(beam.token_ids, beam.logprobs, strict=True):
         ranked = sorted(candidates.items(), key=lambda item: -item[1].logprob)
         top = ranked if num_top < 0 else ranked[:num_top]
-        shown.append({token_id: candidates[token_id], **dict(top)})
-    return shown
+        positions.append({token_id: candidates[token_id], **dict(top)})
+    return positions

@@ -30,9 +30,6 @@ class CompletionState:
 
     Attributes:
         request: as it was sent to the engine.
-        token_ids: all tokens so far.
-        has_prompt_logprobs: the prompt's log-probabilities have come.
-        is_finished: no more tokens will be taken.
         is_only_text: deltas are streamed and consist of text alone.
         text_is_late: the text is only needed at the end and cannot end the completion, so it is decoded
             all at once then: a new token need only be appended to ``token_ids``.
@@ -92,7 +89,7 @@ class CompletionState:
         return self.is_finished or bool(self.token_ids)
 
     @property
-    def has_news(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether there is anything that :meth:`delta` has not returned yet."""
         return len(self.token_ids) > self._num_sent_tokens or (self.is_finished and not self._sent_finish)
 

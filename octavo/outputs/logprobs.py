@@ -20,7 +20,7 @@ def format_logprobs(row: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[int
     Tokens read as they would by themselves; without a tokenizer they have no text.
     """
     token_ids, logprobs = row.token_ids, row.logprobs
-    text = tokenizer.token_text if tokenizer is not None else _no_text
+    text = tokenizer.token_text if tokenizer is not None else lambda _: None
     ranks = repeat(None) if row.is_listed else range(len(token_ids))
     formatted = dict(zip(token_ids, map(Logprob, logprobs, ranks, map(text, token_ids)), strict=True))
     formatted[token_ids[0]] = Logprob(logprobs[0], row.rank, text(token_ids[0]))
@@ -71,7 +71,3 @@ class LatePromptLogprobs(Sequence[dict[int, Logprob] | None]):
 
     def __repr__(self) -> str:
         return f"<log-probabilities of {len(self)} tokens>"
-
-
-def _no_text(token_id: int) -> None:
-    return None

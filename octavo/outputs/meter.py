@@ -24,10 +24,8 @@ class _MeteredRequest:
     """One request: what its sequences have in common.
 
     Attributes:
-        num_open: sequences that have not ended.
         num_longest: tokens of the longest sequence that has.
         num_generated: tokens of all that have.
-        trace_headers: trace context that came with it.
     """
 
     request_id: str

@@ -305,11 +305,11 @@ class _RequestState:
 
     def delta(self, completion: CompletionState) -> RequestOutput:
         """One completion's new output; prompt log-probabilities are included once."""
-        news = completion.delta()
-        self._metrics.num_generation_tokens += len(news.token_ids)
+        delta = completion.delta()
+        self._metrics.num_generation_tokens += len(delta.token_ids)
         if self.is_finished:
             self._count_tokens()  # those that were taken past the outputs as well
-        output = self._output([news], self.is_finished)
+        output = self._output([delta], self.is_finished)
         self._prompt_logprobs = None
         return output
 
@@ -358,7 +358,7 @@ def _show(
     request: _RequestState, completion: CompletionState, processed: ProcessedOutputs, changed: dict[str, _RequestState]
 ) -> None:
     """Emit a completion's new output: at once as a delta, or together with the request's other completions."""
-    if not completion.has_news:
+    if not completion.has_unsent:
         return
     if request.kind is RequestOutputKind.DELTA:
         processed.outputs.append(request.delta(completion))

@@ -29,10 +29,10 @@ class RequestLog:
         """Start measuring a request."""
         parts = [f"{len(prepared.prompt_token_ids)} prompt tokens", repr(prepared.params)]
         if self._shows_text:
-            shown: object = prepared.prompt_text
-            if shown is None:
-                shown = prepared.prompt_token_ids[: self._max_len]
-            parts.append(f"prompt {self._cut(str(shown))!r}")
+            text: object = prepared.prompt_text
+            if text is None:
+                text = prepared.prompt_token_ids[: self._max_len]
+            parts.append(f"prompt {self._cut(str(text))!r}")
             self._texts[prepared.request_id] = {}
         logger.info("Request %s: %s", prepared.request_id, ", ".join(parts))
 

@@ -118,6 +118,9 @@ class NativeKernels(Protocol):
     def argmax(self, x: int, values: int, places: int, num_rows: int, size: int, row_bytes: int, x_type: int) -> None:
         """The largest value of each row, float32, and the first place that has it, int64."""
 
+    def sample(self, *arguments: int) -> None:
+        """One token per row, by parameters in tables: addresses of all, sizes and strides."""
+
     def new_plan(self) -> object:
         """An empty plan of attention."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import ConfigValues, shown
+from octavo.hub.config_values import ConfigValues, quote
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.grouped_weight import (
     FLOATS,
@@ -100,7 +100,7 @@ def parse_awq(raw: Mapping[str, Any], options: SchemeOptions) -> AwqConfig:
     version = str(raw.get("version") or "gemm").lower()
     if version != "gemm":
         raise UnsupportedModelError(
-            f"The checkpoint's AWQ weights have the version {shown(version)}; supported is gemm."
+            f"The checkpoint's AWQ weights have the version {quote(version)}; supported is gemm."
         )
     bits = values.count("bits")
     if bits != _BITS:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
-from octavo.hub.config_values import ConfigValues, shown
+from octavo.hub.config_values import ConfigValues, quote
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 from octavo.quantization.patterns import is_within, names_in
@@ -133,7 +133,7 @@ def parse_bitsandbytes(raw: Mapping[str, Any], options: SchemeOptions) -> Bitsan
     kind = values.text("bnb_4bit_quant_type")
     if kind not in ("nf4", "fp4"):
         raise UnsupportedModelError(
-            f"The checkpoint's weights are of the type {shown(kind)}; supported are nf4 and fp4."
+            f"The checkpoint's weights are of the type {quote(kind)}; supported are nf4 and fp4."
         )
     layout = FourBitLayout("nf4" if kind == "nf4" else "fp4", values.flag("bnb_4bit_use_double_quant"))
     return BitsandbytesConfig(options.plain, options, layout, ignored)
@@ -153,7 +153,7 @@ def _state(stored: torch.Tensor) -> dict[str, Any]:
 def _count(state: Mapping[str, Any], key: str) -> int:
     value = state.get(key)
     if type(value) is not int or value < 1:
-        raise WeightsError(f"The bitsandbytes weights have a quant_state with {key} = {shown(value)}.")
+        raise WeightsError(f"The bitsandbytes weights have a quant_state with {key} = {quote(value)}.")
     return value
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
 
 WINDOWS = "sliding_window"
@@ -137,11 +137,11 @@ def _declared(raw: Mapping[str, Any]) -> str | None:
     own = own if isinstance(own, Mapping) else raw
     algorithm, scheme = own.get("kv_cache_quant_algo"), own.get("kv_cache_scheme")
     if algorithm:  # ModelOpt
-        return _GIVEN if isinstance(algorithm, str) and algorithm.upper() == "FP8" else shown(algorithm)
+        return _GIVEN if isinstance(algorithm, str) and algorithm.upper() == "FP8" else quote(algorithm)
     if not scheme:
         return None
     if scheme == "static":  # AutoFP8
         return _GIVEN
     if not isinstance(scheme, Mapping) or any(scheme.get(key, value) != value for key, value in _FLOAT8_SCHEME.items()):
-        return shown(scheme)
+        return quote(scheme)
     return _GIVEN if not scheme.get("dynamic") and scheme.get("strategy", "tensor") == "tensor" else _FOUND

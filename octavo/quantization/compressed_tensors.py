@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
@@ -47,7 +47,7 @@ def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> 
     sparsity = raw.get("sparsity_config")
     if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
         raise UnsupportedModelError(
-            f"The checkpoint's weights are sparse ({shown(sparsity['format'])}); they cannot be."
+            f"The checkpoint's weights are sparse ({quote(sparsity['format'])}); they cannot be."
         )
     groups = raw.get("config_groups")
     if (
@@ -72,7 +72,7 @@ def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: Sche
         if layout is not None:
             return target_group(targets, layout, options)
     raise UnsupportedModelError(
-        f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {shown(stored)}, "
+        f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {quote(stored)}, "
         f"weights {_shown(weights)}, activations {_shown(group.get('input_activations'))}); supported are integers of "
         "4 and 8 bits, float8 weights with float8 activations, NVFP4 and MXFP4."
     )
@@ -131,8 +131,8 @@ def _has(values: Any, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]
 
 def _shown(values: Any) -> str:
     if not isinstance(values, Mapping):
-        return "not quantised" if values is None else shown(values)
-    return ", ".join(f"{key} {shown(values.get(key))}" for key in ("num_bits", "type", "strategy", "dynamic"))
+        return "not quantised" if values is None else quote(values)
+    return ", ".join(f"{key} {quote(values.get(key))}" for key in ("num_bits", "type", "strategy", "dynamic"))
 
 
 def _targets(given: Any) -> Targets:

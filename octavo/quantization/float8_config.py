@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.hub.config_values import wrong
+from octavo.hub.config_values import invalid
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.float8 import Float8Scheme
 from octavo.quantization.float8_layout import ALL, Float8Layout, is_block
@@ -72,6 +72,6 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     if block is None:
         return Float8Config(options.plain, options.float8("tensor"), ignored, Float8Layout((ALL, ALL)))
     if not is_block(block):
-        raise wrong("weight_block_size", block, "two whole numbers above 0")
+        raise invalid("weight_block_size", block, "two whole numbers above 0")
     layout = Float8Layout((block[0], block[1]), "weight_scale_inv")
     return Float8Config(options.plain, options.stored(layout), ignored, layout)

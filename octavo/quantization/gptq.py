@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
-from octavo.hub.config_values import ConfigValues, shown, wrong
+from octavo.hub.config_values import ConfigValues, invalid, quote
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.grouped_weight import (
     FLOATS,
@@ -130,7 +130,7 @@ def parse_gptq(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
     if stored not in _FORMATS or raw.get("is_marlin_format"):
         stored = "marlin" if raw.get("is_marlin_format") else stored
         raise UnsupportedModelError(
-            f"The checkpoint's GPTQ weights have the format {shown(stored)}; supported are {' and '.join(_FORMATS)}."
+            f"The checkpoint's GPTQ weights have the format {quote(stored)}; supported are {' and '.join(_FORMATS)}."
         )
     default = _layout(values, 1 if stored == "gptq" else 0)
     dynamic = values.mapping("dynamic")
@@ -153,7 +153,7 @@ def _exception(
     if pattern.startswith(_EXCLUDE):
         return compile_pattern(pattern.removeprefix(_EXCLUDE)), None
     if not isinstance(changes, Mapping):
-        raise wrong("dynamic", changes, "an object of settings by pattern")
+        raise invalid("dynamic", changes, "an object of settings by pattern")
     own = {key: value for key, value in changes.items() if key in _OVERRIDES}
     layout = _layout(ConfigValues({**raw, **own}, _DEFAULTS, {}), default.zero_offset)
     return compile_pattern(pattern.removeprefix(_INCLUDE)), layout
@@ -166,5 +166,5 @@ def _included(groups: Any) -> list[str]:
     lists = groups if isinstance(groups, list) else [None]
     names: list[Any] = [name for group in lists for name in (group if isinstance(group, list) else [group])]
     if not all(isinstance(name, str) for name in names):
-        raise wrong("modules_in_block_to_quantize", groups, "lists of names")
+        raise invalid("modules_in_block_to_quantize", groups, "lists of names")
     return names

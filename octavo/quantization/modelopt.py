@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import shown, wrong
+from octavo.hub.config_values import invalid, quote
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
@@ -41,7 +41,7 @@ def parse_modelopt(raw: Mapping[str, Any], options: SchemeOptions) -> Quantizati
     """
     own = raw.get("quantization", raw)
     if not isinstance(own, Mapping):
-        raise wrong("quantization", own, "an object")
+        raise invalid("quantization", own, "an object")
     ignored = Targets(patterns=tuple(compile_wildcards(name) for name in names_in(own, _EXCLUDED)))
     algorithm = own.get("quant_algo")
     if algorithm is None and any(own.get(key) for key in _CACHES):
@@ -61,7 +61,7 @@ def _is_mixed(algorithm: Any) -> bool:
 def _mixed(layers: Any) -> dict[Layout, Targets]:
     """The layers of each layout, by the settings of layers, or of modules around them."""
     if not isinstance(layers, Mapping) or not layers or not all(isinstance(own, Mapping) for own in layers.values()):
-        raise wrong("quantized_layers", layers, "an object of settings by layer")
+        raise invalid("quantized_layers", layers, "an object of settings by layer")
     names: dict[Layout, list[str]] = {}
     for name, own in layers.items():
         names.setdefault(_layout(own.get("quant_algo"), own), []).append(name)
@@ -72,9 +72,9 @@ def _layout(algorithm: Any, own: Mapping[str, Any]) -> Layout:
     layout = _LAYOUTS.get(algorithm.upper()) if isinstance(algorithm, str) else None
     if layout is None:
         raise UnsupportedModelError(
-            f"The checkpoint's ModelOpt weights have the quant_algo {shown(algorithm)}; supported are "
+            f"The checkpoint's ModelOpt weights have the quant_algo {quote(algorithm)}; supported are "
             f"{', '.join(_LAYOUTS)}, and {_MIXED} of these."
         )
     if isinstance(layout, Float4Layout) and own.get("group_size") not in (None, NVFP4_GROUP):
-        raise wrong("group_size", own["group_size"], f"{NVFP4_GROUP} for {algorithm}")
+        raise invalid("group_size", own["group_size"], f"{NVFP4_GROUP} for {algorithm}")
     return layout

@@ -6,7 +6,7 @@ from fnmatch import translate
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import wrong
+from octavo.hub.config_values import invalid
 
 _MAX_PATTERN = 1000
 
@@ -27,7 +27,7 @@ def compile_wildcards(name: str) -> re.Pattern[str]:
         UnsupportedModelError: it is too long, or no such pattern.
     """
     if len(name) > _MAX_PATTERN:
-        raise wrong("a name of layers", name, f"of at most {_MAX_PATTERN} characters")
+        raise invalid("a name of layers", name, f"of at most {_MAX_PATTERN} characters")
     forms = (name, f"*.{name}", f"{name}.*", f"*.{name}.*")
     return _compiled("|".join(translate(form) for form in forms))
 
@@ -42,7 +42,7 @@ def names_in(raw: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     for key in keys:
         names = raw.get(key) or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise wrong(key, names, "a list of names")
+            raise invalid(key, names, "a list of names")
         found += names
     return tuple(found)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import ConfigValues, shown, wrong
+from octavo.hub.config_values import ConfigValues, invalid, quote
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
@@ -41,7 +41,7 @@ def parse_quark(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfi
     _check_algorithms(raw.get("algo_config"))
     if types := values.mapping("layer_type_quant_config"):
         raise UnsupportedModelError(
-            f"The checkpoint's Quark weights differ by types of layers ({shown(list(types))}), which is not supported."
+            f"The checkpoint's Quark weights differ by types of layers ({quote(list(types))}), which is not supported."
         )
     groups = [
         _group(pattern, Targets(patterns=(_pattern(pattern),)), own, options)
@@ -56,11 +56,11 @@ def _check_export(export: Mapping[str, Any], caches: Any) -> None:
     """Reject scales of the cache, which are stored as those of layers' outputs, and weights stored as they were."""
     if caches:
         raise UnsupportedModelError(
-            f"The checkpoint's Quark configuration quantises keys and values ({shown(caches)}), which is not supported."
+            f"The checkpoint's Quark configuration quantises keys and values ({quote(caches)}), which is not supported."
         )
     stored = export.get("weight_format", "real_quantized")
     if stored != "real_quantized":
-        raise wrong("weight_format", stored, "'real_quantized'")
+        raise invalid("weight_format", stored, "'real_quantized'")
 
 
 def _check_algorithms(algorithms: Any) -> None:
@@ -74,7 +74,7 @@ def _check_algorithms(algorithms: Any) -> None:
 def _group(name: str, targets: Targets, own: Any, options: SchemeOptions) -> TargetGroup:
     """The layers of an entry of the configuration."""
     if not isinstance(own, Mapping):
-        raise wrong(name[:60], own, "an object")
+        raise invalid(name[:60], own, "an object")
     weights, inputs = own.get("weight"), own.get("input_tensors")
     layout = None
     if isinstance(weights, Mapping) and not (own.get("output_tensors") or own.get("bias") or weights.get("is_dynamic")):
@@ -112,5 +112,5 @@ def _shown(own: Any) -> str:
     if isinstance(own, list):
         return ", and ".join(_shown(part) for part in own[:2])
     if not isinstance(own, Mapping):
-        return "not quantised" if own is None else shown(own)
-    return ", ".join(f"{key} {shown(own.get(key))}" for key in ("dtype", "qscheme", "group_size"))
+        return "not quantised" if own is None else quote(own)
+    return ", ".join(f"{key} {quote(own.get(key))}" for key in ("dtype", "qscheme", "group_size"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
-from octavo.hub.config_values import shown
+from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
 from octavo.quantization.awq import parse_awq
 from octavo.quantization.bitsandbytes import parse_bitsandbytes
@@ -98,7 +98,7 @@ def stored_quantization(config: ModelConfig, options: SchemeOptions) -> Quantiza
     method = config.quantization.get("quant_method")
     if not isinstance(method, str) or method not in METHODS:
         raise UnsupportedModelError(
-            f"The checkpoint holds quantised weights ({shown(method)}), which are not supported; supported are "
+            f"The checkpoint holds quantised weights ({quote(method)}), which are not supported; supported are "
             f"{', '.join(METHODS)}."
         )
     return METHODS[method](config.quantization, options)

@@ -73,7 +73,6 @@ class BeamSearchSequence:
     """One of the best texts.
 
     Attributes:
-        orig_prompt: the prompt.
         tokens: prompt and generated tokens, an end-of-sequence token included.
         logprobs: per generated token, token id → :class:`Logprob`: the token first, then the most likely ones.
         lora_request: always None.

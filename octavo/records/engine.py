@@ -18,7 +18,6 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, eq=False):
 
     Attributes:
         request_id: unique among the requests in flight.
-        prompt_token_ids: the prompt.
         params: sampling parameters; ``max_tokens`` is resolved, ``n`` is ignored (the frontend makes ``n`` requests).
         seed: 64-bit seed of the request's random numbers; a draw depends on seed and position only.
         eos_token_ids: tokens that end the text unless ``params.ignore_eos``.
@@ -162,12 +161,10 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
         cache_usage: share of blocks in use, 0 to 1.
         num_blocks, num_free_blocks: size of the cache and its free part, in blocks.
         prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
-        num_preemptions: preemptions so far.
         prompt_tokens, generation_tokens: tokens of prompts with at least one output token, and tokens sampled, so far.
         cached_prompt_tokens: those of these prompt tokens that the prefix cache served.
         num_corrupted: requests that ended because the model's output was NaN.
         num_dropped_event_batches: batches of cache events that were not sent because too many were waiting.
-        num_steps: steps so far.
         num_step_tokens: prompt tokens and generated tokens of those steps.
         num_draft_tokens: drafts verified so far.
         acceptances: entry ``i`` counts how often, so far, ``i`` of the drafts of a request's step were accepted; steps
@@ -228,7 +225,6 @@ class EngineInfo(msgspec.Struct):
         supports_prefix_caching: whether prefix hits can happen.
         pooling: the pooling specification; None for a generating model.
         decisions: resolved settings with their reasons, as name, value and reason.
-        device: the device's name.
         decode_limit: tokens/s of one request at the memory bandwidth limit; 0 if unknown.
         embeds_size: size of the vectors of prompts given as vectors; 0 if these are not enabled.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them; 0 without a cache.

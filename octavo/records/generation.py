@@ -40,18 +40,17 @@ class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
             ("min_count", self.min_count, MAX_PATTERN_COUNT),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
-                raise _wrong(f"{name} must be a whole number between 0 and {limit}, got {value!r}.")
+                raise _invalid(f"{name} must be a whole number between 0 and {limit}, got {value!r}.")
         if self.is_on and self.min_pattern_size > self.max_pattern_size:
-            raise _wrong(f"min_pattern_size must not exceed max_pattern_size ({self.max_pattern_size}).")
+            raise _invalid(f"min_pattern_size must not exceed max_pattern_size ({self.max_pattern_size}).")
         if self.is_on and self.min_count < 2:
-            raise _wrong(f"min_count must be at least 2, got {self.min_count}.")
+            raise _invalid(f"min_count must be at least 2, got {self.min_count}.")
 
 
 class ReasoningTags(msgspec.Struct, omit_defaults=True):
     """A model's reasoning tags, as token ids.
 
     Attributes:
-        start: tags that begin reasoning.
         end: the tag that ends it.
         is_open: whether the prompt ends inside reasoning.
         forced_end: tokens forced when the budget is spent, ending in ``end``; empty for ``end`` alone.
@@ -63,5 +62,5 @@ class ReasoningTags(msgspec.Struct, omit_defaults=True):
     forced_end: list[int] = []
 
 
-def _wrong(message: str) -> InvalidRequestError:
+def _invalid(message: str) -> InvalidRequestError:
     return InvalidRequestError(f"repetition_detection: {message}", "repetition_detection")

@@ -13,7 +13,6 @@ class Logprob(msgspec.Struct, gc=False):
     Attributes:
         logprob: natural logarithm.
         rank: rank in the vocabulary, 1 is the most likely.
-        decoded_token: the token's text.
     """
 
     logprob: float

@@ -10,8 +10,6 @@ class Decision:
     """One resolved setting.
 
     Attributes:
-        name: the setting.
-        value: its value as text.
         reason: why it has this value.
     """
 
@@ -103,7 +101,6 @@ class Plan:
         block_size: tokens per prefix hash; cache blocks have a multiple of it.
         block_bytes: size of a cache block.
         num_blocks: blocks in the pool, block 0 (never used) included.
-        groups: cache groups.
         max_num_seqs, max_num_batched_tokens: maximum number of requests and tokens in a step.
         enable_prefix_caching, enable_chunked_prefill: as set.
         scheduling_policy: ``fcfs`` or ``priority``.
@@ -118,7 +115,6 @@ class Plan:
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them.
         decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
-        decisions: settings with reasons.
     """
 
     dtype: str

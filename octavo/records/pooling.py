@@ -85,7 +85,6 @@ class PoolingRequest(msgspec.Struct, omit_defaults=True):
     """The pooling part of an engine request, with all defaults resolved.
 
     Attributes:
-        task: the pooling task.
         use_activation: apply the final function.
         dimensions: number of leading dimensions of an embedding to keep; None for all.
         segment_start: index of the first token of a pair's second text; None without one.
@@ -117,7 +116,6 @@ class HeadRows(msgspec.Struct, frozen=True):
 
     Attributes:
         tokens: their token ids, one for each class.
-        vocab_size: rows of the head.
         is_difference: there are two tokens and one class, whose row is the second's less the first's; its sigmoid is
             the second's share of a softmax over both.
     """

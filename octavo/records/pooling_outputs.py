@@ -67,7 +67,6 @@ class PoolingRequestOutput(Generic[Output]):
     """One pooling request and its result.
 
     Attributes:
-        outputs: the result.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         error: why there is no result; None if there is one.
         is_refused: whether the error is the request's fault, not the engine's.

@@ -11,7 +11,6 @@ class PreparedRequest:
     """One user request, checked and tokenised, with the engine requests that serve it.
 
     Attributes:
-        request_id: the user's id.
         prompt_text: the prompt if it was given as text.
         prompt_token_ids: the prompt as the model sees it.
         params: the user's parameters, defaults filled in.

@@ -321,14 +321,14 @@ def _as_list(name: str, value: Any) -> list[Any]:
 
 
 def _by_token_id(name: str, given: dict[Any, Any]) -> dict[int, Any]:
-    converted, wrong = {}, []
+    converted, invalid = {}, []
     for key, value in given.items():
         try:
             converted[int(key)] = value
         except (TypeError, ValueError, OverflowError):
-            wrong.append(key)
-    if wrong:
-        keys = ", ".join(map(repr, wrong[:MAX_QUOTED_KEYS])) + (", …" if len(wrong) > MAX_QUOTED_KEYS else "")
+            invalid.append(key)
+    if invalid:
+        keys = ", ".join(map(repr, invalid[:MAX_QUOTED_KEYS])) + (", …" if len(invalid) > MAX_QUOTED_KEYS else "")
         raise InvalidRequestError(f"{name} must map token ids to numbers, got the keys {keys}.", name)
     return converted
 

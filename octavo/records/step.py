@@ -20,7 +20,6 @@ class NewRow:
         slot: the request's slot in device state.
         token_ids: all known tokens: the prompt and, after a preemption or replay, generated tokens.
         prompt_len: number of prompt tokens among them.
-        params: sampling parameters.
         seed: 64-bit seed of its random numbers.
         stop_token_ids: all tokens that may end the text, which ``min_tokens`` masks.
         bad_words_token_ids: token sequences that must not be completed.
@@ -47,10 +46,7 @@ class BlockUpdate:
     """Blocks appended to one request's block table.
 
     Attributes:
-        group: cache group.
-        slot: the request's slot.
         start: index in the block table of the first new block.
-        block_ids: the blocks.
     """
 
     group: int
@@ -80,7 +76,6 @@ class Step:
             1 at its end and behind it, and one more per draft.
         new_rows: requests that enter device state with this step.
         freed_slots: slots freed since the last step.
-        block_updates: additions to block tables.
         blocks_to_wipe: blocks to zero before anything else, since they may contain NaN.
         masked_rows: ``[M]`` int64, rows with a rule that may forbid tokens. No token of the step is drawn before their
             masks arrive, one per drawn token, which need the results of all earlier steps; None in most steps.

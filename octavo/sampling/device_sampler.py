@@ -5,12 +5,12 @@ import functools
 import torch
 from torch import Tensor
 
+from octavo.kernels.draw import SlotColumns
 from octavo.kernels.triton import sampling_penalties
 from octavo.kernels.triton.sampling import SamplingWorkspace, sample
 from octavo.kernels.triton.sampling_logprobs import LogprobsWorkspace, logprobs
 from octavo.sampling import penalties
 from octavo.sampling.logprobs import LogprobTensors, token_logprobs
-from octavo.sampling.parameters import SlotParameters
 
 _MOST_LISTED = 128
 """Likeliest tokens that are looked for one after another; more are sorted instead."""
@@ -18,14 +18,14 @@ _ROWS_AT_ONCE = 256
 
 
 class DeviceSampler:
-    """A :class:`~octavo.sampling.sampler.DrawOnDevice`."""
+    """A :class:`~octavo.kernels.draw.DrawOnDevice`."""
 
-    def __init__(self, parameters: SlotParameters, max_rows: int, vocab_size: int) -> None:
+    def __init__(self, parameters: SlotColumns, max_rows: int, vocab_size: int) -> None:
         self._parameters = parameters
         self._workspace = SamplingWorkspace(max_rows, vocab_size, parameters.temperature.device)
 
     def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor, tokens: Tensor) -> None:
-        """See :meth:`octavo.sampling.sampler.DrawOnDevice.sample`."""
+        """See :meth:`octavo.kernels.draw.DrawOnDevice.sample`."""
         p = self._parameters
         sample(
             logits,

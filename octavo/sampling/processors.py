@@ -46,7 +46,6 @@ class BatchUpdate:
     An added request may take the place of one that left, which is then not listed as removed.
 
     Attributes:
-        batch_size: number of requests now.
         removed: rows that became free.
         added: row, parameters, prompt token ids and generated token ids; the last list grows as the request does.
         moved: from, to, and whether both change places; happens after all the others.

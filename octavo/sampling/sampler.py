@@ -1,14 +1,14 @@
 """The sampler: logits in, one token per request out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo.kernels.draw import DrawOnDevice, MakeDraw
 from octavo.kernels.row_blocks import argmax
 from octavo.platforms import runtime_of
 from octavo.records import NAN_TOKEN, NewRow
@@ -38,25 +38,6 @@ class Samples:
 
     token_ids: Tensor
     logprobs: list[tuple[list[int], LogprobTensors]]
-
-
-class DrawOnDevice(Protocol):
-    """Draws by parameters that lie on the device, without the host."""
-
-    def sample(self, logits: Tensor, slots: Tensor, counts: Tensor, lengths: Tensor, tokens: Tensor) -> None:
-        """Draw one token per row.
-
-        Args:
-            logits: ``[R, V]`` of any float type, penalised and edited where need be.
-            slots: ``[≥ R]`` integers.
-            counts: the number of real rows first, on the device.
-            lengths: ``[≥ R]`` integers, tokens of each request known before this one.
-            tokens: out, ``[≥ R]`` int64; ``NAN_TOKEN`` as in :class:`Samples`.
-        """
-
-
-MakeDraw = Callable[[SlotParameters, int, int], DrawOnDevice]
-"""Makes what draws on a device of parameters by slot, the maximum number of rows and the vocabulary's size."""
 
 
 class Sampler:

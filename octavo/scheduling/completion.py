@@ -37,7 +37,6 @@ class Completion(ABC):
     Attributes:
         source: the request as received.
         rules: rules for the answer's tokens.
-        times: timestamps.
         num_cached: prompt tokens served from the prefix cache at the first admission; −1 before it.
         num_logprobs_done: prompt positions whose log-probabilities have arrived.
         max_len: number of tokens at which the request ends at the latest.

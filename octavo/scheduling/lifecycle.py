@@ -20,8 +20,6 @@ class Lifecycle:
     """All unfinished requests, and every change of their status.
 
     Attributes:
-        requests: by id.
-        waiting: those that wait.
         running: those that have a slot.
 
     Args:

@@ -32,7 +32,6 @@ class Request:
         cache: its share of the cache.
         token_ids: ``[N]`` int32, prompt and generated tokens, as of the last time that it waited.
         expected_len: expected number of tokens at which it ends, estimated at its last admission.
-        status: waiting, running or finished.
         num_steps_in_flight: while it waits after a preemption, the number of steps in flight that include it.
     """
 

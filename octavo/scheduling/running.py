@@ -13,7 +13,6 @@ class Running:
     """The requests that have a slot.
 
     Attributes:
-        rows: their state.
         changes: the changes for the next step.
         wipes_blocks: whether blocks are zeroed before reuse.
     """

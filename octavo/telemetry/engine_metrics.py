@@ -1,12 +1,9 @@
 """The metrics that come from the engine's statistics."""
 
-from collections.abc import Iterator
-
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.registry import Collector
 
 from octavo.records import STEP_SIZES, EngineStats
+from octavo.telemetry.histogram import FastHistogram
 
 LABELS = ("model_name", "engine")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
@@ -59,8 +56,9 @@ class EngineMetrics:
             (*LABELS, "position"),
             registry=registry,
         )
-        self._step_sizes = StepSizeHistogram(f"{prefix}iteration_tokens_total", self._label_values)
-        registry.register(self._step_sizes)
+        labels = dict(zip(LABELS, self._label_values, strict=True))
+        name = f"{prefix}iteration_tokens_total"
+        self._step_sizes = StepSizeHistogram(name, "Tokens per step.", labels, STEP_SIZES, registry)
         self.record(EngineStats())
 
     @property
@@ -126,30 +124,14 @@ class EngineMetrics:
         return {source: counter.labels(*self._label_values, source) for source in sources}
 
 
-class StepSizeHistogram(Collector):
+class StepSizeHistogram(FastHistogram):
     """The histogram ``iteration_tokens_total``, counted by the engine, since frontends do not see every step."""
-
-    def __init__(self, name: str, label_values: tuple[str, str]) -> None:
-        self._name = name
-        self._label_values = label_values
-        self._counts = [0] * (len(STEP_SIZES) + 1)
-        self._num_tokens = 0
 
     def record(self, stats: EngineStats, last: EngineStats) -> None:
         """Add the difference between two of the engine's statistics."""
         if stats.num_step_tokens == last.num_step_tokens:
             return
-        self._num_tokens += max(0, stats.num_step_tokens - last.num_step_tokens)
+        self._sum += max(0, stats.num_step_tokens - last.num_step_tokens)
         before = last.step_sizes or [0] * len(stats.step_sizes)
         for index, (count, earlier) in enumerate(zip(stats.step_sizes, before, strict=True)):
             self._counts[index] += max(0, count - earlier)
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The current histogram."""
-        family = HistogramMetricFamily(self._name, "Tokens per step.", labels=LABELS)
-        buckets, total = [], 0
-        for bound, count in zip((*map(float, STEP_SIZES), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((str(bound), total))
-        family.add_metric(self._label_values, buckets, self._num_tokens)
-        yield family

@@ -73,9 +73,6 @@ def configure_logging(level: str = "info", log_format: str = "text", config_file
     Args:
         log_format: ``text`` or ``json``.
         config_file: a file of the same kind; takes precedence over the variable's.
-
-    Raises:
-        ConfigError: the file cannot be read or is not a valid configuration.
     """
     if _variable("CONFIGURE_LOGGING").lower() in ("0", "false"):
         return
@@ -147,7 +144,6 @@ class StatsLine:
         """The line for the time since the previous call, None if nothing ran.
 
         Args:
-            stats: the latest statistics.
             now: seconds on the monotonic clock that was used at construction.
         """
         if stats.num_steps < self._last.num_steps:

@@ -41,10 +41,8 @@ class Metrics:
     """All metrics of ``/metrics``; methods are cheap enough to be called per token.
 
     Args:
-        model_name: value of the label.
         max_model_len: largest bucket of token histograms.
         engine: value of the label; index of this frontend.
-        prefix: prefix of the names.
 
     Attributes:
         sleep: durations of sleep and wake-up.
@@ -109,12 +107,7 @@ class Metrics:
         self.weight_update = self._operation("rl_weight_update", "Weight updates")
 
     def set_cache_info(self, info: EngineInfo, settings: Mapping[str, object] | None = None) -> None:
-        """Publish the cache's size as labels of ``cache_config_info``; call once, when the engine is ready.
-
-        Args:
-            info: the engine's description.
-            settings: cache settings, by name.
-        """
+        """Publish the cache's size as labels of ``cache_config_info``; call once, when the engine is ready."""
         num_tokens = info.num_blocks * info.block_size
         values = {
             **{name: str(value) for name, value in (settings or {}).items()},

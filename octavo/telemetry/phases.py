@@ -38,13 +38,13 @@ class PhaseTimer:
         phase.seconds = self._clock() - start
         self._note(phase)
 
-    def add(self, name: str, seconds: float, words: str = "") -> None:
+    def add(self, name: str, seconds: float, note: str = "") -> None:
         """Record a phase that was timed elsewhere, such as the imports before this timer existed."""
-        self._note(StartPhase(name, seconds, words))
+        self._note(StartPhase(name, seconds, note))
 
-    def ready(self, words: str = "") -> float:
+    def ready(self, note: str = "") -> float:
         """Log the end of startup; returns the seconds since this timer was created."""
-        total = StartPhase("ready", self._clock() - self._start, words)
+        total = StartPhase("ready", self._clock() - self._start, note)
         self._log(total)
         return total.seconds
 

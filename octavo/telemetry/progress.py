@@ -12,7 +12,6 @@ def start_bar(total: int, description: str, unit: str, *, is_wanted: bool) -> tq
     """A bar on standard error that appears after a second, and only on a terminal.
 
     Args:
-        total: number of units.
         is_wanted: the setting ``use_tqdm_on_load``.
     """
     return tqdm(

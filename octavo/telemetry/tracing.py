@@ -26,7 +26,6 @@ class RequestTrace:
         stats: of the sequence that ended last.
         num_generation_tokens: of all sequences.
         finish_reason: of the sequence that ended last.
-        headers: the request's trace context.
         end_time: in seconds since the epoch.
     """
 

@@ -56,12 +56,9 @@ def render_chat(
     """The conversation as one text.
 
     Args:
-        template: the template's text.
-        messages: each with ``role`` and ``content``.
         values: further variables of the template, such as ``tools`` and ``bos_token``.
         add_generation_prompt: end with the header of the assistant's turn.
         continue_final_message: cut the text right after the last message's content.
-        max_seconds: time limit of rendering.
 
     Raises:
         ChatTemplateError: the template is malformed, raised an error, or ran past its limits.

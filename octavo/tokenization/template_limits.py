@@ -27,35 +27,9 @@ _WIDE_BRACE_FORMAT = re.compile(r"\{[^{}]*:[^{}]*(\{|\d{6,})")
 # Filters that iterate over or count their value's elements; all others convert the whole value to text.
 _STRUCTURAL_FILTERS = frozenset(
     {
-        "abs",
-        "attr",
-        "batch",
-        "count",
-        "d",
-        "default",
-        "dictsort",
-        "first",
-        "float",
-        "groupby",
-        "int",
-        "items",
-        "last",
-        "length",
-        "list",
-        "map",
-        "max",
-        "min",
-        "random",
-        "reject",
-        "rejectattr",
-        "reverse",
-        "round",
-        "select",
-        "selectattr",
-        "slice",
-        "sort",
-        "sum",
-        "unique",
+        *("abs", "attr", "batch", "count", "d", "default", "dictsort", "first", "float", "groupby", "int"),
+        *("items", "last", "length", "list", "map", "max", "min", "random", "reject", "rejectattr", "reverse"),
+        *("round", "select", "selectattr", "slice", "sort", "sum", "unique"),
     }
 )
 

@@ -225,16 +225,10 @@ class Tokenizer:
         """Render a conversation as one prompt: token ids, or the text if ``tokenize`` is false.
 
         Args:
-            messages: each with ``role`` and ``content``.
             tools: JSON descriptions of functions that the model may call.
-            documents: passages for templates that take them.
             add_generation_prompt: end with the header of the assistant's turn.
             continue_final_message: leave the last message open, to be continued.
             chat_template: name of one of the model's templates, or a template.
-            kwargs: further values the template can see.
-
-        Raises:
-            ChatTemplateError: no template, or the template failed.
         """
         template = self.select_chat_template(chat_template, with_tools=bool(tools))
         values = {**self.special_tokens.named, **kwargs, "tools": tools, "documents": documents}

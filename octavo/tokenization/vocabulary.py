@@ -17,7 +17,6 @@ class Vocabulary:
     Attributes:
         token_bytes: by id, one per logit of the model; empty for ids that the tokenizer does not know.
         special_ids: tokens that are not text, such as end tokens and turn separators; their bytes are their names.
-        eos_ids: tokens that end a text.
         encode: token ids of a text, without special tokens.
     """
 
@@ -41,12 +40,7 @@ def load_vocabulary(path: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> Vo
     """Load the vocabulary of a Hugging Face folder or a GGUF file.
 
     Args:
-        path: the folder or the file.
         vocab_size: the model's number of logits; ids beyond are left out.
-        eos_ids: tokens that end a text.
-
-    Raises:
-        OctavoError: there is no tokenizer, or an unsupported one.
     """
     tokenizer = load_tokenizer(path)
     spelled = tokenizer.byte_table(skip_special_tokens=False)

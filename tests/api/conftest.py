@@ -16,8 +16,7 @@ def stopped_servers() -> Iterator[list[RunningServer]]:
     servers: list[RunningServer] = []
     yield servers
     for server in servers:
-        server.thread.join(10)
-        assert not server.thread.is_alive()
+        server.assert_ends()
 
 
 @pytest.fixture

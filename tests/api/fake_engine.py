@@ -118,8 +118,9 @@ class FakeEngine:
                     yield output
             is_done = True
         finally:
-            self.num_running -= 1
+            # In this order: a test in another thread may look in between.
             self.num_aborted += not is_done
+            self.num_running -= 1
 
     async def _outputs(
         self, text: str, prompt_ids: list[int], params: SamplingParams, request_id: str

@@ -11,6 +11,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
+from running_server import PATIENCE
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -80,8 +81,8 @@ def running_mcp_server(path: str = "/mcp") -> Iterator[RunningMcpServer]:
     server.startup = started  # type: ignore[method-assign]
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
-    assert is_started.wait(10)
+    assert is_started.wait(PATIENCE)
     seen.url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
     yield seen
     server.should_exit = True
-    thread.join(10)
+    thread.join(PATIENCE)

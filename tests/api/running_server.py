@@ -15,6 +15,9 @@ from fake_engine import FakeEngine
 from octavo.api.server import DrainingServer, bind_sockets, describe_address, make_server
 from octavo.config import ModelSettings, ServerSettings
 
+PATIENCE = 60.0
+"""Seconds after which a test that waits for something gives up; a busy machine is slow."""
+
 
 @dataclass
 class RunningServer:
@@ -27,7 +30,7 @@ class RunningServer:
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = httpx.Client(base_url=self.url, timeout=20)
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -39,6 +42,11 @@ class RunningServer:
     def send_signal(self, number: int = signal.SIGTERM) -> None:
         """What the process would do on a signal."""
         self.server.handle_exit(number, None)
+
+    def assert_ends(self) -> None:
+        """Wait for the end of what it was told to end."""
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
 
     def stop(self) -> None:
         """Tell it to end now."""
@@ -54,6 +62,8 @@ def start(engine: FakeEngine, **settings: object) -> RunningServer:
     of_model = {name: settings.pop(name) for name in ModelSettings.__struct_fields__ if name in settings}
     given = {name: value for name, value in of_model.items() if value is not None}
     engine.model_settings = msgspec.structs.replace(engine.model_settings, **given)
+    # An idle connection that the server closes just as a test goes on with it would be an error for the test.
+    settings.setdefault("http_keep_alive_timeout", 600)
     all_settings = ServerSettings(host="127.0.0.1", port=0, disable_uvicorn_access_log=True, **settings)
     listeners = bind_sockets(all_settings)
     # Connections inherit this: what a client leaves unread shows soon.
@@ -67,5 +77,5 @@ def start(engine: FakeEngine, **settings: object) -> RunningServer:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert is_ready.wait(10)
+    assert is_ready.wait(PATIENCE)
     return RunningServer(engine, server, describe_address(listeners[0], all_settings), thread)

@@ -1,21 +1,22 @@
 """Overload, deadlines, fair turns, and what an owner does: over HTTP, with a real engine behind it."""
 
 import asyncio
-import os
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from running_llm import SCENARIO_SECONDS, SLOWING, slowed, until, until_idle
 from tiny_llama import SETTINGS, write_model
 
 from octavo import AsyncLLM, SamplingParams
 from octavo.api.app import build_app
 from octavo.config import ServerSettings
 
-LONG = {"prompt": "tea", "max_tokens": 480, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+pytestmark = pytest.mark.usefixtures("importable_in_engines")
+
+LONG = {"prompt": "tea", "max_tokens": 240, "ignore_eos": True, "seed": 1, "return_token_ids": True}
 Scenario = Callable[[AsyncLLM, httpx.AsyncClient], Awaitable[None]]
 
 
@@ -24,50 +25,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(autouse=True)
-def _importable_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 def run(folder: Path, scenario: Scenario, server: dict[str, Any], **settings: Any) -> None:
     async def main() -> None:
-        llm = AsyncLLM.from_engine_args(
-            model=str(folder), log_level="warning", **(SETTINGS | {"max_model_len": 512} | settings)
-        )
+        llm = AsyncLLM.from_engine_args(model=str(folder), log_level="warning", **(SETTINGS | SLOWING | settings))
         await llm.start()
         app = build_app(llm, ServerSettings(**server))
         try:
             async with (
-                asyncio.timeout(60),
+                asyncio.timeout(SCENARIO_SECONDS),
                 httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", timeout=60) as client,
             ):
                 await scenario(llm, client)
-                await until(lambda: llm.num_unfinished == 0)
-                await until(lambda: llm.stats.num_running == llm.stats.num_waiting == 0 and not llm.stats.cache_usage)
+                await until_idle(llm)
         finally:
             await llm.shutdown()
 
     asyncio.run(main())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
-async def caught(llm: AsyncLLM, client: httpx.AsyncClient, order: str, undo: str) -> asyncio.Task[httpx.Response]:
-    """A request that had begun and not ended when the order took effect; on a busy machine that takes some tries."""
-    while True:
-        running = start(client)
-        await until(lambda: llm.stats.num_running == 1 or running.done())
-        assert (await client.post(order)).status_code == 200
-        if llm.num_unfinished == 1:
-            return running
-        await running
-        assert (await client.post(undo)).status_code == 200
 
 
 def start(client: httpx.AsyncClient, path: str = "/v1/completions", **body: Any) -> asyncio.Task[httpx.Response]:
@@ -84,8 +57,7 @@ def test_owner_and_deadlines(folder: Path, tmp_path: Path) -> None:
         await _deadlines(llm, client)
         await _stuck(llm, client, tmp_path / "gate")
 
-    settings = {"logits_processors": ["blocking_processor:Blocking"], "step_timeout": 0.3}
-    run(folder, scenario, {"enable_admin_endpoints": True, "request_deadline": 30.0}, **settings)
+    run(folder, scenario, {"enable_admin_endpoints": True, "request_deadline": 120.0}, step_timeout=0.3)
 
 
 async def _pause_and_sleep(llm: AsyncLLM, client: httpx.AsyncClient, expected: list[int]) -> None:
@@ -95,7 +67,10 @@ async def _pause_and_sleep(llm: AsyncLLM, client: httpx.AsyncClient, expected: l
         ("/sleep?level=2&mode=keep", "/wake_up?tags=weights&tags=kv_cache&tags=scheduling"),
         ("/release_kv_cache_memory", "/wake_up"),
     ):
-        running = await caught(llm, client, order, undo)
+        with slowed() as params:
+            running = start(client, vllm_xargs=params.extra_args)
+            await until(lambda: llm.stats.num_running == 1)
+            assert (await client.post(order)).status_code == 200
         assert (await client.get("/is_paused")).json() == {"is_paused": True}
         assert (await client.get("/is_sleeping")).json() == {"is_sleeping": order != "/pause?mode=keep"}
         late = start(client)
@@ -106,28 +81,23 @@ async def _pause_and_sleep(llm: AsyncLLM, client: httpx.AsyncClient, expected: l
         assert (await client.post(undo)).status_code == 200
         for task in (running, late):
             assert (await task).json()["choices"][0]["token_ids"] == expected
-    finish_reason = None
-    while finish_reason != "abort":  # It may have ended before the pause.
-        running = start(client)
-        await until(lambda: llm.stats.num_running == 1 or running.done())
+    with slowed() as params:
+        running = start(client, vllm_xargs=params.extra_args)
+        await until(lambda: llm.stats.num_running == 1)
         assert (await client.post("/pause")).json() == {"status": "paused"}
-        finish_reason = (await running).json()["choices"][0]["finish_reason"]
-        if finish_reason == "length":
-            await client.post("/resume")
+    assert (await running).json()["choices"][0]["finish_reason"] == "abort"
     assert (await client.post("/resume")).json() == {"status": "resumed"}
     assert (await client.get("/is_paused")).json() == {"is_paused": False}
 
 
 async def _abort(llm: AsyncLLM, client: httpx.AsyncClient) -> None:
-    aborted: list[str] = []
-    while not aborted:  # It may have ended before.
-        running = start(client, request_id="mine")
-        await until(lambda: llm.stats.num_running == 1 or running.done())
+    with slowed() as params:
+        running = start(client, request_id="mine", vllm_xargs=params.extra_args)
+        await until(lambda: llm.stats.num_running == 1)
         answer = await client.post("/abort_requests", json={"request_ids": ["cmpl-mine", "cmpl-other"]})
-        aborted = answer.json()["aborted"]
-        ended = (await running).json()["choices"][0]["finish_reason"]
     assert answer.json() == {"status": "aborted", "aborted": ["cmpl-mine"]}
-    assert ended == "abort"
+    assert (await running).json()["choices"][0]["finish_reason"] == "abort"
+    await until_idle(llm)
     assert (await client.post("/reset_prefix_cache")).json() == {"success": True}
 
 
@@ -159,7 +129,8 @@ async def _deadlines(llm: AsyncLLM, client: httpx.AsyncClient) -> None:
     await client.post("/resume")
     await until(lambda: llm.stats.num_waiting == 0)
     # A stream that has begun cannot change its status any more.
-    answer = await start(client, headers=late, stream=True, n=8)
+    with slowed() as params:
+        answer = await start(client, headers=late, stream=True, n=8, vllm_xargs=params.extra_args)
     if answer.status_code == 200:
         assert "deadline" in answer.text and answer.text.endswith("data: [DONE]\n\n")
     assert llm.num_unfinished == 0
@@ -190,16 +161,17 @@ async def collect(llm: AsyncLLM, params: SamplingParams) -> None:
 
 def test_overload_and_fair_turns(folder: Path) -> None:
     async def scenario(llm: AsyncLLM, client: httpx.AsyncClient) -> None:
-        flood = [start(client, user="flood", max_tokens=100) for _ in range(6)]
-        await until(lambda: llm.num_unfinished == 6)
-        refused = await start(client, user="flood")
-        assert refused.status_code == 429
-        assert refused.json()["error"]["type"] == "RateLimitError"
-        assert 1 <= int(refused.headers["retry-after"]) <= 60
-        # Another client still gets in, and before those of the first that came earlier and wait.
-        small = start(client, user="small", max_tokens=1)
-        assert (await small).status_code == 200
-        assert sum(not task.done() for task in flood) >= 3
+        with slowed() as params:
+            flood = [start(client, user="flood", max_tokens=50, vllm_xargs=params.extra_args) for _ in range(6)]
+            await until(lambda: llm.num_unfinished == 6)
+            refused = await start(client, user="flood")
+            assert refused.status_code == 429
+            assert refused.json()["error"]["type"] == "RateLimitError"
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+            # Another client still gets in, and before those of the first that came earlier and wait.
+            small = start(client, user="small", max_tokens=1)
+            assert (await small).status_code == 200
+            assert sum(not task.done() for task in flood) >= 3
         for task in flood:
             assert (await task).status_code == 200
         metrics = (await client.get("/metrics")).text

@@ -21,7 +21,7 @@ from octavo.api.anthropic.events import (
     MessageUsage,
     encode_event,
 )
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 
 texts = st.text(st.sampled_from(' \n\tab{}"é😀'), max_size=8)
 DELTAS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from running_server import RunningServer, StartServer
+from running_server import PATIENCE, RunningServer, StartServer
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -178,7 +178,8 @@ def test_a_template_that_raises(server: RunningServer) -> None:
 def test_a_template_that_loops_ends_and_holds_up_nobody(server: RunningServer) -> None:
     responses: list[httpx.Response] = []
     body = {"messages": [{"role": "user", "content": "loop"}]}
-    looping = threading.Thread(target=lambda: responses.append(httpx.post(server.url + CHAT, json=body, timeout=20)))
+    url = server.url + CHAT
+    looping = threading.Thread(target=lambda: responses.append(httpx.post(url, json=body, timeout=PATIENCE)))
     looping.start()
     assert server.client.post(COMPLETIONS, json={"prompt": "hi"}).status_code == 200
     assert looping.is_alive()

@@ -1,6 +1,7 @@
 """Clients that leave, dawdle or say nothing cost us nothing for long."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -9,15 +10,15 @@ from collections.abc import Callable
 import httpx
 import pytest
 from fake_engine import FakeEngine
-from running_server import RunningServer, StartServer
+from running_server import PATIENCE, RunningServer, StartServer
 
 from octavo.api.connection import MAX_HEADER_BYTES
 
 ENDLESS = {"prompt": "hi", "max_tokens": 100_000, "ignore_eos": True}
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)
@@ -31,7 +32,7 @@ def request_bytes(body: object, path: str = "/v1/completions") -> bytes:
 
 def read_all(connection: socket.socket) -> bytes:
     """What the server sends before it closes; a reset counts as closing."""
-    connection.settimeout(10)
+    connection.settimeout(PATIENCE)
     received = b""
     try:
         while piece := connection.recv(65536):
@@ -71,9 +72,9 @@ def test_a_client_that_does_not_read_is_cut(start_server: StartServer) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(server.address)
         connection.sendall(request_bytes({**ENDLESS, "stream": True}))
-        until(lambda: server.engine.num_running == 1)
+        until(lambda: bool(server.engine.calls))
         assert server.client.get("/health").status_code == 200
-        until(lambda: server.engine.num_running == 0)
+        until(lambda: server.engine.num_aborted == 1)
         until(lambda: len(server.server.server_state.connections) == 1)
         received = read_all(connection)
     assert b"[DONE]" not in received
@@ -87,12 +88,15 @@ def test_a_client_that_reads_a_byte_at_a_time_is_cut(start_server: StartServer) 
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(server.address)
         connection.sendall(request_bytes({**ENDLESS, "stream": True}))
-        until(lambda: server.engine.num_running == 1)
-        deadline = time.monotonic() + 10
-        while server.engine.num_running and time.monotonic() < deadline:
-            connection.recv(1)
+        until(lambda: bool(server.engine.calls))
+
+        def is_cut() -> bool:
             time.sleep(0.02)
-        until(lambda: server.engine.num_aborted == 1)
+            with contextlib.suppress(ConnectionResetError):
+                connection.recv(1)
+            return server.engine.num_aborted == 1
+
+        until(is_cut)
 
 
 def test_a_slow_reader_of_a_whole_answer_is_cut(start_server: StartServer) -> None:
@@ -117,15 +121,15 @@ def test_the_end_of_an_answer_left_unread(start_server: StartServer, header: byt
         request = request_bytes({"prompt": ["x" * 3000] * 38, "max_tokens": 1, "echo": True})
         connection.sendall(request.replace(b"Host: x\r\n", b"Host: x\r\n" + header))
         until(lambda: len(server.engine.calls) == 38)
-        until(lambda: not server.server.server_state.connections, 5)
+        until(lambda: not server.server.server_state.connections)
 
 
 def test_a_reader_that_catches_up_is_not_cut(start_server: StartServer) -> None:
-    server = start_server(stream_write_timeout=5)
+    server = start_server(stream_write_timeout=PATIENCE)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(server.address)
-        connection.sendall(request_bytes({**ENDLESS, "max_tokens": 20_000, "stream": True}))
+        connection.sendall(request_bytes({**ENDLESS, "max_tokens": 5_000, "stream": True}))
         until(lambda: server.engine.num_running == 1)
         time.sleep(0.2)
         received = b""
@@ -152,9 +156,13 @@ def test_a_reader_that_catches_up_is_not_cut(start_server: StartServer) -> None:
 )
 def test_a_request_that_never_comes(start_server: StartServer, sent: bytes, answer: bytes) -> None:
     server = start_server(request_timeout=0.3)
-    with socket.create_connection(server.address) as connection:
-        connection.sendall(sent)
-        received = read_all(connection)
+    received = b""
+    for _ in range(10):  # On a busy machine the time may be over before anything has arrived.
+        with socket.create_connection(server.address) as connection:
+            connection.sendall(sent)
+            received = read_all(connection)
+        if bool(received) == bool(answer):
+            break
     assert received.startswith(answer)
     assert bool(received) == bool(answer)
     until(lambda: not server.server.server_state.connections and not server.server.server_state.tasks)
@@ -162,16 +170,19 @@ def test_a_request_that_never_comes(start_server: StartServer, sent: bytes, answ
 
 def test_a_request_that_trickles(start_server: StartServer) -> None:
     server = start_server(request_timeout=0.4)
-    with socket.create_connection(server.address) as connection:
-        connection.settimeout(0.02)
-        received = b""
-        for value in request_bytes({"prompt": "x" * 2000}):
-            try:
-                connection.send(bytes([value]))
-                received += connection.recv(4096)
-                break
-            except TimeoutError:
-                continue
+    received = b""
+    while not received:  # On a busy machine the time may be over before the first byte has arrived.
+        with socket.create_connection(server.address) as connection:
+            connection.settimeout(0.02)
+            for value in request_bytes({"prompt": "x" * 2000}):
+                try:
+                    connection.send(bytes([value]))
+                    received += connection.recv(4096)
+                    break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
     assert received.startswith(b"HTTP/1.1 408 ")
     assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == 408
 
@@ -188,12 +199,15 @@ def test_bytes_after_a_request_do_not_hold_the_connection(start_server: StartSer
 
 def test_a_long_answer_is_no_late_request(start_server: StartServer) -> None:
     server = start_server(FakeEngine(step_seconds=0.05), request_timeout=0.2)
-    response = server.client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 12})
+    for _ in range(10):
+        response = server.client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 12})
+        if server.engine.calls:  # On a busy machine the request itself may be late.
+            break
     assert response.status_code == 200
 
 
 def test_a_second_request_on_a_busy_connection_is_not_late(start_server: StartServer) -> None:
-    server = start_server(FakeEngine(step_seconds=0.05), request_timeout=0.2)
+    server = start_server(FakeEngine(step_seconds=0.1), request_timeout=1)
     with socket.create_connection(server.address) as connection:
         connection.sendall(request_bytes({"prompt": "hi", "max_tokens": 12}))
         until(lambda: server.engine.num_running == 1)
@@ -222,7 +236,7 @@ def test_what_is_no_http(server: RunningServer) -> None:
 
 def test_many_at_once(server: RunningServer) -> None:
     async def run() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
             body = {"prompt": ["hi"] * 4, "max_tokens": 3}
             return await asyncio.gather(*[client.post("/v1/completions", json=body) for _ in range(50)])
 

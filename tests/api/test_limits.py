@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from octavo.api.admin.pause import AbortRequest
+from octavo.api.admin.control import AbortRequest
 from octavo.api.anthropic.protocol import MessagesRequest
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.pooling.protocol import CohereEmbedRequest, InputBody, RerankRequest
 from octavo.api.responses.protocol import McpTool, ResponsesRequest
-from octavo.api.scale_out.derender import DerenderChatRequest, DerenderCompletionRequest
 from octavo.api.scale_out.protocol import GenerateRequest
+from octavo.api.scale_out.render import DerenderChatRequest, DerenderCompletionRequest
 
 MANY = 2000
 HELLO = [{"role": "user", "content": "hi"}]

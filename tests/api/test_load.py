@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from running_server import RunningServer, StartServer
+from running_server import PATIENCE, RunningServer, StartServer
 from test_connections import request_bytes, until
 
 from octavo.api.connection import MAX_UNSENT_BYTES
@@ -67,7 +67,7 @@ def texts_of(answer: bytes) -> dict[int, str]:
 def deaf_connection(server: RunningServer, request: bytes) -> socket.socket:
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(20)
+    connection.settimeout(PATIENCE)
     connection.connect(server.address)
     connection.sendall(request)
     return connection
@@ -95,7 +95,7 @@ def test_a_reader_that_stops_and_goes_on_misses_nothing(
 
 
 def test_clients_that_do_not_read_are_bounded_cut_and_hold_up_nobody(start_server: StartServer) -> None:
-    server = start_server(CountingEngine(), stream_write_timeout=2)
+    server = start_server(CountingEngine(), stream_write_timeout=4)
     request = request_bytes(body_of(COMPLETIONS, 100_000))
     deaf = [deaf_connection(server, request) for _ in range(30)]
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_engine import REPLY, FakeEngine, byte_tokenizer
 from responses_engine import ScriptedEngine
-from running_server import RunningServer, StartServer
+from running_server import PATIENCE, RunningServer, StartServer
 
 from octavo.api import json_body
 from octavo.api.anthropic import messages
@@ -136,7 +136,7 @@ def test_a_heartbeat_goes_on_while_a_large_answer_is_written(start_server: Start
     """Streams get their turns while one large answer is made."""
     server = start_server(FakeEngine(step_seconds=0.002))
     large = {"prompt": "x" * 6000, "prompt_logprobs": 20, "max_tokens": 1}
-    stream = {"prompt": "x", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    stream = {"prompt": "x", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
     is_done = threading.Event()
     num_events = {False: 0, True: 0}
 
@@ -154,7 +154,7 @@ def test_a_heartbeat_goes_on_while_a_large_answer_is_written(start_server: Start
         is_writing.set()
         answer = written(*args)
         # However quick that was: if streams do not go on by now, they cannot.
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while num_events[True] < 20 and time.monotonic() < deadline:
             time.sleep(0.01)
         is_writing.clear()
@@ -166,6 +166,6 @@ def test_a_heartbeat_goes_on_while_a_large_answer_is_written(start_server: Start
         watcher.start()
         answer = server.client.post("/v1/completions", json=large)
         is_done.set()
-        watcher.join(20)
+        watcher.join(PATIENCE)
     assert len(json.loads(answer.content)["choices"][0]["prompt_logprobs"]) == 6000
     assert num_events[True] >= 20, num_events

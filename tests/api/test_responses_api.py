@@ -314,7 +314,7 @@ def test_who_leaves_is_not_waited_for(start_server: StartServer) -> None:
     ) as response:
         chunks = response.iter_bytes()  # letting go of it would be leaving
         next(chunks)
-        assert server.engine.num_running == 1
+        until(lambda: server.engine.num_running == 1)
     until(lambda: server.engine.num_aborted == 1)
     assert server.client.get(f"{PATH}/resp_left").status_code == 404
 

@@ -132,8 +132,8 @@ def test_a_server_that_ends_takes_its_background_along(start_server: StartServer
         first = next(lines)
         server.send_signal()
         told = parse_events("\n".join([first, *lines]))
-    server.thread.join(10)
-    assert not server.thread.is_alive() and server.engine.num_running == 0
+    server.assert_ends()
+    assert server.engine.num_running == 0
     check_order(told)
     assert "shutting down" in told[-1]["response"]["error"]["message"]
 

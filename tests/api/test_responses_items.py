@@ -101,7 +101,7 @@ def test_a_preamble_and_the_answer_are_two_messages(start_server: StartServer) -
 
 
 def test_any_date_is_one() -> None:
-    from octavo.api.chat.template_date import pinned_date
+    from octavo.api.chat.conversation import pinned_date
 
     assert pinned_date(ServerSettings(chat_template_date="2025-06-28"))["strftime_now"]("%d.%m.%Y") == "28.06.2025"
     assert pinned_date(ServerSettings()) == {}

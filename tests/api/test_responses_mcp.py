@@ -178,13 +178,14 @@ def test_no_other_address_is_reached(start_server: StartServer, mcp: RunningMcpS
 
 
 def test_a_server_that_is_down_fails_the_request(start_server: StartServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"
-    server = start_server(ScriptedEngine("no"), allowed_mcp_server=[url])
-    body = {"input": "hi", "tools": [{"type": "mcp", "server_label": "x", "server_url": url}]}
-    refused = server.client.post(PATH, json=body)
-    assert refused.status_code == 424, refused.text
-    events = stream(server, **body)
+    with socket.socket() as deaf:  # which keeps the port and does not listen
+        deaf.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp"
+        server = start_server(ScriptedEngine("no"), allowed_mcp_server=[url])
+        body = {"input": "hi", "tools": [{"type": "mcp", "server_label": "x", "server_url": url}]}
+        refused = server.client.post(PATH, json=body)
+        assert refused.status_code == 424, refused.text
+        events = stream(server, **body)
     check_order(events)
     assert events[-1]["type"] == "response.failed"
     assert "response.mcp_list_tools.failed" in [event["type"] for event in events]

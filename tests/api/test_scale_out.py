@@ -151,6 +151,7 @@ def test_text_without_text_is_a_contradiction(server: RunningServer, mode: str, 
 
 
 ABORT = "/inference/v1/abort_requests"
+ENDLESS = {"max_tokens": 90000, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("mode", ["tokens", "text"])
@@ -160,7 +161,7 @@ def test_a_stream_that_is_ended_early_says_so(start_server: StartServer, mode: s
         "token_ids": [1],
         "request_id": "mine",
         "output_mode": mode,
-        "sampling_params": {"max_tokens": 90000, "ignore_eos": True},
+        "sampling_params": ENDLESS,
         "stream": True,
     }
     chunks = []
@@ -178,7 +179,7 @@ def test_a_stream_that_is_ended_early_says_so(start_server: StartServer, mode: s
 
 def test_nobody_ends_anothers_request(start_server: StartServer) -> None:
     server = start_server(FakeEngine(step_seconds=0.005), api_key=["one", "two"])
-    body = {"token_ids": [1], "request_id": "mine", "sampling_params": {"max_tokens": 100}, "stream": True}
+    body = {"token_ids": [1], "request_id": "mine", "sampling_params": ENDLESS, "stream": True}
     with server.client.stream("POST", GENERATE, json=body, headers={"authorization": "Bearer one"}) as response:
         lines = response.iter_lines()
         next(lines)

@@ -7,7 +7,7 @@ import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, settings
-from running_server import RunningServer, start
+from running_server import PATIENCE, RunningServer, start
 from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
 from schemathesis.generation import GenerationMode
 from short_engine import EVERYTHING, NUM_NUMBERS, ShortEngine
@@ -80,7 +80,7 @@ def test_no_route_fails(
         return
     kinds = ["text", "vectors"] if {"pooling", "scoring"} & set(case.operation.tags or ()) else ["text"]
     for kind in kinds:
-        response = case.call(base_url=servers[kind].url, session=session, timeout=20)
+        response = case.call(base_url=servers[kind].url, session=session, timeout=PATIENCE)
         assert response.status_code < 500, (response.status_code, response.text, case.as_curl_command())
         if response.status_code >= 400:
             error = response.json()["error"]

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import REPLY, FakeEngine
-from running_server import StartServer
+from running_server import PATIENCE, StartServer
 from test_connections import ENDLESS, request_bytes, until
 
 from octavo.api.server import bind_sockets
@@ -39,15 +38,15 @@ class HeldEngine(FakeEngine):
         self.may_answer = threading.Event()
 
     async def _outputs(self, *request: Any) -> AsyncGenerator[RequestOutput, None]:
-        await asyncio.to_thread(self.may_answer.wait, 20)
+        await asyncio.to_thread(self.may_answer.wait, PATIENCE)
         async for output in super()._outputs(*request):
             yield output
 
 
 def test_running_requests_finish_and_new_ones_are_refused(start_server: StartServer) -> None:
     engine = HeldEngine()
-    server = start_server(engine, shutdown_timeout=20)
-    with httpx.Client(base_url=server.url) as idle:
+    server = start_server(engine, shutdown_timeout=PATIENCE)
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as idle:
         idle.get("/health")
         thread, responses = in_background(lambda: server.client.post("/v1/completions", json={"prompt": "hi"}))
         until(lambda: server.engine.num_running == 1)
@@ -58,22 +57,21 @@ def test_running_requests_finish_and_new_ones_are_refused(start_server: StartSer
     assert refused.headers["retry-after"] == "5"
     assert refused.json()["error"]["message"] == "The server is shutting down."
     for _ in range(3):  # on new connections as well
-        refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "hi"})
+        refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "hi"}, timeout=PATIENCE)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-        assert httpx.get(f"{server.url}/health").status_code == 503
+        assert httpx.get(f"{server.url}/health", timeout=PATIENCE).status_code == 503
     engine.may_answer.set()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert responses[0].status_code == 200
     assert responses[0].json()["choices"][0]["text"].startswith(REPLY[:5])
-    server.thread.join(5)
-    assert not server.thread.is_alive()
+    server.assert_ends()
     with pytest.raises(OSError):
         socket.create_connection(server.address, timeout=1)
 
 
 def test_requests_that_are_refused_do_not_prolong_the_end(start_server: StartServer) -> None:
     engine = HeldEngine()
-    server = start_server(engine, shutdown_timeout=600)
+    server = start_server(engine, shutdown_timeout=600, request_timeout=600)
     thread, responses = in_background(lambda: server.client.post("/v1/completions", json={"prompt": "hi"}))
     until(lambda: server.engine.num_running == 1)
     server.send_signal()
@@ -82,10 +80,9 @@ def test_requests_that_are_refused_do_not_prolong_the_end(start_server: StartSer
     with socket.create_connection(server.address) as slow:
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
         engine.may_answer.set()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert responses[0].status_code == 200
-        server.thread.join(8)
-        assert not server.thread.is_alive()
+        server.assert_ends()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -95,7 +92,8 @@ def test_a_real_signal_ends_the_program_in_order(number: int) -> None:
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        with httpx.stream("POST", f"{address}/v1/completions", json={"prompt": "hi", "stream": True}) as response:
+        url, body = f"{address}/v1/completions", {"prompt": "hi", "stream": True}
+        with httpx.stream("POST", url, json=body, timeout=PATIENCE) as response:
             lines = response.iter_lines()
             first = next(lines)
             process.send_signal(number)
@@ -104,15 +102,15 @@ def test_a_real_signal_ends_the_program_in_order(number: int) -> None:
         assert rest[-1] == "data: [DONE]"
         assert '"finish_reason":"length"' in rest[-2]
         assert process.stdout.read() == "ended\n"
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.communicate()
 
 
 def test_health_tells_that_the_server_drains(start_server: StartServer) -> None:
-    server = start_server(FakeEngine(step_seconds=0.02), shutdown_timeout=20)
-    with httpx.Client(base_url=server.url) as idle, socket.create_connection(server.address) as busy:
+    server = start_server(FakeEngine(step_seconds=0.02), shutdown_timeout=PATIENCE)
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as idle, socket.create_connection(server.address) as busy:
         idle.get("/health")
         busy.sendall(request_bytes(ENDLESS))
         until(lambda: server.engine.num_running == 1)
@@ -128,7 +126,7 @@ def test_what_takes_too_long_is_aborted_in_words(start_server: StartServer, is_s
     thread, responses = in_background(lambda: server.client.post("/v1/completions", json=body))
     until(lambda: server.engine.num_running == 1)
     server.send_signal()
-    thread.join(10)
+    thread.join(PATIENCE)
     if is_streamed:
         *_, last, done = [line for line in responses[0].text.splitlines() if line]
         assert done == "data: [DONE]"
@@ -138,8 +136,7 @@ def test_what_takes_too_long_is_aborted_in_words(start_server: StartServer, is_s
         error = responses[0].json()["error"]
     assert error["message"] == "The server is shutting down."
     assert server.engine.num_aborted == 1
-    server.thread.join(5)
-    assert not server.thread.is_alive()
+    server.assert_ends()
 
 
 def test_a_second_interrupt_ends_at_once(start_server: StartServer) -> None:
@@ -150,32 +147,27 @@ def test_a_second_interrupt_ends_at_once(start_server: StartServer) -> None:
         server.send_signal(signal.SIGINT)
         until(lambda: server.server._drain.is_draining)
         server.send_signal(signal.SIGINT)
-        server.thread.join(5)
-    assert not server.thread.is_alive()
+        server.assert_ends()
     assert server.engine.num_running == 0
 
 
 def test_an_unread_answer_does_not_delay_the_end(start_server: StartServer) -> None:
-    server = start_server(shutdown_timeout=0.2)
+    server = start_server(shutdown_timeout=0.2, stream_write_timeout=600)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(server.address)
         connection.sendall(request_bytes({**ENDLESS, "stream": True}))
         until(lambda: server.engine.num_running == 1)
-        started = time.monotonic()
         server.send_signal()
-        server.thread.join(10)
-        assert not server.thread.is_alive()
-        assert time.monotonic() - started < 10
+        server.assert_ends()
 
 
 def test_idle_connections_do_not_delay_the_end(start_server: StartServer) -> None:
-    server = start_server(shutdown_timeout=600)
+    server = start_server(shutdown_timeout=600, request_timeout=600)
     server.client.get("/health")
     with socket.create_connection(server.address):
         server.send_signal()
-        server.thread.join(5)
-        assert not server.thread.is_alive()
+        server.assert_ends()
 
 
 def test_a_taken_port_is_told(start_server: StartServer) -> None:
@@ -187,5 +179,5 @@ def test_a_taken_port_is_told(start_server: StartServer) -> None:
 def test_a_unix_socket(start_server: StartServer, tmp_path: Any) -> None:
     path = str(tmp_path / "octavo.sock")
     start_server(uds=path)
-    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://x") as client:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://x", timeout=PATIENCE) as client:
         assert client.get("/health").status_code == 200

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fake_engine import FakeEngine
-from running_server import StartServer
+from running_server import PATIENCE, StartServer
 
 from octavo.api.server import describe_address, make_server
 from octavo.config import ServerSettings
@@ -36,7 +36,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def get_models(url: str, context: ssl.SSLContext) -> int:
-    with httpx.Client(verify=context) as client:
+    with httpx.Client(verify=context, timeout=PATIENCE) as client:
         return client.get(f"{url}/v1/models").status_code
 
 

@@ -52,7 +52,7 @@ def test_an_error_closes_the_others(num_others: int) -> None:
             await last_items([*endless, sources.count(3, ValueError("broken"))])
         assert sources.num_open == 0
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 @pytest.mark.parametrize("num_sources", [1, 3])
@@ -66,7 +66,7 @@ def test_closing_closes_all(num_sources: int) -> None:
         await merged.aclose()
         assert sources.num_open == 0
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_last_items() -> None:

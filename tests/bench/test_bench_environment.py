@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-ASK = "from octavo.cli.bench_environment import commit; print(commit())"
+ASK = "from octavo.cli.bench_report import commit; print(commit())"
 
 
 def commit_in(folder: Path) -> str:

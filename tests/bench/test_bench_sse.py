@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bench.sse import EventParser
+from octavo.bench.http_client import EventParser
 
 STREAM = (
     b': comment\n\ndata: {"a": "\xe2\x80\xa8"}\r\n\r\nevent: x\ndata:two\ndata: lines\n\n\n\ndata: [DONE]\n\ndata: half'

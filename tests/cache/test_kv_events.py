@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from cache_groups import cache_groups
-from event_subscriber import AllBlocksCleared, BlockRemoved, BlockStored, Subscriber, decode, replay, replay_until
+from event_subscriber import (
+    PATIENCE,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Subscriber,
+    decode,
+    replay,
+    replay_until,
+)
 
 from octavo.cache import CacheManager, PrefixHasher
 from octavo.cache.kv_event_publisher import KVEventPublisher
@@ -60,7 +69,7 @@ def test_events_decode_with_a_subscriber_of_vllm() -> None:
     recorder.flush()
     (payload,) = publisher.payloads
     batch = decode(payload)
-    assert abs(batch.ts - time.time()) < 60
+    assert abs(batch.ts - time.time()) < 600
     assert batch.data_parallel_rank == 0
     first, first_window, rest, rest_window = batch.events
     hashes = [number(block_hash) for block_hash in hasher.hashes]
@@ -112,7 +121,7 @@ def publisher(addresses: tuple[str, str]) -> Iterator[KVEventPublisher]:
 
 def test_messages_have_a_topic_and_a_number(publisher: KVEventPublisher, addresses: tuple[str, str]) -> None:
     with Subscriber(addresses[0], "kv@") as subscriber, Subscriber(addresses[0], "other") as stranger:
-        subscriber.wait_for(lambda: publisher.publish(bytes))
+        subscriber.wait_for(publisher.publish)
         for payload in (b"one", b"two"):
             publisher.publish(lambda payload=payload: payload)
         (topic, first, one), (_, second, two) = subscriber.messages(2)
@@ -161,21 +170,21 @@ def test_batches_are_dropped_and_counted_if_too_many_wait(
     addresses: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher = KVEventPublisher(KVEventsConfig(endpoint=addresses[0], max_queue_size=2))
-    is_encoding, may_schedule_running = threading.Event(), threading.Event()
+    is_encoding, may_go_on = threading.Event(), threading.Event()
 
     def stuck() -> bytes:
         is_encoding.set()
-        may_schedule_running.wait(20)
+        may_go_on.wait(PATIENCE)
         return b"stuck"
 
     with Subscriber(addresses[0]) as subscriber, caplog.at_level(logging.WARNING):
-        subscriber.wait_for(lambda: publisher.publish(bytes))
+        subscriber.wait_for(publisher.publish)
         publisher.publish(stuck)
-        is_encoding.wait(20)
+        assert is_encoding.wait(PATIENCE)
         for index in range(5):
             publisher.publish(lambda index=index: b"%d" % index)
         assert publisher.num_dropped == 3
-        may_schedule_running.set()
+        may_go_on.set()
         sent = subscriber.messages(3)
         publisher.publish(lambda: b"late")
         sent += subscriber.messages(1)
@@ -198,7 +207,7 @@ def test_a_chosen_port_is_told(addresses: tuple[str, str]) -> None:
     publisher = KVEventPublisher(KVEventsConfig(endpoint="tcp://127.0.0.1:0", topic="t"))
     assert publisher.config.endpoint.startswith("tcp://127.0.0.1:")
     with Subscriber(publisher.config.endpoint) as subscriber:
-        subscriber.wait_for(lambda: publisher.publish(bytes))
+        subscriber.wait_for(publisher.publish)
     with pytest.raises(ConfigError, match=r"kv_events_config: endpoint tcp://127.0.0.1:\d+ cannot be used: .*in use\."):
         KVEventPublisher(KVEventsConfig(endpoint=publisher.config.endpoint))
     publisher.close()
@@ -212,7 +221,7 @@ def test_a_host_name_is_connected_to() -> None:
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         publisher = KVEventPublisher(KVEventsConfig(endpoint=f"tcp://localhost:{port}"))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not socket.poll(50):
             assert time.monotonic() < deadline
             publisher.publish(lambda: b"here")  # until the connection stands

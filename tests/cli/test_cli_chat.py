@@ -19,7 +19,7 @@ _TAKE_TERMINAL = (
     "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
     "from octavo.cli.main import main; sys.exit(main(sys.argv[1:]))"
 )
-_PATIENCE = 20.0
+_PATIENCE = 120.0
 
 
 class Terminal:
@@ -46,7 +46,7 @@ class Terminal:
         """Read until ``text`` shows; returns what came up to there and forgets it."""
         deadline = time.monotonic() + _PATIENCE
         while text not in self.seen:
-            ready, _, _ = select.select([self._side], [], [], deadline - time.monotonic())
+            ready, _, _ = select.select([self._side], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"{text!r} did not show; this did: {self.seen!r}"
             self.seen += os.read(self._side, 1 << 16).decode(errors="replace")
         before, _, self.seen = self.seen.partition(text)
@@ -79,8 +79,10 @@ def test_a_conversation_at_a_terminal(chat: Terminal, openai_server: FakeServer)
     chat.wait_for_prompt()
     chat.type("/set temperature 0.1\r")
     chat.wait_for("max_tokens 512, temperature 0.1")
+    chat.wait_for_prompt()
     chat.type("/nonsense\r")
     chat.wait_for("There is no command")
+    chat.wait_for_prompt()
     chat.type("again\r")
     chat.wait_for("3 tokens")
     chat.wait_for_prompt()
@@ -120,6 +122,7 @@ def test_a_refused_message_is_forgotten_and_the_program_goes_on(chat: Terminal, 
     openai_server.error = (400, "The prompt is too long.")
     chat.type("long\r")
     chat.wait_for("The prompt is too long.")
+    chat.wait_for_prompt()
     openai_server.error = None
     chat.type("short\r")
     chat.wait_for("Hello there!")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli.bench_environment import describe_environment
+from octavo.cli.bench_report import describe_environment
 from octavo.cli.main import main
 
 SMALL = {"num_gpu_blocks_override": 600, "num_threads": 1, "device": "cpu"}

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from octavo.cli.dotted import join_fields
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
-from octavo.cli.parser import Parser
+from octavo.cli.parser import Parser, join_fields
 from octavo.cli.run_batch import BATCH_SETTINGS
 from octavo.config.engine_config import ENGINE_SECTIONS
 from octavo.config.vllm_arguments import vllm_arguments

@@ -31,10 +31,10 @@ def server_url() -> Iterator[str]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert is_ready.wait(10)
+    assert is_ready.wait(60)
     yield describe_address(listeners[0], settings)
     server.should_exit = server.force_exit = True
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.fixture(scope="session")

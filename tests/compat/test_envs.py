@@ -3,7 +3,7 @@
 import pytest
 
 from octavo.config import ServerSettings
-from octavo.config.environment import TWINS
+from octavo.config.environment import VLLM_VARIABLES
 from octavo.errors import ConfigError
 
 
@@ -11,7 +11,7 @@ def test_values_are_what_holds_here(mirror: None, monkeypatch: pytest.MonkeyPatc
     from vllm import envs
     from vllm.envs import VLLM_USE_V1
 
-    for name in TWINS:
+    for name in VLLM_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         getattr(envs, name)
     monkeypatch.setenv("VLLM_USE_V1", "0")

@@ -8,7 +8,7 @@ import pytest
 from octavo.cli.flags import engine_config
 from octavo.config import EngineConfig, ServerSettings
 from octavo.config.engine_config import ENGINE_SECTIONS
-from octavo.config.environment import TWINS, environment_warning, settings_from_environment
+from octavo.config.environment import VLLM_VARIABLES, environment_warning, settings_from_environment
 from octavo.errors import ConfigError
 
 ENGINE_NAMES = {name for section in ENGINE_SECTIONS.values() for name in section.__struct_fields__}
@@ -41,7 +41,7 @@ def test_a_variable_gives_its_setting(variable: str, text: str, setting: str, va
 
 
 def test_every_variable_stands_for_a_setting() -> None:
-    assert {twin.setting for twin in TWINS.values()} <= ENGINE_NAMES | SERVER_NAMES
+    assert {variable.setting for variable in VLLM_VARIABLES.values()} <= ENGINE_NAMES | SERVER_NAMES
 
 
 def test_what_is_given_wins_and_octavos_own_spelling_goes_first() -> None:

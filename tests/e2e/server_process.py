@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +14,7 @@ from pathlib import Path
 import httpx
 import openai
 import psutil
+from ports import free_port
 
 MODEL = "bundled:smollm2"
 SMALL = (
@@ -30,17 +29,17 @@ SMALL = (
 PATIENCE = 120.0
 
 
-def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds, looking often."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not holds():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain"
+        assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s in vain"
         time.sleep(0.02)
 
 
-async def until_async(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
+async def until_async(holds: Callable[[], bool]) -> None:
     """The same beside a running event loop."""
-    await asyncio.to_thread(until, holds, seconds)
+    await asyncio.to_thread(until, holds)
 
 
 def environment() -> dict[str, str]:
@@ -48,18 +47,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def octavo(*arguments: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+def octavo(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end."""
     command = [sys.executable, "-m", "octavo.cli.main", *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout, check=False)
-
-
-def free_port() -> int:
-    """A port that nobody listens on, below those that connections of other tests take while the server starts."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 class ServerProcess:

@@ -80,6 +80,9 @@ async def read_all(server: ServerProcess, names: list[str], kill_after: list[int
             target = first.num_chunks + num_chunks
             await until_async(lambda target=target: first.num_chunks >= target)  # type: ignore[misc]
             server.kill_engine()
+            if any(task.done() for task in reading):  # This machine was so busy that the answers came first.
+                await asyncio.gather(*reading)
+                return await read_all(server, names, kill_after)
             await until_async(lambda: server.health == 503)
             assert not any(task.done() for task in reading)
             await until_async(lambda: server.health == 200)
@@ -92,7 +95,7 @@ def test_streams_survive_the_engine(server: ServerProcess) -> None:
     names = list(REQUESTS)
     undisturbed = asyncio.run(read_all(server, names, []))
     assert asyncio.run(read_all(server, names, [8])) == undisturbed
-    until(server.is_idle, 20)
+    until(server.is_idle)
 
 
 @pytest.mark.long
@@ -101,12 +104,12 @@ def test_streams_survive_two_engines(server: ServerProcess) -> None:
     names = ["seeded", "greedy"]
     undisturbed = asyncio.run(read_all(server, names, []))
     assert asyncio.run(read_all(server, names, [5, 8])) == undisturbed
-    until(server.is_idle, 20)
+    until(server.is_idle)
 
 
 def test_requests_that_come_meanwhile_are_answered(server: ServerProcess) -> None:
     server.kill_engine()
-    until(lambda: server.health == 503, 20)
+    until(lambda: server.health == 503)
     with server.client() as client:
         answer = client.completions.create(model=MODEL, prompt="Hello", max_tokens=2)
     assert answer.choices[0].finish_reason == "length"

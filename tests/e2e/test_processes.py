@@ -51,8 +51,8 @@ def test_sigterm_lets_streams_finish(start_server: StartServer, to_all: bool) ->
     for key in ("wrong", "none"):
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0).models.list()
-    assert httpx.get(f"{server.url}/health").status_code == 200
-    assert httpx.get(f"{server.url}/metrics").status_code == 401
+    assert httpx.get(f"{server.url}/health", timeout=PATIENCE).status_code == 200
+    assert httpx.get(f"{server.url}/metrics", timeout=PATIENCE).status_code == 401
 
     stream = Stream(server, 40)
     until(lambda: stream.num_chunks >= 3)
@@ -65,7 +65,7 @@ def test_sigterm_lets_streams_finish(start_server: StartServer, to_all: bool) ->
     stream.join(PATIENCE)
     assert stream.finish_reason == "length"
     assert stream.num_chunks >= 38
-    until(lambda: are_gone(family), 10)
+    until(lambda: are_gone(family))
     assert "starting it again" not in server.log.read_text()
 
 
@@ -106,7 +106,7 @@ def test_several_api_processes(start_server: StartServer) -> None:
     family = server.family()
     server.process.kill()
     server.process.wait()
-    until(lambda: are_gone(family), 10)
+    until(lambda: are_gone(family))
 
 
 @pytest.mark.long
@@ -144,7 +144,7 @@ def test_processes_end_with_the_one_that_started_them(start_server: StartServer)
     family = server.family()
     server.process.kill()
     server.process.wait()
-    until(lambda: are_gone(family), 10)
+    until(lambda: are_gone(family))
 
 
 @pytest.mark.sample(3)
@@ -162,7 +162,7 @@ def test_processes_end_with_the_one_that_started_them(start_server: StartServer)
     ],
 )
 def test_wrong_settings_end_the_command_with_a_sentence(flags: list[str], words: str) -> None:
-    ended = octavo("serve", *flags, "--port", "0", timeout=60)
+    ended = octavo("serve", *flags, "--port", "0")
     assert ended.returncode in (1, 2)
     assert ended.stderr.count(words) == 1
     assert "Traceback" not in ended.stderr
@@ -170,7 +170,7 @@ def test_wrong_settings_end_the_command_with_a_sentence(flags: list[str], words:
 
 
 def test_taken_port(server: ServerProcess) -> None:
-    ended = octavo("serve", MODEL, "--host", "127.0.0.1", "--port", str(server.port), timeout=60)
+    ended = octavo("serve", MODEL, "--host", "127.0.0.1", "--port", str(server.port))
     assert ended.returncode == 2
     assert str(server.port) in ended.stderr
 
@@ -178,7 +178,7 @@ def test_taken_port(server: ServerProcess) -> None:
 def test_unreadable_model_file(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(range(200)))
-    ended = octavo("serve", str(broken), "--port", "0", timeout=60)
+    ended = octavo("serve", str(broken), "--port", "0")
     assert ended.returncode != 0
     assert "broken.gguf" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -80,7 +80,7 @@ def test_one_seed_gives_one_text_whatever_else_runs(server: ServerProcess) -> No
                     assert not any(" the" in text or "\n" in text for text in completions)
 
     asyncio.run(run())
-    until(server.is_idle, 20)
+    until(server.is_idle)
 
 
 def test_synchronous_client_chats(server: ServerProcess) -> None:

@@ -1,15 +1,31 @@
 """An engine process that is started before anybody knows whether it is needed."""
 
 import asyncio
+import os
 
+from octavo.config import EngineConfig
 from octavo.engine.child import EngineChild
+from octavo.engine.state import AS_CONFIGURED
 
 
 def test_ends_when_its_input_closes() -> None:
     async def main() -> int:
         child = EngineChild()
         child.close_input()
-        return await asyncio.wait_for(child.wait(), 60)
+        return await asyncio.wait_for(child.wait(), 180)
+
+    assert asyncio.run(main()) == 0
+
+
+def test_a_launch_may_come_too_late() -> None:
+    """Whoever shuts down while an engine starts closes its input, perhaps before the launch is written."""
+
+    async def main() -> int:
+        child = EngineChild()
+        child.close_input()
+        await child.launch(EngineConfig.from_kwargs(model="m"), [], 1, AS_CONFIGURED)
+        os.close(child.reports)
+        return await asyncio.wait_for(child.wait(), 180)
 
     assert asyncio.run(main()) == 0
 

@@ -14,6 +14,7 @@ from octavo.engine.client import EngineClient
 from octavo.errors import EngineDeadError
 from octavo.records import EngineInfo, EngineRequest, EngineStats, SamplingParams, StepOutputs
 
+PATIENCE = 60
 INFO = EngineInfo(128, 1000, 50, 16, 8, True)
 REQUEST = engine_request("r", [1], SamplingParams())
 
@@ -43,7 +44,7 @@ class Engine:
         return as_dicts(message.all_requests())
 
     async def hear(self) -> messages.ToEngine:
-        return messages.decode_to_engine(await asyncio.wait_for(self.socket.recv(), 20))
+        return messages.decode_to_engine(await asyncio.wait_for(self.socket.recv(), PATIENCE))
 
     async def bring(self, token_id: int, generation: int | None = None) -> None:
         outputs = StepOutputs(["r"], [token_id])
@@ -79,7 +80,7 @@ class Frontend:
         self.num_lost += 1
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not holds():  # noqa: ASYNC110 (what is waited for is plain state)
                 await asyncio.sleep(0.005)
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "e2e"))
-from server_process import free_port
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

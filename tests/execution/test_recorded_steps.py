@@ -36,19 +36,27 @@ def add_terms(model: CausalLM) -> None:
         ("Mamba2ForCausalLM", False),
     ],
 )
-def test_a_replayed_step_computes_the_same(architecture: str, has_terms: bool) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0, max_tokens=20, logprobs=1),  # what the host plans for
+        SamplingParams(seed=5, max_tokens=20, top_p=0.9),  # draws that are replayed as well
+    ],
+)
+def test_a_replayed_step_computes_the_same(architecture: str, has_terms: bool, params: SamplingParams) -> None:
     config = tiny_config(architecture, ("sliding_attention", "full_attention"), 5)
     model = tiny_model(config)
     if has_terms:
         add_terms(model)
-    params = SamplingParams(temperature=0, max_tokens=20, logprobs=1)
     prompts = [[(7 * row + index) % VOCAB for index in range(5 + 6 * row)] for row in range(3)]
     requests = [engine_request(str(row), prompt, params) for row, prompt in enumerate(prompts)]
     engines = [TinyEngine(config, model, block_size=16) for _ in range(2)]
     recorded, eager = engines
-    eager.runner._recorded = RecordedSteps(runtime_of(torch.device("cpu")), is_on=False)
+    eager.runner._recorded = RecordedSteps(runtime_of(torch.device("cpu")), eager.runner._tail.draw, is_on=False)
     found, expected = (engine.run(requests) for engine in engines)
-    assert recorded.runner._recorded._steps and not eager.runner._recorded._steps
+    steps = recorded.runner._recorded._steps.values()
+    assert steps and not eager.runner._recorded._steps
+    assert any(step.sample is not None for step in steps) == (params.logprobs is None)
     for request_id, outputs in expected.items():
         assert tokens(found[request_id]) == tokens(outputs)
         for output, wanted in zip(found[request_id], outputs, strict=True):

@@ -28,7 +28,7 @@ def test_every_phase_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
         phase.num_bytes = 16_000_000_000
     with timer.phase("memory") as phase:
         clock.now += 0.25
-        phase.words = "cache for 1000 tokens"
+        phase.note = "cache for 1000 tokens"
     clock.now += 1
     assert timer.ready("all is well") == 5.25
     assert caplog.messages == [

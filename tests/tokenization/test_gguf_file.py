@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from cpu_time import within_cpu_seconds
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -242,7 +243,8 @@ def test_a_header_that_lies_is_rejected_with_an_error_and_costs_little(
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@within_cpu_seconds(2)
 def test_a_damaged_header_ends_in_a_sentence_or_not_at_all(
     data: st.DataObject, sound: bytes, open_bytes: Callable[[bytes], GGUFFile]
 ) -> None:
@@ -267,7 +269,8 @@ def test_a_damaged_header_ends_in_a_sentence_or_not_at_all(
 
 
 @given(body=st.binary(max_size=200), num_tensors=st.integers(0, 5), num_keys=st.integers(0, 5))
-@settings(max_examples=200, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@within_cpu_seconds(2)
 def test_noise_behind_a_good_start_ends_in_a_sentence(
     body: bytes, num_tensors: int, num_keys: int, open_bytes: Callable[[bytes], GGUFFile]
 ) -> None:

@@ -1,4 +1,6 @@
-"""``/health``, ``/ping`` and ``/version``."""
+"""What balancers and monitors ask: ``/health``, ``/ping``, ``/version``, ``/load``, ``/metrics``."""
+
+from typing import Any
 
 from fastapi import APIRouter, Response
 
@@ -6,12 +8,13 @@ from octavo import __version__
 from octavo.api.drain import SHUTTING_DOWN
 from octavo.api.errors import RETRY_AFTER, error_response
 from octavo.api.frontend import Frontend
+from octavo.telemetry.metrics import CONTENT_TYPE
 
 ENGINE_DOWN = "The engine is down, or no step of it has ended for too long."
 
 
 def health_router(frontend: Frontend) -> APIRouter:
-    """Routes that report whether the server can answer."""
+    """Routes that report the server's state. With several API processes, each reports the requests it serves."""
     router = APIRouter(tags=["admin"])
 
     @router.get("/health", summary="Status 200 if requests are served, else 503.")
@@ -29,5 +32,18 @@ def health_router(frontend: Frontend) -> APIRouter:
     @router.get("/version", summary="Octavo's version.")
     async def version() -> dict[str, str]:
         return {"version": __version__}
+
+    @router.get("/load", summary="Requests that this API process works on.")
+    async def load() -> dict[str, int]:
+        return {"server_load": frontend.drain.num_running}
+
+    @router.get("/kv_event_sources", summary="Where events of cached blocks are published, by data-parallel rank.")
+    async def kv_event_sources() -> dict[str, dict[str, Any]]:
+        source = frontend.engine.info.kv_event_source
+        return {"0": source} if source else {}
+
+    @router.get("/metrics", summary="Metrics in Prometheus' text format.")
+    async def metrics() -> Response:
+        return Response(frontend.engine.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     return router

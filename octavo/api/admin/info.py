@@ -1,4 +1,4 @@
-"""``/load``, ``/kv_event_sources``, ``/server_info`` and ``/tokenizer_info``."""
+"""``/server_info`` and ``/tokenizer_info``."""
 
 import os
 import platform
@@ -14,22 +14,6 @@ from octavo.engine.remote_control import RemoteControl
 _SECRETS = frozenset({"hf_token", "api_key"})
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _HIDDEN = "(hidden)"
-
-
-def load_router(frontend: Frontend) -> APIRouter:
-    """The routes for balancers."""
-    router = APIRouter(tags=["admin"])
-
-    @router.get("/load", summary="Requests that this API process works on.")
-    async def load() -> dict[str, int]:
-        return {"server_load": frontend.drain.num_running}
-
-    @router.get("/kv_event_sources", summary="Where events of cached blocks are published, by data-parallel rank.")
-    async def kv_event_sources() -> dict[str, dict[str, Any]]:
-        source = frontend.engine.info.kv_event_source
-        return {"0": source} if source else {}
-
-    return router
 
 
 def tokenizer_info_router(frontend: Frontend) -> APIRouter:

@@ -45,9 +45,6 @@ def target_of(body: Any, task: str | None) -> str:
 
     Args:
         task: the model's first pooling task; None if it generates text.
-
-    Raises:
-        InvalidRequestError: the body fits none.
     """
     if isinstance(body, dict):
         for fields, path in _TEXT_TARGETS if task is None else _POOLING_TARGETS:

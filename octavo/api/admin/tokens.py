@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Response
 
 from octavo.api.chat.conversation import render
 from octavo.api.frontend import SHORT_TEXT, Frontend
-from octavo.api.json_answer import json_answer
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.openai.chat import conversation_of
 from octavo.api.openai.protocol import DetokenizeRequest, TokenizeRequest
+from octavo.api.pieces import json_answer
 from octavo.errors import InvalidRequestError
 
 
@@ -28,7 +28,7 @@ class DetokenizeAnswer(msgspec.Struct):
 
 def tokens_router(frontend: Frontend) -> APIRouter:
     """Routes between text and token ids."""
-    router = APIRouter(tags=["tokens"], route_class=json_route(frontend.settings.max_request_bytes))
+    router = frontend.json_router("tokens")
 
     @router.post("/tokenize", summary="Token ids of a text or a conversation.")
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:

@@ -10,7 +10,6 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from octavo.api.frontend import Frontend
-from octavo.api.json_body import json_route
 from octavo.engine.remote_control import RemoteControl
 from octavo.errors import InvalidRequestError
 
@@ -58,7 +57,7 @@ class CheckRequest(BaseModel):
 
 def weights_router(frontend: Frontend, control: RemoteControl) -> APIRouter:
     """Routes that replace weights and report their version."""
-    router = APIRouter(tags=["admin"], route_class=json_route(frontend.settings.max_request_bytes))
+    router = frontend.json_router("admin")
 
     @router.post("/init_weight_transfer_engine", summary="Agree on how weights come: from files.")
     async def init(body: InitRequest) -> dict[str, str]:

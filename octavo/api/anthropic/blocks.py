@@ -21,7 +21,7 @@ from octavo.api.anthropic.events import (
     ThinkingDelta,
     ToolUseBlock,
 )
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 
 EMPTY_OBJECT = msgspec.Raw(b"{}")
 

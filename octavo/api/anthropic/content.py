@@ -19,11 +19,7 @@ _NO_FILES = "documents are taken as text only; send the text of files and of PDF
 
 
 def system_text(where: str, content: Content) -> str:
-    """The system's text, blocks on lines of their own.
-
-    Raises:
-        InvalidRequestError: a block is not text.
-    """
+    """The system's text, blocks on lines of their own."""
     if isinstance(content, str):
         return content
     texts = [
@@ -35,11 +31,7 @@ def system_text(where: str, content: Content) -> str:
 
 
 def user_messages(where: str, content: Content) -> list[dict[str, Any]]:
-    """A user's turn: results of tools become messages of their own, in order with the text around them.
-
-    Raises:
-        InvalidRequestError: a block is none that a user may send, or of a kind that is not supported.
-    """
+    """A user's turn: results of tools become messages of their own, in order with the text around them."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     messages: list[dict[str, Any]] = []
@@ -59,11 +51,7 @@ def user_messages(where: str, content: Content) -> list[dict[str, Any]]:
 
 
 def assistant_message(where: str, content: Content) -> dict[str, Any]:
-    """A turn of the model's: text, reasoning and calls.
-
-    Raises:
-        InvalidRequestError: a block is none that the model makes here.
-    """
+    """A turn of the model's: text, reasoning and calls."""
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
     texts, reasoning_texts, calls = [], [], []

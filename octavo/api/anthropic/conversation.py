@@ -24,9 +24,6 @@ def conversation_of(body: CountTokensRequest, disabled_thinking_effort: str = "a
 
     Args:
         disabled_thinking_effort: ``reasoning_effort`` where thinking is switched off; "auto" sets none.
-
-    Raises:
-        InvalidRequestError: a block, a tool or a choice is none that this server takes; the sentence says where.
     """
     reject_unsupported(body, UNSUPPORTED)
     is_prefilled = body.messages[-1].role == "assistant"
@@ -65,9 +62,9 @@ def _messages(body: CountTokensRequest) -> list[Mapping[str, Any]]:
                 messages += user_messages(where, message.content)
             case "assistant":
                 messages.append(assistant_message(where, message.content))
-    words = "\n".join(text for text in system if text)
-    if words:
-        messages.insert(0, {"role": "system", "content": words})
+    text_of_system = "\n".join(text for text in system if text)
+    if text_of_system:
+        messages.insert(0, {"role": "system", "content": text_of_system})
     if body.messages[-1].role == "assistant" and (messages[-1].get("tool_calls") or not messages[-1]["content"]):
         raise InvalidRequestError(
             "messages: the last one is the assistant's, to be continued, but does not end in text; "

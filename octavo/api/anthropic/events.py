@@ -4,7 +4,7 @@ import msgspec
 from starlette.types import Scope
 
 from octavo.api.errors import describe_error
-from octavo.api.json_answer import ENCODER
+from octavo.api.pieces import ENCODER
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):

@@ -28,8 +28,8 @@ from octavo.api.anthropic.protocol import CountTokensRequest, MessagesRequest
 from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.turn import ChatTurn, ChatUpdate
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import ENCODER, json_answer
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
+from octavo.api.pieces import ENCODER, json_answer
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.records import RequestOutputKind, SamplingParams
@@ -37,8 +37,7 @@ from octavo.records import RequestOutputKind, SamplingParams
 
 def messages_router(frontend: Frontend) -> APIRouter:
     """The routes that answer conversations and count their tokens."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=route_class)
+    router = frontend.json_router("messages", "/v1/messages")
 
     @router.post("", summary="Answer a conversation.")
     async def create_message(body: MessagesRequest, request: Request) -> Response:
@@ -70,11 +69,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
 async def start_message(
     frontend: Frontend, body: MessagesRequest, name: str, request: Request
 ) -> tuple[Conversation, ChatTurn]:
-    """The conversation and the turn that answers it; generation starts when its updates are iterated.
-
-    Raises:
-        InvalidRequestError: something is wrong; the sentence says what.
-    """
+    """The conversation and the turn that answers it; generation starts when its updates are iterated."""
     effort = frontend.settings.anthropic_disabled_thinking_effort
     conversation = await in_thread_if_large(request, partial(conversation_of, body, effort))
     params = message_params(body, frontend.engine.input_processor.default_sampling_params())
@@ -89,11 +84,7 @@ async def start_message(
 
 
 def message_params(body: MessagesRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of a message.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
+    """Sampling parameters of a message."""
     fields = {
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences,

@@ -16,9 +16,6 @@ def offered_tools(body: CountTokensRequest) -> list[Tool]:
     """The tools that the model may call at the conversation's end.
 
     Those that wait to be found (``defer_loading``) are left out until a message refers to them.
-
-    Raises:
-        InvalidRequestError: a tool has no schema, or two have one name.
     """
     tools: dict[str, Tool] = {}
     loaded: set[str] = set()

@@ -24,7 +24,6 @@ class AnswerFile:
     Args:
         output: the output file. If it exists, its answers count as done.
         part: where answers are gathered. If it exists, an earlier run was interrupted, and its answers count as done.
-        wanted: ids of the input.
         retry_failed: ask requests again whose answer is an error.
         overwrite: forget both files; the output stays as it is until the new one is whole.
 

@@ -47,11 +47,7 @@ class BatchJob:
 
 
 def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> int:
-    """Run a batch; returns the exit status: 0 if all requests succeeded, 1 if some did not.
-
-    Raises:
-        OctavoError: a setting, the model or a file is wrong, or the engine died.
-    """
+    """Run a batch; returns the exit status: 0 if all requests succeeded, 1 if some did not."""
     import uvloop
 
     configure_logging(config.logging.log_level, config_file=config.logging.log_config_file)
@@ -66,11 +62,7 @@ def run_batch(config: EngineConfig, server: ServerSettings, job: BatchJob) -> in
 
 
 def check_files(job: BatchJob) -> None:
-    """Check the input, output and temporary paths.
-
-    Raises:
-        ConfigError: a path or URL is not allowed or does not exist.
-    """
+    """Check the input, output and temporary paths."""
     for name in (job.input_file, job.output_file):
         if is_url(name):
             if not job.allow_urls:
@@ -209,10 +201,10 @@ class _Progress:
         """Count an answer."""
         elapsed = self._bar.format_dict["elapsed"]
         rate = self._engine.stats.generation_tokens / elapsed if elapsed else 0.0
-        words = [f"{rate:.0f} tok/s"]
+        notes = [f"{rate:.0f} tok/s"]
         if self._answers.num_failed:
-            words.append(f"{self._answers.num_failed} failed")
-        self._bar.set_postfix_str(", ".join(words), refresh=False)
+            notes.append(f"{self._answers.num_failed} failed")
+        self._bar.set_postfix_str(", ".join(notes), refresh=False)
         self._bar.update()
 
 

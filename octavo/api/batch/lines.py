@@ -102,12 +102,7 @@ _ERRORS = msgspec.json.Decoder(_SaidErrorBody)
 
 
 def read_requests(path: Path, max_body_bytes: int) -> Iterator[BatchRequest]:
-    """The requests of a file, one after another; empty lines are skipped.
-
-    Raises:
-        ConfigError: the file cannot be read, or a line has no id by which its answer could be known; the sentence
-            names the line.
-    """
+    """The requests of a file, one after another; empty lines are skipped."""
     limit = max_body_bytes + MAX_WRAPPING_BYTES
     try:
         with path.open("rb") as file:
@@ -139,11 +134,7 @@ def _parse(line: bytes, where: str) -> BatchRequest:
 
 
 def scan_requests(path: Path, max_body_bytes: int) -> list[str]:
-    """The ids of all requests in their order, after a look at every line.
-
-    Raises:
-        ConfigError: see :func:`read_requests`; or an id appears twice.
-    """
+    """The ids of all requests in their order, after a look at every line."""
     ids: dict[str, None] = {}
     for request in read_requests(path, max_body_bytes):
         if request.custom_id in ids:
@@ -153,11 +144,7 @@ def scan_requests(path: Path, max_body_bytes: int) -> list[str]:
 
 
 def encode_answer(custom_id: str, request_id: str, status: int, body: bytes) -> bytes:
-    """A line of the output, with its line feed.
-
-    Args:
-        body: the route's answer, as JSON.
-    """
+    """A line of the output, with its line feed."""
     if b"\n" in body:
         body = msgspec.json.encode(msgspec.json.decode(body))
     error = None if status == 200 else _error_in(body, status)

@@ -41,7 +41,6 @@ async def download(url: str, path: Path) -> None:
     """Fetch a file.
 
     Raises:
-        ConfigError: the address is not a public one, or makes no sense.
         RequestFailedError: it cannot be fetched, or is too long.
     """
     location = httpx.URL(url)
@@ -60,7 +59,6 @@ async def upload(path: Path, url: str) -> None:
     """Store a file by PUT.
 
     Raises:
-        ConfigError: the address is not a public one, or makes no sense.
         RequestFailedError: it cannot be stored.
     """
     location = httpx.URL(url)
@@ -75,11 +73,7 @@ def describe(url: httpx.URL) -> str:
 
 
 def parse_url(text: str) -> httpx.URL:
-    """A web address.
-
-    Raises:
-        ConfigError: it makes no sense.
-    """
+    """A web address."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:

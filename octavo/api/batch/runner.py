@@ -50,7 +50,6 @@ class BatchRunner:
 
         Raises:
             RequestFailedError: an answer cannot be kept.
-            ConfigError: the input changed while it was read.
         """
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, Literal
 
 from octavo.api.chat.formats import TAUGHT_FORMAT
-from octavo.api.chat.template_date import pinned_date
 from octavo.api.frontend import Frontend
-from octavo.errors import ChatTemplateError, InvalidRequestError
+from octavo.config import ServerSettings
+from octavo.errors import ChatTemplateError, ConfigError, InvalidRequestError
 from octavo.inputs.chat import ChatRenderer
 from octavo.outputs.parsers.base import Tool
 from octavo.records import StructuredOutputsParams, TokensPrompt
@@ -22,7 +23,6 @@ class Conversation:
 
     Attributes:
         messages: in OpenAI's form, as templates take them.
-        tools: what the model may call.
         tool_choice: "named" makes it call ``named_tool``.
         is_parallel: whether one answer may hold several calls.
         documents: passages, for templates that take them.
@@ -58,7 +58,6 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
 
     Raises:
         ChatTemplateError: there is no template, or it failed.
-        InvalidRequestError: a tool that must be called is not among the tools.
     """
     renderer = frontend.engine.chat_renderer
     if renderer is None:
@@ -82,11 +81,7 @@ async def render(frontend: Frontend, conversation: Conversation) -> TokensPrompt
 
 
 def check_tool_choice(conversation: Conversation) -> None:
-    """Check that what must be called can be.
-
-    Raises:
-        InvalidRequestError: a tool that must be called is not among the tools.
-    """
+    """Check that what must be called can be."""
     if conversation.is_forced and not conversation.tools:
         raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
     if conversation.named_tool is not None and conversation.named_tool not in {t.name for t in conversation.tools}:
@@ -127,3 +122,20 @@ def tool_description(tool: Tool) -> dict[str, Any]:
     if tool.parameters is not None:
         function["parameters"] = tool.parameters
     return {"type": "function", "function": function}
+
+
+def pinned_date(settings: ServerSettings) -> dict[str, Any]:
+    """Values for chat templates that pin the date which ``strftime_now`` writes, if the operator sets one."""
+    if settings.chat_template_date is None:
+        return {}
+    try:
+        day = date.fromisoformat(settings.chat_template_date)
+    except ValueError:
+        raise ConfigError(
+            f"chat_template_date is a date such as 2025-06-28, got {settings.chat_template_date!r}."
+        ) from None
+
+    def strftime_now(pattern: str) -> str:
+        return day.strftime(pattern)
+
+    return {"strftime_now": strftime_now}

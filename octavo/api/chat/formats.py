@@ -13,13 +13,11 @@ from octavo.inputs.reasoning import (
     check_reasoning_parser,
     choose_reasoning,
     detect_parsers,
-    reasoning_end,
     reasoning_tags,
 )
 from octavo.outputs.parsers.answer import AnswerParser
 from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
-from octavo.outputs.parsers.plugins import run_plugin
-from octavo.outputs.parsers.registry import ReasoningFormat
+from octavo.outputs.parsers.registry import ReasoningFormat, run_plugin
 from octavo.outputs.parsers.tools.call_text import CallText
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, tool_parser
 from octavo.outputs.parsers.tools.strict import strict_structural_tag
@@ -52,9 +50,6 @@ class AnswerFormats:
 
         Args:
             takes_tools: the chat template has a place for tools; else the model is taught a format by the prompt.
-
-        Raises:
-            ConfigError: there is no parser of that name.
         """
         reasoning, tools = model.reasoning_parser, settings.tool_call_parser
         if AUTO in (reasoning, tools):
@@ -92,21 +87,13 @@ class AnswerFormats:
         """Whether text is parsed, which requires special tokens in the text."""
         return self.reasoning is not None or (with_tools and self.tools is not None)
 
-    def reasoning_end(self, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
-        """See :func:`~octavo.inputs.reasoning.reasoning_end`."""
-        return reasoning_end(self.reasoning, prompt_end)
-
     def reasoning_tags(self, prompt_end: PromptEnd, tokenizer: Tokenizer) -> ReasoningTags | None:
         """See :func:`~octavo.inputs.reasoning.reasoning_tags`."""
         return reasoning_tags(self.reasoning, prompt_end, tokenizer, self.markers)
 
 
 def check_names(model: ModelSettings, settings: ServerSettings) -> None:
-    """Load plug-ins and refuse names that no parser has, before a model is loaded.
-
-    Raises:
-        ConfigError: a name is unknown, a plug-in is broken, or ``reasoning_config`` needs a reasoning parser.
-    """
+    """Load plug-ins and refuse names that no parser has, before a model is loaded."""
     check_reasoning_parser(model)
     if settings.tool_parser_plugin:
         run_plugin(settings.tool_parser_plugin)

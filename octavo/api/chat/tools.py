@@ -13,11 +13,7 @@ MAX_SCHEMA_DEPTH = 64
 
 
 def parse_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
-    """What the model may call.
-
-    Raises:
-        InvalidRequestError: a tool is not a function with a name, or there are too many.
-    """
+    """What the model may call."""
     if not tools:
         return ()
     if len(tools) > MAX_TOOLS:
@@ -42,11 +38,7 @@ def _parse_tool(where: str, tool: Mapping[str, Any]) -> Tool:
 
 
 def parse_function(where: str, function: Mapping[str, Any], schema_key: str = "parameters") -> Tool:
-    """One function.
-
-    Raises:
-        InvalidRequestError: it has no name, or its parameters are no schema of an object.
-    """
+    """One function."""
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
         raise InvalidRequestError(
@@ -67,11 +59,7 @@ def parse_function(where: str, function: Mapping[str, Any], schema_key: str = "p
 def allowed_tools(
     tools: tuple[Tool, ...], choice: str | Mapping[str, Any] | None
 ) -> tuple[tuple[Tool, ...], str | Mapping[str, Any] | None]:
-    """The tools among which a choice leaves the model free, and what is left of the choice then.
-
-    Raises:
-        InvalidRequestError: the choice allows tools that there are not, or is malformed.
-    """
+    """The tools among which a choice leaves the model free, and what is left of the choice then."""
     match choice:
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}}:
             names = {_allowed_name(tool) for tool in allowed}
@@ -100,11 +88,7 @@ def _allowed_name(tool: object) -> str:
 
 
 def parse_tool_choice(choice: str | Mapping[str, Any] | None, *, has_tools: bool) -> tuple[ToolChoice, str | None]:
-    """How the model is to choose, and the name of the tool it must call.
-
-    Raises:
-        InvalidRequestError: the choice is none that there is.
-    """
+    """How the model is to choose, and the name of the tool it must call."""
     match choice:
         case None:
             return ("auto" if has_tools else "none"), None

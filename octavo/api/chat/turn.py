@@ -9,13 +9,19 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.beam_search import beam_outputs
+from octavo.api.beam_search import text_outputs
 from octavo.api.chat.conversation import Conversation, merged_kwargs
 from octavo.api.frontend import Frontend, engine_id
-from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning
+from octavo.inputs.reasoning import PROMPT_END_CHARACTERS, bind_after_reasoning, reasoning_end
 from octavo.outputs.parsers.answer import AnswerParser
-from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import (
+    AnswerPart,
+    ContentText,
+    PromptEnd,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegin,
+)
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
 from octavo.outputs.stream import TextTaker
 from octavo.records import (
@@ -94,7 +100,6 @@ class ChatTurn:
         num_reasoning_tokens: tokens of reasoning so far, by completion.
         reasoning_ended: whether the answer begins after the model's reasoning; None if reasoning is not parsed.
         conversation: what is answered.
-        engine_id: what the engine calls the request.
     """
 
     def __init__(
@@ -120,7 +125,7 @@ class ChatTurn:
             frontend.engine.tokenizer,
             prompt["prompt_token_ids"],
         )
-        is_open = self._formats.reasoning_end(self._prompt_end) is not None
+        is_open = reasoning_end(self._formats.reasoning, self._prompt_end) is not None
         self.reasoning_ended = None if self._formats.reasoning is None else not is_open
         self.conversation = conversation
         self.engine_id = engine_id(answer_id, 0)
@@ -137,27 +142,15 @@ class ChatTurn:
 
         Args:
             take_text: may be offered tokens with their text; those that it takes are in no output.
-
-        Raises:
-            OctavoError: the request is refused, or failed.
         """
-        if self._length_penalty is not None:
-            return beam_outputs(
-                self._frontend.engine,
-                self.prompt,
-                self.params,
-                self._length_penalty,
-                self.engine_id,
-                priority=self._priority,
-                cache_salt=self._cache_salt,
-            )
-        return self._frontend.engine.generate(
+        return text_outputs(
+            self._frontend.engine,
             self.prompt,
             self.params,
+            self._length_penalty,
             self.engine_id,
             priority=self._priority,
             cache_salt=self._cache_salt,
-            clip_max_tokens=False,
             take_text=take_text,
         )
 
@@ -171,9 +164,6 @@ class ChatTurn:
         Args:
             take_text: may be offered tokens with their text, for :meth:`read_text`; those that it takes are in no
                 update.
-
-        Raises:
-            OctavoError: the request is refused, or failed.
         """
         async with aclosing(self.outputs(take_text)) as outputs:
             async for output in outputs:

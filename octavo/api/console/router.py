@@ -4,32 +4,25 @@ The files hold no secret and are served without an API key; everything that the 
 included, needs the key like any other request.
 """
 
+from importlib.resources import files
+
 import msgspec
 from fastapi import APIRouter, Response
 
-from octavo.api.console.files import console_files
 from octavo.api.console.status import console_status
 from octavo.api.frontend import Frontend
-from octavo.api.json_answer import json_answer
-from octavo.api.static_files import serve_file
+from octavo.api.pieces import json_answer
+from octavo.api.static_files import StaticFile, content_security_policy, serve_file, walk_files
 
 # The page loads from this server alone and runs no inline script; a string becomes markup in it only through the
 # sanitiser, DOMPurify.
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "font-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types dompurify",
-    )
+CONTENT_SECURITY_POLICY = content_security_policy(
+    "img-src 'self'", "font-src 'self'", "require-trusted-types-for 'script'", "trusted-types dompurify"
 )
+PAGE = "/"
+FOLDER = "/console/"
+# Swagger UI is kept with the other libraries, but belongs to /docs.
+_DOCS_LIBRARY = "vendor/swagger-ui/"
 
 
 def console_router(frontend: Frontend) -> APIRouter:
@@ -49,3 +42,17 @@ def console_router(frontend: Frontend) -> APIRouter:
 def console_paths() -> frozenset[str]:
     """The paths that are open to all, because they hold nothing but the page itself."""
     return frozenset(console_files())
+
+
+def console_files() -> dict[str, StaticFile]:
+    """Every file by the path under which it is served: the page at ``/``, the rest in ``/console/``."""
+    return {
+        PAGE if path == "index.html" else FOLDER + path: file
+        for path, file in walk_files(files("octavo.api.console").joinpath("static"))
+        if not path.startswith(_DOCS_LIBRARY)
+    }
+
+
+def docs_library() -> dict[str, StaticFile]:
+    """The files of Swagger UI by their names."""
+    return dict(walk_files(files("octavo.api.console").joinpath("static", *_DOCS_LIBRARY.strip("/").split("/"))))

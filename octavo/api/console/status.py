@@ -38,10 +38,7 @@ class ConsoleStatus(msgspec.Struct):
 
     Attributes:
         models: names that requests may use.
-        is_healthy: whether requests are served.
         device: a description; empty if the engine reports none.
-        cache_tokens: tokens that the cache's blocks hold.
-        sampling: the model's defaults.
         answer_limit: tokens of an answer that the page asks for unless its user names a limit.
         decode_limit: upper bound on tokens/s of one request, from reading the weights once per token; 0 if unknown.
     """

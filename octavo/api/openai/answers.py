@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from octavo.api.json_answer import ENCODER
 from octavo.api.logprobs import ChatLogprobs, PromptLogprobs
+from octavo.api.pieces import ENCODER
 from octavo.api.usage import RequestMetrics, Usage
 
 

@@ -15,8 +15,7 @@ from octavo.api.chat.conversation import Conversation, render
 from octavo.api.chat.tools import allowed_tools, parse_tool_choice, parse_tools
 from octavo.api.chat.turn import AssistantAnswer, ChatTurn, ChatUpdate, Gathered, gather
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import encode_event
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite_prompt_logprobs
 from octavo.api.openai.answers import (
     ChatChoice,
@@ -32,18 +31,17 @@ from octavo.api.openai.answers import (
 )
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
-from octavo.api.pieces import ListWriter
+from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import AnswerPart, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import CompletionOutput, RequestOutput
 
 
 def chat_router(frontend: Frontend) -> APIRouter:
     """The route that answers conversations."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=route_class)
+    router = frontend.json_router("chat", "/v1/chat/completions")
 
     @router.post("", summary="Answer a conversation.")
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
@@ -65,11 +63,7 @@ def chat_router(frontend: Frontend) -> APIRouter:
 
 
 def conversation_of(body: ChatCompletionRequest | TokenizeRequest, messages: list[dict[str, Any]]) -> Conversation:
-    """What a request asks, in terms of no protocol.
-
-    Raises:
-        InvalidRequestError: a tool, or the choice among them, is malformed.
-    """
+    """What a request asks, in terms of no protocol."""
     tools, choice = parse_tools(body.tools), None
     if isinstance(body, ChatCompletionRequest):
         tools, choice = allowed_tools(tools, body.tool_choice)

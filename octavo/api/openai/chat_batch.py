@@ -14,7 +14,6 @@ from octavo.api import pieces
 from octavo.api.answer_size import PromptBudget
 from octavo.api.chat.turn import ChatTurn, gather
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_body import json_route
 from octavo.api.openai.answers import ChatCompletion
 from octavo.api.openai.chat import ChatAnswer
 from octavo.api.openai.protocol import ChatCompletionRequest
@@ -41,8 +40,7 @@ class BatchChatRequest(RequestModel):
 
 def chat_batch_router(frontend: Frontend) -> APIRouter:
     """The route that answers several conversations."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/v1/chat/completions/batch", tags=["chat"], route_class=route_class)
+    router = frontend.json_router("chat", "/v1/chat/completions/batch")
 
     @router.post("", summary="Answer several conversations.")
     async def create_chat_completions(body: BatchChatRequest, request: Request) -> Response:
@@ -73,12 +71,7 @@ def chat_batch_router(frontend: Frontend) -> APIRouter:
 
 
 def conversations_of(body: BatchChatRequest) -> list[ChatCompletionRequest]:
-    """One request for each conversation.
-
-    Raises:
-        InvalidRequestError: a field is one that batches do not take, or there are too many answers.
-        RequestValidationError: a field is of the wrong type.
-    """
+    """One request for each conversation."""
     shared: dict[str, Any] = dict(body.model_extra or {})
     for name in ("stream", "stream_options", "tools", "prompt_logprobs"):
         if shared.get(name) not in (None, False, []):

@@ -13,10 +13,9 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries, check_repeated_text
-from octavo.api.beam_search import beam_outputs
+from octavo.api.beam_search import text_outputs
 from octavo.api.frontend import SHORT_TEXT, Frontend, answer_id, engine_id
-from octavo.api.json_answer import encode_event
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import finite_prompt_logprobs
 from octavo.api.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse, TextEvents
 from octavo.api.openai.logprobs import completion_logprobs
@@ -30,7 +29,7 @@ from octavo.api.openai.sampling import (
     refuse_unsupported,
     returns_prompt_only,
 )
-from octavo.api.pieces import ListWriter
+from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_json
 from octavo.inputs.embeds import decode_embeds
@@ -53,8 +52,7 @@ Prompt = str | list[int] | TokensPrompt | EmbedsPrompt
 
 def completions_router(frontend: Frontend) -> APIRouter:
     """The route that completes prompts."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(prefix="/v1/completions", tags=["completions"], route_class=route_class)
+    router = frontend.json_router("completions", "/v1/completions")
 
     @router.post("", summary="Complete one or several prompts.")
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
@@ -147,29 +145,16 @@ class CompletionAnswer:
         Args:
             take_text: may be offered tokens with their text; those that it takes are in no output.
         """
-        engine, body = self._frontend.engine, self._body
-        length_penalty = beam_length_penalty(body)
-        if length_penalty is not None:
-            return [
-                beam_outputs(
-                    engine,
-                    prompt,
-                    self._params,
-                    length_penalty,
-                    engine_id(self._id, index),
-                    priority=body.priority,
-                    cache_salt=body.cache_salt,
-                )
-                for index, prompt in enumerate(prompts)
-            ]
+        length_penalty = beam_length_penalty(self._body)
         return [
-            engine.generate(
+            text_outputs(
+                self._frontend.engine,
                 prompt,
-                self._params_for(prompt),
+                self._params if length_penalty is not None else self._params_for(prompt),
+                length_penalty,
                 engine_id(self._id, index),
-                priority=body.priority,
-                cache_salt=body.cache_salt,
-                clip_max_tokens=False,
+                priority=self._body.priority,
+                cache_salt=self._body.cache_salt,
                 take_text=take_text,
             )
             for index, prompt in enumerate(prompts)

@@ -9,13 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from octavo.api.request_body import (
-    CacheSalt,
     ExtraArgs,
     Int64,
-    LogitBias,
     Objects,
-    Priority,
     RequestModel,
+    SamplingRequest,
     StreamOptions,
     Strings,
     TokenIds,
@@ -41,32 +39,14 @@ class RepetitionDetection(BaseModel):
     min_count: Int64 = 0
 
 
-class GenerationRequest(RequestModel):
+class GenerationRequest(SamplingRequest):
     """Fields of every request that generates text."""
 
-    frequency_penalty: float | None = None
-    logit_bias: LogitBias = None
     n: Int64 | None = None
-    presence_penalty: float | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
-    seed: Int64 | None = None
-    stop: str | Strings | None = None
-    stream: bool | None = False
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    user: str | None = None
 
-    top_k: Int64 | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    stop_token_ids: TokenIds | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
     min_tokens: Int64 | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
     truncate_prompt_tokens: Int64 | None = None
     truncation_side: Literal["left", "right"] | None = None
     allowed_token_ids: TokenIds | None = None
@@ -78,9 +58,6 @@ class GenerationRequest(RequestModel):
     thinking_token_budget: Int64 | None = None
     repetition_detection: Annotated[RepetitionDetection | None, at_most(8)] = None
     vllm_xargs: ExtraArgs = None
-    priority: Priority = 0
-    cache_salt: CacheSalt | None = None
-    request_id: str | None = None
     return_token_ids: bool | None = False
     return_tokens_as_token_ids: bool | None = False
 

@@ -2,29 +2,28 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
-from octavo.api.openai.structured import parse_format
-from octavo.api.request_body import extras
+from octavo.api.request_body import SAMPLING_FIELDS, extras, parse_structured_outputs
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     BeamSearchParams,
     RepetitionDetectionParams,
     RequestOutputKind,
     SamplingParams,
+    StructuredOutputsParams,
     TokensPrompt,
 )
 from octavo.records.beam_search import MAX_BEAM_WIDTH
 
 # Fields that mean the same here and in SamplingParams.
 _SHARED_FIELDS = (
-    *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
-    *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens", "logprob_token_ids"),
-    *("thinking_token_budget",),
-    *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
+    *SAMPLING_FIELDS,
+    *("n", "min_tokens", "logprob_token_ids", "thinking_token_budget", "allowed_token_ids", "bad_words"),
 )
 # What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
 # otherwise.
@@ -40,11 +39,7 @@ _NEUTRAL = {"repetition_penalty": 1.0, "thinking_token_budget": -1}
 
 
 def refuse_unsupported(body: GenerationRequest) -> None:
-    """Reject unsupported fields that would change the result.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
+    """Reject unsupported fields that would change the result."""
     for name, value in extras(body, UNSUPPORTED):
         is_default = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
         if not is_default:
@@ -78,11 +73,7 @@ def _check_beam_search(body: GenerationRequest) -> None:
 
 
 def completion_params(body: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of a completion.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
+    """Sampling parameters of a completion."""
     values: dict[str, object] = {"logprobs": body.logprobs, "prompt_logprobs": body.prompt_logprobs}
     if body.echo and body.logprobs is not None:
         values["prompt_logprobs"] = body.logprobs
@@ -101,11 +92,7 @@ def returns_prompt_only(body: CompletionRequest) -> bool:
 
 
 def chat_params(body: ChatCompletionRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of a chat's answer.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
+    """Sampling parameters of a chat's answer."""
     values: dict[str, object] = {"prompt_logprobs": body.prompt_logprobs}
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs need logprobs to be true.", "top_logprobs")
@@ -139,11 +126,7 @@ def _build(body: GenerationRequest, defaults: SamplingParams, values: dict[str, 
 
 
 def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
-    """The prompts of one request, each as text or token ids.
-
-    Raises:
-        InvalidRequestError: there are none, or too many.
-    """
+    """The prompts of one request, each as text or token ids."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
@@ -156,11 +139,7 @@ def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
 
 
 def embeds_prompts(body: CompletionRequest) -> list[str]:
-    """The prompts that came as vectors, still as text; empty if none did.
-
-    Raises:
-        InvalidRequestError: there are others as well, too many, or the request asks for their text.
-    """
+    """The prompts that came as vectors, still as text; empty if none did."""
     given = body.prompt_embeds
     if given is None or given == []:
         return []
@@ -186,11 +165,7 @@ def _check_num_sequences(body: GenerationRequest, num_prompts: int, param: str) 
 async def engine_prompt(
     frontend: Frontend, body: GenerationRequest, prompt: str | list[int], add_special_tokens: bool = True
 ) -> str | list[int] | TokensPrompt:
-    """What to hand to the engine; text is tokenised here only if the request says how.
-
-    Raises:
-        InvalidRequestError: ``truncate_prompt_tokens`` is out of range.
-    """
+    """What to hand to the engine; text is tokenised here only if the request says how."""
     if body.truncate_prompt_tokens is None and (add_special_tokens or not isinstance(prompt, str)):
         return prompt
     if not isinstance(prompt, str):
@@ -211,9 +186,6 @@ async def engine_prompts(
 
     Args:
         are_counted: whether the number of their tokens must be known.
-
-    Raises:
-        InvalidRequestError: see :func:`engine_prompt`.
     """
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     are_many = len(texts) > 1 and sum(map(len, texts)) >= SHORT_TEXT
@@ -231,11 +203,7 @@ async def engine_prompts(
 
 
 def truncate(frontend: Frontend, body: GenerationRequest, token_ids: list[int]) -> list[int]:
-    """Keep as many tokens as ``truncate_prompt_tokens`` says: the last ones, unless the right side is to go.
-
-    Raises:
-        InvalidRequestError: it is neither -1 nor between 1 and the model's length.
-    """
+    """Keep as many tokens as ``truncate_prompt_tokens`` says: the last ones, unless the right side is to go."""
     limit = body.truncate_prompt_tokens
     max_len = frontend.engine.info.max_model_len
     if limit is None:
@@ -248,3 +216,36 @@ def truncate(frontend: Frontend, body: GenerationRequest, token_ids: list[int]) 
             "truncate_prompt_tokens",
         )
     return token_ids[:limit] if body.truncation_side == "right" else token_ids[-limit:]
+
+
+def parse_format(body: GenerationRequest) -> StructuredOutputsParams | None:
+    """The constraint that a request's fields describe; None for free text."""
+    by_format = None if body.response_format is None else format_constraint(body.response_format.model_dump())
+    if body.structured_outputs is None:
+        return by_format
+    if by_format is not None:
+        raise InvalidRequestError("Give either response_format or structured_outputs.", "structured_outputs")
+    return parse_structured_outputs(body.structured_outputs)
+
+
+def format_constraint(given: dict[str, Any]) -> StructuredOutputsParams | None:
+    """A ``response_format`` as a constraint; None for ``text``."""
+    match given:
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return StructuredOutputsParams(json_object=True)
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return StructuredOutputsParams(json=schema)
+        case {"type": "json_schema"}:
+            raise InvalidRequestError(
+                "response_format.json_schema must have a schema, an object.", "response_format.json_schema"
+            )
+        case {"type": "structural_tag"}:
+            return StructuredOutputsParams(structural_tag=msgspec.json.encode(given).decode())
+        case _:
+            raise InvalidRequestError(
+                "response_format.type must be 'text', 'json_object', 'json_schema' or 'structural_tag', "
+                f"got {str(given.get('type'))[:40]!r}.",
+                "response_format.type",
+            )

@@ -7,7 +7,6 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_body import json_route
 from octavo.api.pieces import ListWriter
 from octavo.api.pooling.encoding import pack_bits, to_base64
 from octavo.api.pooling.inputs import pool_prompts, processor_of
@@ -28,7 +27,7 @@ _KINDS = frozenset({*_PROMPT_NAMES, "classification", "clustering"})
 
 def cohere_router(frontend: Frontend) -> APIRouter:
     """Cohere's route for embeddings; ``/v2/rerank`` is with the others."""
-    router = APIRouter(tags=["pooling"], route_class=json_route(frontend.settings.max_request_bytes))
+    router = frontend.json_router("pooling")
 
     @router.post("/v2/embed", summary="Embeddings of texts, in Cohere's shape.")
     async def embed(body: CohereEmbedRequest, request: Request) -> Response:

@@ -21,11 +21,7 @@ Conversation = Sequence[Mapping[str, Any]]
 
 
 def processor_of(frontend: Frontend) -> PoolingProcessor:
-    """The processor of a pooling model.
-
-    Raises:
-        InvalidRequestError: it is a generative model.
-    """
+    """The processor of a pooling model."""
     processor = frontend.engine.pooling_processor
     _ = processor.spec
     return processor
@@ -49,11 +45,7 @@ async def pool_inputs(
     """The vectors of a request's inputs, in order; they run side by side.
 
     Args:
-        answer: id of the answer.
         task: what the route is for; None leaves it to the model.
-
-    Raises:
-        OctavoError: an input or parameter is wrong, or the engine failed.
     """
     processor = processor_of(frontend)
     processor.resolve(params, task)
@@ -104,11 +96,7 @@ def _check_size(spec: PoolingSpec, prepared: Sequence[PreparedRequest]) -> None:
 
 
 def check_count(num_inputs: int) -> None:
-    """Refuse too many inputs, or none.
-
-    Raises:
-        InvalidRequestError: saying how many may come.
-    """
+    """Refuse too many inputs, or none."""
     if not 1 <= num_inputs <= MAX_INPUTS:
         raise InvalidRequestError(f"One request takes 1 to {MAX_INPUTS} inputs, got {num_inputs}.", "input")
 

@@ -61,11 +61,7 @@ class PoolingBody(RequestModel):
     use_activation: bool | None = None
 
     def refuse_unsupported(self) -> None:
-        """Reject unsupported fields that would change the result.
-
-        Raises:
-            InvalidRequestError: naming the field.
-        """
+        """Reject unsupported fields that would change the result."""
         if self.padding == "max_length" and not self.takes_padding:
             raise InvalidRequestError("padding: pairs of texts are never padded; leave it out.", "padding")
         reject_unsupported(self, _UNSUPPORTED)
@@ -120,11 +116,7 @@ class PoolingRouteRequest(EncodingBody):
 
     @property
     def model_task(self) -> PoolingTask | None:
-        """The task, if one is named.
-
-        Raises:
-            InvalidRequestError: it is not one for models.
-        """
+        """The task, if one is named."""
         if self.task == "plugin":
             raise InvalidRequestError(NO_PLUGIN, "task")
         return self.task

@@ -11,8 +11,7 @@ from msgspec import UNSET
 from starlette.types import Send
 
 from octavo.api.frontend import Frontend, answer_id, engine_id
-from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import json_route
+from octavo.api.pieces import ENCODER
 from octavo.api.pooling.inputs import LONG_TEXT, options_of, processor_of, prompt_usage
 from octavo.api.pooling.protocol import (
     PooledListAnswer,
@@ -36,7 +35,7 @@ _SIDES = (("data_1", "data_2"), ("text_1", "text_2"), ("queries", "documents"), 
 
 def scoring_router(frontend: Frontend) -> APIRouter:
     """Routes that compare texts."""
-    router = APIRouter(tags=["scoring"], route_class=json_route(frontend.settings.max_request_bytes))
+    router = frontend.json_router("scoring")
 
     @router.post("/score", summary="How well each pair of texts matches.")
     @router.post("/v1/score", summary="The same.")

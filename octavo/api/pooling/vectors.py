@@ -9,11 +9,8 @@ from starlette.types import Send
 
 from octavo.api import pieces
 from octavo.api.frontend import Frontend, answer_id
-from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import json_route
-from octavo.api.pieces import ListWriter
-from octavo.api.pooling.answers import check_binary, send_binary
-from octavo.api.pooling.encoding import to_base64
+from octavo.api.pieces import ENCODER, ListWriter
+from octavo.api.pooling.encoding import check_binary, send_binary, to_base64
 from octavo.api.pooling.inputs import pool_inputs, processor_of, usage_of
 from octavo.api.pooling.protocol import (
     ClassificationData,
@@ -32,8 +29,8 @@ from octavo.records import PoolingParams, PoolingTask
 
 
 def vectors_router(frontend: Frontend) -> APIRouter:
-    """Routes that answer with a vector for each input."""
-    router = APIRouter(tags=["pooling"], route_class=json_route(frontend.settings.max_request_bytes))
+    """Routes that return a vector for each input."""
+    router = frontend.json_router("pooling")
 
     @router.post("/v1/embeddings", summary="Embeddings of texts, token ids or conversations.")
     async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:

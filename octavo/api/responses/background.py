@@ -13,11 +13,7 @@ MAX_RUNNING = 128
 
 
 class EventLog:
-    """Events of one response, encoded; the oldest go when they are too many bytes.
-
-    Attributes:
-        num_bytes: of the events that are kept.
-    """
+    """Events of one response, encoded; the oldest go when they are too many bytes."""
 
     def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:
         self.num_bytes = 0
@@ -44,22 +40,14 @@ class EventLog:
         self._wake()
 
     def check(self, after: int) -> None:
-        """Check that all events after this number are kept.
-
-        Raises:
-            InvalidRequestError: some are gone.
-        """
+        """Check that all events after this number are kept."""
         if after + 1 < self._first:
             raise InvalidRequestError(
                 f"starting_after: the events before number {self._first} are no longer kept.", "starting_after"
             )
 
     async def read(self, after: int) -> AsyncGenerator[bytes, None]:
-        """The events after this number, as they come.
-
-        Raises:
-            InvalidRequestError: the reader is so slow that events are gone.
-        """
+        """The events after this number, as they come."""
         number = after + 1
         while True:
             self.check(number - 1)
@@ -82,8 +70,6 @@ class BackgroundResponse:
     """A response that is being made, or was.
 
     Attributes:
-        log: its events.
-        task: does the work.
         snapshot: the response as far as it is.
     """
 

@@ -5,9 +5,9 @@ Every event has a ``sequence_number``, which the sender sets: numbers go up by o
 
 import msgspec
 
-from octavo.api.json_answer import ENCODER
 from octavo.api.logprobs import ChatTokenLogprob
-from octavo.api.responses.items import OutputText, ReasoningPart, ShownItem
+from octavo.api.pieces import ENCODER
+from octavo.api.responses.items import OutputText, PublicItem, ReasoningPart
 from octavo.api.responses.objects import ResponseObject
 
 
@@ -49,14 +49,14 @@ class ResponseFailed(ResponseEvent, tag="response.failed"):
 
 class OutputItemAdded(ResponseStreamEvent, kw_only=False, tag="response.output_item.added"):
     output_index: int
-    item: ShownItem
+    item: PublicItem
 
 
 class OutputItemDone(ResponseStreamEvent, kw_only=False, tag="response.output_item.done"):
     """An item is whole, or as whole as it will be."""
 
     output_index: int
-    item: ShownItem
+    item: PublicItem
 
 
 class ItemEvent(ResponseStreamEvent, kw_only=False, tag="item"):

@@ -23,7 +23,6 @@ class BuiltinResult:
     """What came of a call.
 
     Attributes:
-        text: the tool output for the model.
         fields: of the output item, as the protocol has them: ``action`` of a web search, ``code`` of an interpreter.
     """
 
@@ -60,11 +59,7 @@ def base_type(kind: str) -> str:
 
 
 def load_hooks(entries: Iterable[str]) -> dict[str, Hook]:
-    """The operator's hooks by type.
-
-    Raises:
-        ConfigError: an entry is malformed, or its hook cannot be imported.
-    """
+    """The operator's hooks by type."""
     hooks: dict[str, Hook] = {}
     for entry in entries:
         kind, _, where = entry.partition("=")

@@ -124,9 +124,6 @@ def parse_items(given: str | list[dict[str, Any]], id_tail: str) -> list[Item]:
 
     Args:
         id_tail: makes the ids that are missing unique.
-
-    Raises:
-        InvalidRequestError: naming the item that is wrong.
     """
     if isinstance(given, str):
         given = [{"type": "message", "role": "user", "content": given}]
@@ -210,11 +207,7 @@ def _need_text(where: str, part: dict[str, Any]) -> str:
 
 
 def validate_item(where: str, model: type[ResponsesModel], value: object, param: str = "input") -> Any:
-    """``value`` as ``model``.
-
-    Raises:
-        InvalidRequestError: with the first thing that is wrong.
-    """
+    """``value`` as ``model``."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -368,7 +361,6 @@ class BuiltinCallItem(msgspec.Struct):
 
     Attributes:
         type: such as ``web_search_call``.
-        output: the tool output for the model.
         fields: further fields of the type, as its hook gives them.
     """
 
@@ -380,7 +372,7 @@ class BuiltinCallItem(msgspec.Struct):
     output: str | None = None
     fields: dict[str, Any] = {}
 
-    def shown(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """As clients see it."""
         own = {name: getattr(self, name) for name in ("type", "id", "status", "name", "arguments", "output")}
         return {**self.fields, **own}
@@ -388,17 +380,17 @@ class BuiltinCallItem(msgspec.Struct):
 
 _ToolItem = FunctionCallItem | CustomToolCallItem | McpListToolsItem | McpCallItem | McpApprovalRequestItem
 OutputItem = MessageItem | ReasoningItem | _ToolItem | BuiltinCallItem
-ShownItem = MessageItem | ReasoningItem | _ToolItem | dict[str, Any]
+PublicItem = MessageItem | ReasoningItem | _ToolItem | dict[str, Any]
 
 
-def shown(item: OutputItem) -> ShownItem:
+def public_item(item: OutputItem) -> PublicItem:
     """An item as clients see it."""
-    return item.shown() if isinstance(item, BuiltinCallItem) else item
+    return item.as_dict() if isinstance(item, BuiltinCallItem) else item
 
 
 def as_input(items: Iterable[OutputItem]) -> list[Item]:
     """Items of an answer as items of the next conversation, in which log-probabilities mean nothing."""
-    return [msgspec.to_builtins(shown(_without_logprobs(item))) for item in items]
+    return [msgspec.to_builtins(public_item(_without_logprobs(item))) for item in items]
 
 
 def _without_logprobs(item: OutputItem) -> OutputItem:

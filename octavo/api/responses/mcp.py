@@ -7,11 +7,10 @@ with it, never used. Redirects are followed within the server's own origin only.
 import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from octavo.api.errors import HttpError
-from octavo.api.responses.items import McpToolInfo
 from octavo.api.responses.protocol import McpTool
 from octavo.config import ServerSettings
 from octavo.errors import ConfigError, InvalidRequestError, OctavoError
@@ -44,33 +43,8 @@ class McpServer:
     label: str | None = None
 
 
-class McpSession(Protocol):
-    """A session with a server; ``mcp_connection`` has it, in a module of its own because its imports are heavy."""
-
-    async def list_tools(self) -> list[McpToolInfo]:
-        """What the server can do.
-
-        Raises:
-            McpError: it could not be reached, or broke off.
-        """
-
-    async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Call a tool; its answer as text.
-
-        Raises:
-            McpError: the call failed; the tool's message is in the details.
-        """
-
-    async def close(self) -> None:
-        """End the session."""
-
-
 class McpServers:
-    """The servers that the operator allows.
-
-    Args:
-        servers: in order.
-    """
+    """The servers that the operator allows."""
 
     def __init__(self, servers: Iterable[McpServer] = ()) -> None:
         self._by_url: dict[str, McpServer] = {}
@@ -82,11 +56,7 @@ class McpServers:
 
     @classmethod
     def from_settings(cls, settings: ServerSettings) -> "McpServers":
-        """Those of ``allowed_mcp_server`` and ``tool_server``.
-
-        Raises:
-            ConfigError: an entry is no URL, or the package for MCP is missing.
-        """
+        """Those of ``allowed_mcp_server`` and ``tool_server``."""
         entries = list(settings.allowed_mcp_server or ())
         for host in (settings.tool_server or "").split(","):
             if host.strip() == "demo":
@@ -99,11 +69,7 @@ class McpServers:
         return cls(servers)
 
     def find(self, tool: McpTool) -> McpServer:
-        """The server that a request means.
-
-        Raises:
-            InvalidRequestError: the operator has not allowed it.
-        """
+        """The server that a request means."""
         if tool.connector_id is not None or tool.tunnel_id is not None:
             raise InvalidRequestError("tools: there are no connectors or tunnels here; give a server_url.", "tools")
         if not self._by_url:
@@ -154,11 +120,7 @@ def _canonical(url: str) -> str:
 
 
 def request_headers(tool: McpTool) -> dict[str, str]:
-    """The headers that a request adds for its server.
-
-    Raises:
-        InvalidRequestError: a header is not a client's to set, or no header at all.
-    """
+    """The headers that a request adds for its server."""
     headers = dict(tool.headers or {})
     if tool.authorization is not None:
         headers["Authorization"] = f"Bearer {tool.authorization}"

@@ -29,12 +29,7 @@ MAX_OUTPUT_CHARACTERS = 1 << 19
 
 
 class McpConnection:
-    """One server's session during one request. It lives in a task of its own: if it breaks, calls fail, not the task.
-
-    Args:
-        server: the server to connect to.
-        headers: to add to each HTTP request.
-    """
+    """One server's session during one request. It lives in a task of its own: if it breaks, only its calls fail."""
 
     def __init__(self, server: McpServer, headers: Mapping[str, str]) -> None:
         self._server = server

@@ -10,7 +10,7 @@ from octavo.api.responses.items import CALL_TYPES, Item, called_name, is_builtin
 from octavo.errors import InvalidRequestError
 
 Message = dict[str, Any]
-ShownName = Callable[[str, str], str]
+VisibleName = Callable[[str, str], str]
 """From an MCP server's label and its tool's name to what the model calls it."""
 
 
@@ -33,20 +33,15 @@ def to_messages(
     *,
     instructions: str | None = None,
     previous: Iterable[Mapping[str, Any]] = (),
-    shown_name: ShownName = lambda label, name: name,
+    visible_name: VisibleName = lambda label, name: name,
 ) -> list[Message]:
     """The conversation as messages.
 
     Args:
-        items: checked, in order.
-        instructions: come first, as a system message.
         previous: messages in front of those of the items.
-        shown_name: what the model calls an MCP server's tool.
-
-    Raises:
-        InvalidRequestError: an output belongs to no call.
+        visible_name: what the model calls an MCP server's tool.
     """
-    writer = _Writer(items, shown_name)
+    writer = _Writer(items, visible_name)
     for item in items:
         writer.add_item(item)
     writer.flush()
@@ -55,9 +50,9 @@ def to_messages(
 
 
 class _Writer:
-    def __init__(self, items: Sequence[Item], shown_name: ShownName) -> None:
+    def __init__(self, items: Sequence[Item], visible_name: VisibleName) -> None:
         self.messages: list[Message] = []
-        self._shown_name = shown_name
+        self._visible_name = visible_name
         self._turn = _Turn()
         self._names = {item["call_id"]: called_name(item) for item in items if item["type"] in CALL_TYPES}
         self._requests = {item["id"]: item for item in items if item["type"] == "mcp_approval_request"}
@@ -114,7 +109,7 @@ class _Writer:
         error = item.get("error")
         if item.get("output") is None and error is None:
             return  # it was cut before it was carried out
-        name = self._shown_name(item["server_label"], item["name"])
+        name = self._visible_name(item["server_label"], item["name"])
         self._turn.calls.append((item["id"], name, item["arguments"]))
         text = item["output"] if error is None else failure_text(error)
         self._turn.outputs.append(_tool_message(item["id"], name, text))
@@ -125,7 +120,7 @@ class _Writer:
             raise InvalidRequestError(
                 f"input: there is no mcp_approval_request with the id {item['approval_request_id'][:80]!r}.", "input"
             )
-        name = self._shown_name(request["server_label"], request["name"])
+        name = self._visible_name(request["server_label"], request["name"])
         self._turn.calls.append((request["id"], name, request["arguments"]))
         reason = f" Reason: {item['reason']}" if item.get("reason") else ""
         self._turn.outputs.append(_tool_message(request["id"], name, f"The user did not allow this call.{reason}"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.responses.items import OutputItem, ShownItem, shown
+from octavo.api.responses.items import OutputItem, PublicItem, public_item
 
 
 class InputTokensDetails(msgspec.Struct):
@@ -42,7 +42,7 @@ class ResponseObject(msgspec.Struct, tag_field="object", tag="response"):
     created_at: int
     model: str
     status: str
-    output: list[ShownItem] = []
+    output: list[PublicItem] = []
     background: bool = False
     completed_at: int | None = None
     error: ResponseError | None = None
@@ -75,4 +75,4 @@ class ResponseObject(msgspec.Struct, tag_field="object", tag="response"):
 
     def with_output(self, items: list[OutputItem], **changes: Any) -> "ResponseObject":
         """A copy that shows ``items``."""
-        return msgspec.structs.replace(self, output=[shown(item) for item in items], **changes)
+        return msgspec.structs.replace(self, output=[public_item(item) for item in items], **changes)

@@ -25,10 +25,10 @@ from octavo.api.responses.items import (
     ReasoningPart,
     Status,
     custom_input,
+    public_item,
     seal_reasoning,
-    shown,
 )
-from octavo.outputs.parsers.parts import (
+from octavo.outputs.parsers.base import (
     AnswerPart,
     ContentBreak,
     ContentText,
@@ -65,17 +65,12 @@ class OutputCall:
     """A call of the model in this round, and the item that shows it.
 
     Attributes:
-        shown_name: as the model called it.
-        is_whole: the model came to the call's end.
         is_done: nothing more will happen to the item.
     """
 
     output_index: int
     item: CallItem
     kind: CallKind
-    call_id: str
-    shown_name: str
-    is_whole: bool = False
     is_done: bool = False
 
 
@@ -98,7 +93,6 @@ class OutputBuilder:
         seals_reasoning: also give the reasoning as ``encrypted_content``.
 
     Attributes:
-        items: all so far, in order.
         calls: of the round.
     """
 
@@ -178,7 +172,7 @@ class OutputBuilder:
         call.is_done = True
         for kind in progress:
             yield events.ToolProgress(kind, call.item.id, call.output_index)
-        yield events.OutputItemDone(call.output_index, shown(call.item))
+        yield events.OutputItemDone(call.output_index, public_item(call.item))
 
     def abandon(self) -> Iterator[ResponseStreamEvent]:
         """Nothing more will come, whatever is open: all of it is closed as incomplete."""
@@ -239,7 +233,7 @@ class OutputBuilder:
                 item = BuiltinCallItem(kind.item_type, self.new_id("bc"), "in_progress", name, "")
         index = self._begin(item)
         assert self._open is not None
-        self._open.call = OutputCall(index, item, kind, call_id, name)
+        self._open.call = OutputCall(index, item, kind)
         self.calls.append(self._open.call)
         match item:
             case FunctionCallItem() | CustomToolCallItem():
@@ -280,9 +274,8 @@ class OutputBuilder:
         ended, self._open = self._open, None
         item, index, text = ended.item, len(self.items) - 1, "".join(ended.pieces)
         if ended.call is not None:
-            ended.call.is_whole = status == "completed"
             # Calls that the server carries out are not done yet, unless the answer was cut.
-            ended.call.is_done = not ended.call.is_whole or not isinstance(item, McpCallItem | BuiltinCallItem)
+            ended.call.is_done = status != "completed" or not isinstance(item, McpCallItem | BuiltinCallItem)
         match item:
             case MessageItem():
                 part = OutputText(text, [], ended.logprobs)
@@ -319,8 +312,8 @@ class OutputBuilder:
                 yield events.OutputItemDone(index, item)
             case BuiltinCallItem():
                 item.arguments = text
-                yield events.OutputItemAdded(index, shown(item))
+                yield events.OutputItemAdded(index, public_item(item))
                 yield events.ToolProgress(f"response.{item.type}.in_progress", item.id, index)
                 if status != "completed":
                     item.status = status
-                    yield events.OutputItemDone(index, shown(item))
+                    yield events.OutputItemDone(index, public_item(item))

@@ -10,7 +10,7 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
-from octavo.api.request_body import parse_structured_outputs
+from octavo.api.request_body import SAMPLING_FIELDS, parse_structured_outputs
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
@@ -28,11 +28,6 @@ from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-_SHARED_FIELDS = (
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed"),
-    *("stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens"),
-    *("include_stop_str_in_output", "logit_bias"),
-)
 _BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 
@@ -54,8 +49,6 @@ class PreparedResponse:
         owner: whose responses these are.
         response: as it is before anything is done.
         parent: the last turn of the conversation that it continues.
-        history: that conversation's items.
-        items: the request's own.
         params: ``max_tokens`` is for all rounds together.
         num_logprobs: number of top log-probabilities per token; None disables log-probabilities.
     """
@@ -79,11 +72,7 @@ class PreparedResponse:
 
 
 def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedResponse:
-    """Check a request and find what it refers to.
-
-    Raises:
-        OctavoError: something in it is wrong, or unknown here.
-    """
+    """Check a request and find what it refers to."""
     frontend, store = services.frontend, services.store
     model = frontend.check_model(body.model)
     refuse_unsupported(body)
@@ -156,11 +145,7 @@ def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]
 
 
 def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
-    """What the answer's text must look like.
-
-    Raises:
-        InvalidRequestError: ``structured_outputs`` is malformed.
-    """
+    """What the answer's text must look like."""
     wanted = body.text.format if body.text else None
     if wanted is not None and wanted.type == "json_object":
         return StructuredOutputsParams(json_object=True)
@@ -172,12 +157,8 @@ def answer_format(body: ResponsesRequest) -> StructuredOutputsParams | None:
 
 
 def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
-    """Sampling parameters of an answer.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
-    values: dict[str, Any] = {name: getattr(body, name) for name in _SHARED_FIELDS if getattr(body, name) is not None}
+    """Sampling parameters of an answer."""
+    values: dict[str, Any] = {name: getattr(body, name) for name in SAMPLING_FIELDS if getattr(body, name) is not None}
     has_logprobs = body.includes(LOGPROBS) or bool(body.top_logprobs)
     if has_logprobs:
         values["logprobs"] = body.top_logprobs or 0
@@ -237,7 +218,7 @@ def _fresh_response(
         temperature=params.temperature,
         text=text,
         tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_unset=True),
-        tools=toolset.shown,
+        tools=toolset.public_tools,
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",

@@ -6,14 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from octavo.api.request_body import (
-    CacheSalt,
     Int64,
-    LogitBias,
     Objects,
-    Priority,
-    RequestModel,
+    SamplingRequest,
     Strings,
-    TokenIds,
     at_most,
     extras,
 )
@@ -149,7 +145,7 @@ class ToolChoiceObject(ResponsesModel):
     tools: Annotated[Objects, Field(max_length=MAX_TOOLS)] | None = None
 
 
-class ResponsesRequest(RequestModel):
+class ResponsesRequest(SamplingRequest):
     """Body of ``POST /v1/responses``."""
 
     input: str | Objects
@@ -167,36 +163,15 @@ class ResponsesRequest(RequestModel):
     safety_identifier: ShortText | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = "auto"
     store: bool | None = True
-    stream: bool | None = False
-    temperature: float | None = None
     text: TextConfig | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoiceObject | None = "auto"
     tools: Objects | None = None
     top_logprobs: Int64 | None = None
-    top_p: float | None = None
     truncation: Literal["auto", "disabled"] | None = "disabled"
-    user: str | None = None
 
-    logit_bias: LogitBias = None
     include_reasoning: bool = True
-    top_k: Int64 | None = None
-    min_p: float | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: Int64 | None = None
-    stop: str | Strings | None = None
-    stop_token_ids: TokenIds | None = None
-    ignore_eos: bool | None = None
-    request_id: str | None = None
-    priority: Priority = 0
-    cache_salt: CacheSalt | None = None
     enable_response_messages: bool = False
     previous_input_messages: Objects | None = None
-    structured_outputs: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def includes(self, what: str) -> bool:
@@ -225,11 +200,7 @@ UNSUPPORTED: Mapping[str, str] = {
 
 
 def refuse_unsupported(body: ResponsesRequest) -> None:
-    """Reject unsupported fields that would change the result, and fields that contradict each other.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
+    """Reject unsupported fields that would change the result, and fields that contradict each other."""
     for name, value in extras(body, UNSUPPORTED):
         if value not in (None, False, "", [], {}) and not (name == "n" and value == 1):
             raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)

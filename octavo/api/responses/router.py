@@ -11,13 +11,13 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Send
 
+from octavo.api.chat.conversation import pinned_date
 from octavo.api.chat.rendered import rendered_turn
-from octavo.api.chat.template_date import pinned_date
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
-from octavo.api.json_answer import ENCODER
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.middleware import KEY_INDEX
+from octavo.api.pieces import ENCODER
 from octavo.api.responses.background import MAX_RUNNING, BackgroundResponse, EventLog
 from octavo.api.responses.events import ResponseStreamEvent, encode_event
 from octavo.api.responses.hooks import load_hooks
@@ -40,16 +40,12 @@ def owner_of(request: Request) -> str:
 
 
 def responses_router(frontend: Frontend) -> APIRouter:
-    """The routes of the Responses API.
-
-    Raises:
-        ConfigError: a setting for MCP servers or built-in tools is wrong.
-    """
+    """The routes of the Responses API."""
     settings = frontend.settings
     pinned_date(settings)  # an invalid date is an error at start
     store = ResponseStore(settings.response_store_count, settings.response_store_bytes, settings.api_server_count)
     services = Services(frontend, store, McpServers.from_settings(settings), load_hooks(settings.builtin_tool or ()))
-    router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=json_route(settings.max_request_bytes))
+    router = frontend.json_router("responses", "/v1/responses")
 
     @router.post("", summary="Answer, with the tools of the client and of the server.")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
@@ -59,7 +55,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
             assert entry.background is not None
             if body.stream:
                 return _watch(frontend, entry.background.log, -1)
-            return Response(entry.shown(), media_type=JSON)
+            return Response(entry.as_json(), media_type=JSON)
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -97,7 +93,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         if not stream:
             if starting_after is not None:
                 raise InvalidRequestError("starting_after is for streams; set stream to true.", "starting_after")
-            return Response(entry.shown(), media_type=JSON)
+            return Response(entry.as_json(), media_type=JSON)
         if entry.background is None:
             raise InvalidRequestError(
                 "stream: the events of this response were not kept; make it with background set to true.", "stream"
@@ -114,7 +110,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
                 "Cannot cancel a synchronous response; only those made in the background can be cancelled."
             )
         await entry.background.cancel()
-        return Response(entry.shown(), media_type=JSON)
+        return Response(entry.as_json(), media_type=JSON)
 
     @router.delete("/{response_id}", summary="Forget a response.")
     async def delete_response(response_id: str, request: Request) -> Response:

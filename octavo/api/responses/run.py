@@ -24,8 +24,8 @@ from octavo.api.responses.items import (
     McpCallItem,
     McpListToolsItem,
     as_input,
+    public_item,
     short,
-    shown,
 )
 from octavo.api.responses.logprobs import ContentLogprobs
 from octavo.api.responses.mcp import McpError, as_http_error
@@ -40,7 +40,7 @@ from octavo.api.responses.output import CallKind, OutputBuilder, OutputCall
 from octavo.api.responses.prepare import PreparedResponse, Services, seals_reasoning
 from octavo.api.responses.tools import CallOutcome, McpSource
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
-from octavo.outputs.parsers.parts import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import SamplingParams, TokensPrompt
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ MAX_CALLS_AT_ONCE = 8
 MANY_ITEMS = 1000
 """A conversation of more is written as messages in a thread."""
 Emit = Callable[[Sequence[ResponseStreamEvent]], Awaitable[None]]
-_NEWS_OF_BUILTINS = {
+_BUILTIN_PROGRESS = {
     "web_search_call": "searching",
     "file_search_call": "searching",
     "code_interpreter_call": "interpreting",
@@ -90,32 +90,20 @@ class ResponseRun:
         return self._response.with_output(self._builder.snapshot())
 
     async def check(self) -> None:
-        """Render the first prompt if possible, so that errors in it are reported before the request is accepted.
-
-        Raises:
-            OctavoError: the conversation cannot be rendered, or is too long.
-        """
+        """Render the first prompt if possible, so that errors in it are reported before the request is accepted."""
         if not self._toolset.sources:
             prompt = await self._prompt(await self._conversation(0))
             params = self._params_behind(prompt)
             self._frontend.engine.input_processor.process(self._response.id, prompt, params, clip_max_tokens=False)
 
     async def count_input(self) -> int:
-        """Tokens that the model would read in the first round; tools of MCP servers count if they are known.
-
-        Raises:
-            OctavoError: the conversation cannot be rendered.
-        """
+        """Tokens that the model would read in the first round; tools of MCP servers count if they are known."""
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
         prompt = await self._prompt(await self._conversation(0))
         return len(prompt["prompt_token_ids"])
 
     async def first_turn(self) -> ChatTurn:
-        """The first question to the model, as it would be asked; tools of MCP servers belong to it if they are known.
-
-        Raises:
-            OctavoError: the conversation cannot be rendered.
-        """
+        """The first question to the model, as it would be asked; with the tools of MCP servers if they are known."""
         self._toolset.learn([*self._prepared.history, *self._prepared.items])
         conversation = await self._conversation(0)
         return self._turn(conversation, await self._prompt(conversation), self._prepared.params)
@@ -193,7 +181,7 @@ class ResponseRun:
                 num_cached = update.output.num_cached_tokens or num_cached
                 self._usage.output_tokens += len(update.completion.token_ids)
                 self._written[-1] += update.completion.token_ids
-                await self._emit(self._news(update))
+                await self._emit(self._events_of(update))
                 reason = update.finish_reason or reason
         self._usage.input_tokens += num_prompt
         self._usage.input_tokens_details.cached_tokens += num_cached
@@ -204,8 +192,8 @@ class ResponseRun:
             return reason
         return await self._carry_out_round()
 
-    def _news(self, update: ChatUpdate) -> list[ResponseStreamEvent]:
-        news: list[ResponseStreamEvent] = []
+    def _events_of(self, update: ChatUpdate) -> list[ResponseStreamEvent]:
+        found: list[ResponseStreamEvent] = []
         if self._logprobs is not None:
             self._logprobs.add_tokens(update.completion)
         is_parallel = self._prepared.body.parallel_tool_calls is not False
@@ -223,8 +211,8 @@ class ResponseRun:
                 self._reasoning_texts.append(part.text)
                 if not self._prepared.body.include_reasoning:
                     continue
-            news += self._builder.add_part(part, logprobs)
-        return news
+            found += self._builder.add_part(part, logprobs)
+        return found
 
     async def _conversation(self, index: int) -> Conversation:
         body = self._prepared.body
@@ -235,7 +223,7 @@ class ResponseRun:
             items,
             instructions=body.instructions,
             previous=body.previous_input_messages or (),
-            shown_name=self._toolset.shown_names(),
+            visible_name=self._toolset.visible_names(),
         )
         self._messages = await asyncio.to_thread(write) if len(items) > MANY_ITEMS else write()
         return Conversation(
@@ -290,7 +278,7 @@ class ResponseRun:
         return len(prompt["prompt_token_ids"]) + room <= limit
 
     async def _list_tools(self, source: McpSource) -> None:
-        label = source.asked.server_label
+        label = source.requested.server_label
         await self._begin()
         item = McpListToolsItem(self._builder.new_id("mcpl"), label, [])
         index = len(self._builder.items)
@@ -343,11 +331,11 @@ class ResponseRun:
             )
             index = len(self._builder.items)
             self._builder.items.append(item)
-            call = OutputCall(index, item, CallKind("mcp", item.name, item.server_label), "", item.name, is_whole=True)
+            call = OutputCall(index, item, CallKind("mcp", item.name, item.server_label))
             self._builder.calls.append(call)
             await self._emit(
                 [
-                    events.OutputItemAdded(index, shown(item)),
+                    events.OutputItemAdded(index, public_item(item)),
                     events.ToolProgress("response.mcp_call.in_progress", item.id, index),
                     events.McpCallArgumentsDone(item.id, index, item.arguments),
                 ]
@@ -373,9 +361,9 @@ class ResponseRun:
                 return await self._toolset.carry_out(call.kind, call.item.arguments)
 
         for call in calls:
-            news = _NEWS_OF_BUILTINS.get(call.kind.item_type)
-            if news is not None:
-                kind = f"response.{call.kind.item_type}.{news}"
+            progress = _BUILTIN_PROGRESS.get(call.kind.item_type)
+            if progress is not None:
+                kind = f"response.{call.kind.item_type}.{progress}"
                 await self._emit([events.ToolProgress(kind, call.item.id, call.output_index)])
         outcomes = await asyncio.gather(*(one(call) for call in calls[:allowed]))
         outcomes += [_too_many(limit)] * (len(calls) - allowed)
@@ -457,8 +445,8 @@ class ResponseRun:
             ]
             await self._emit(first[1:] if self._prepared.body.background else first)
 
-    async def _emit(self, news: Iterable[ResponseStreamEvent], *, begins: bool = True) -> None:
-        numbered = list(news)
+    async def _emit(self, new: Iterable[ResponseStreamEvent], *, begins: bool = True) -> None:
+        numbered = list(new)
         if not numbered:
             return
         self._is_begun = self._is_begun or begins

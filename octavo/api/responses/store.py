@@ -27,7 +27,6 @@ class StoredTurn:
     """What one response added to its conversation.
 
     Attributes:
-        inputs: the request's items, as JSON.
         outputs: the answer's.
         parent: the turn before.
         num_users: responses and turns that build on it.
@@ -94,7 +93,7 @@ class StoredResponse:
         """Whether more of it will come."""
         return self.turn is None
 
-    def shown(self) -> bytes:
+    def as_json(self) -> bytes:
         """The response as JSON, as far as it is."""
         if self.turn is None and self.background is not None and self.background.snapshot is not None:
             return msgspec.json.encode(self.background.snapshot())
@@ -162,11 +161,7 @@ class ResponseStore:
         raise HttpError(404, f"Response with id {name} not found: {reason}", param)
 
     def recall(self, owner: str, item_ids: Iterable[str]) -> dict[str, Item]:
-        """The items of those ids, as far as they are kept.
-
-        Raises:
-            InvalidRequestError: the turns that they belong to are too large to be gone through.
-        """
+        """The items of those ids, as far as they are kept."""
         wanted = set(item_ids)
         turns = {turn: None for item_id in wanted if (turn := self._turn_of_item.get((owner, item_id))) is not None}
         if sum(turn.num_bytes for turn in turns) > MAX_RECALLED_BYTES:
@@ -215,11 +210,7 @@ class ResponseStore:
         self._make_room()
 
     def delete(self, owner: str, response_id: str) -> StoredResponse:
-        """Delete a response; conversations that build on it keep its items.
-
-        Raises:
-            HttpError: 404.
-        """
+        """Delete a response; conversations that build on it keep its items."""
         entry = self.get(owner, response_id)
         self._remove((owner, response_id))
         return entry

@@ -5,7 +5,7 @@ import importlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,8 +13,8 @@ from octavo.api.chat.conversation import ToolChoice
 from octavo.api.chat.tools import parse_function
 from octavo.api.responses.hooks import BuiltinTool, Hook, base_type
 from octavo.api.responses.items import Item, McpToolInfo, qualified_name, short, validate_item
-from octavo.api.responses.mcp import McpError, McpServer, McpServers, McpSession, request_headers
-from octavo.api.responses.messages import ShownName
+from octavo.api.responses.mcp import McpError, McpServer, McpServers, request_headers
+from octavo.api.responses.messages import VisibleName
 from octavo.api.responses.output import CallKind
 from octavo.api.responses.protocol import (
     MAX_TOOLS,
@@ -27,6 +27,9 @@ from octavo.api.responses.protocol import (
 )
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.outputs.parsers.base import Tool
+
+if TYPE_CHECKING:  # takes a second to import, and most servers reach no MCP server
+    from octavo.api.responses.mcp_connection import McpConnection
 
 logger = logging.getLogger(__name__)
 
@@ -47,19 +50,19 @@ class McpSource:
     """An MCP server of the request.
 
     Attributes:
-        asked: as the request has it.
+        requested: as the request has it.
         connection: None until something is asked of the server.
         tools: those that may be called, by their own names; filled when they are known.
     """
 
-    asked: McpTool
+    requested: McpTool
     server: McpServer
     headers: Mapping[str, str]
-    connection: McpSession | None = None
+    connection: "McpConnection | None" = None
     tools: dict[str, McpToolInfo] = field(default_factory=dict)
     is_listed: bool = False
 
-    async def connect(self) -> McpSession:
+    async def connect(self) -> "McpConnection":
         """The session, opened if it is not."""
         if self.connection is None:
             # The first import of the package takes a second; a thread keeps the event loop free.
@@ -76,15 +79,15 @@ class McpSource:
 
     def needs_approval(self, name: str) -> bool:
         """Whether the client is asked before a tool is called; it is unless the request says otherwise."""
-        wish = self.asked.require_approval
-        if wish is None or isinstance(wish, str):
-            return wish != "never"
-        if wish.always is not None and self._is_in(wish.always, name):
+        approval = self.requested.require_approval
+        if approval is None or isinstance(approval, str):
+            return approval != "never"
+        if approval.always is not None and self._is_in(approval.always, name):
             return True
-        return wish.never is None or not self._is_in(wish.never, name)
+        return approval.never is None or not self._is_in(approval.never, name)
 
     def _is_allowed(self, tool: McpToolInfo) -> bool:
-        allowed = self.asked.allowed_tools
+        allowed = self.requested.allowed_tools
         if allowed is None:
             return True
         if isinstance(allowed, list):
@@ -112,9 +115,7 @@ class CallOutcome:
     """What came of a call that the server carried out.
 
     Attributes:
-        text: the tool output for the model.
         error: one of the protocol's error objects.
-        fields: of a built-in tool's item.
     """
 
     text: str | None
@@ -130,8 +131,7 @@ class Toolset:
         functions: the client's, custom tools and those of namespaces among them.
         own: who carries out custom and namespaced tools, by the names that the model sees.
         builtins: by the type of their output items.
-        choice: as the request has it.
-        shown: the tools as the response shows them.
+        public_tools: the tools as the response shows them.
     """
 
     functions: list[Tool] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Toolset:
     sources: list[McpSource] = field(default_factory=list)
     builtins: dict[str, BuiltinTool] = field(default_factory=dict)
     choice: str | ToolChoiceObject = "auto"
-    shown: list[dict[str, Any]] = field(default_factory=list)
+    public_tools: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def parse(
@@ -149,11 +149,7 @@ class Toolset:
         servers: McpServers,
         hooks: Mapping[str, Hook],
     ) -> "Toolset":
-        """The tools of a request.
-
-        Raises:
-            InvalidRequestError: a tool is malformed, unknown here or not allowed.
-        """
+        """The tools of a request."""
         toolset = cls(choice=choice or "auto")
         for index, tool in enumerate(tools):
             toolset._add(f"tools[{index}]", tool, servers, hooks)
@@ -161,7 +157,7 @@ class Toolset:
         twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
         if twice is not None:
             raise InvalidRequestError(f"tools: {short(twice)} appears twice.", "tools")
-        labels = [source.asked.server_label for source in toolset.sources]
+        labels = [source.requested.server_label for source in toolset.sources]
         if len(set(labels)) < len(labels):
             raise InvalidRequestError("tools: each MCP server needs a server_label of its own.", "tools")
         toolset._check_choice()
@@ -172,15 +168,15 @@ class Toolset:
         if not isinstance(kind, str):
             raise InvalidRequestError(f"{where} has no type, such as 'function'.", "tools")
         if kind in ("function", "custom"):
-            self.shown.append(self._add_own(where, tool))
+            self.public_tools.append(self._add_own(where, tool))
         elif kind == "namespace":
-            self.shown.append(self._add_namespace(where, tool))
+            self.public_tools.append(self._add_namespace(where, tool))
         elif kind == "mcp":
             if len(self.sources) == MAX_MCP_SERVERS:
                 raise InvalidRequestError(f"tools: at most {MAX_MCP_SERVERS} may be MCP servers.", "tools")
-            asked = validate_item(where, McpTool, tool, "tools")
-            self.sources.append(McpSource(asked, servers.find(asked), request_headers(asked)))
-            self.shown.append(asked.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
+            requested = validate_item(where, McpTool, tool, "tools")
+            self.sources.append(McpSource(requested, servers.find(requested), request_headers(requested)))
+            self.public_tools.append(requested.model_dump(exclude=set(_NOT_SHOWN), exclude_none=True))
         elif base_type(kind) in hooks:
             try:
                 self.builtins[f"{base_type(kind)}_call"] = hooks[base_type(kind)](tool)
@@ -189,7 +185,7 @@ class Toolset:
             except Exception as error:
                 logger.exception("The hook for tools of type %s failed", kind)
                 raise InvalidRequestError(f"{where}: this tool cannot be set up.", "tools") from error
-            self.shown.append(dict(tool))
+            self.public_tools.append(dict(tool))
         else:
             raise InvalidRequestError(
                 f"{where}: this server has no tool of type {short(kind)}; there are 'function', 'custom', 'namespace', "
@@ -200,31 +196,31 @@ class Toolset:
     def _add_own(self, where: str, tool: Mapping[str, Any], space: NamespaceTool | None = None) -> dict[str, Any]:
         """Add a tool of the client's; returns it as the response shows it."""
         is_custom = tool["type"] == "custom"
-        asked = validate_item(where, CustomTool if is_custom else FunctionTool, tool, "tools")
-        if is_custom and asked.format is not None and asked.format.type != "text":
+        requested = validate_item(where, CustomTool if is_custom else FunctionTool, tool, "tools")
+        if is_custom and requested.format is not None and requested.format.type != "text":
             raise InvalidRequestError(f"{where}.format: the input of custom tools is text without a grammar.", "tools")
         function = parse_function(where, {**tool, "parameters": _TEXT_INPUT} if is_custom else tool)
         if space is not None:
             description = "\n".join(filter(None, (space.description, function.description))) or None
-            name = qualified_name(space.name, asked.name)
+            name = qualified_name(space.name, requested.name)
             function = replace(function, name=name, description=description)
         self.functions.append(function)
         if is_custom or space is not None:
-            kind = CallKind("custom" if is_custom else "function", asked.name)
+            kind = CallKind("custom" if is_custom else "function", requested.name)
             self.own[function.name] = kind if space is None else replace(kind, namespace=space.name)
-        return dict(asked.model_dump(exclude_none=is_custom))
+        return dict(requested.model_dump(exclude_none=is_custom))
 
     def _add_namespace(self, where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
         space = validate_item(where, NamespaceTool, tool, "tools")
-        shown: list[dict[str, Any]] = []
+        tools: list[dict[str, Any]] = []
         for place, inner in enumerate(space.tools):
             spot = f"{where}.tools[{place}]"
             if inner.get("type") not in ("function", "custom"):
                 raise InvalidRequestError(f"{spot} must be of the type 'function' or 'custom'.", "tools")
-            shown.append(self._add_own(spot, inner, space))
+            tools.append(self._add_own(spot, inner, space))
             if len(self.functions) > MAX_TOOLS:
                 raise InvalidRequestError(f"tools: there are more than {MAX_TOOLS} in all.", "tools")
-        return {**space.model_dump(exclude_none=True), "tools": shown}
+        return {**space.model_dump(exclude_none=True), "tools": tools}
 
     def _check_choice(self) -> None:
         choice = self.choice
@@ -232,7 +228,7 @@ class Toolset:
             if choice == "required" and not (self.functions or self.sources or self.builtins):
                 raise InvalidRequestError("tool_choice: there are no tools to choose from.", "tool_choice")
             return
-        labels = {source.asked.server_label for source in self.sources}
+        labels = {source.requested.server_label for source in self.sources}
         match choice.type:
             case "function" | "custom" if choice.name not in self._names_of(choice.type):
                 raise InvalidRequestError(
@@ -261,7 +257,7 @@ class Toolset:
         """Take the lists of tools that a conversation already holds."""
         lists = {item["server_label"]: item for item in items if item["type"] == "mcp_list_tools"}
         for source in self.unlisted():
-            item = lists.get(source.asked.server_label)
+            item = lists.get(source.requested.server_label)
             if item is not None and not item.get("error"):
                 source.set_tools(
                     McpToolInfo(tool["name"], tool["input_schema"], tool.get("description"), tool.get("annotations"))
@@ -278,15 +274,15 @@ class Toolset:
             for tool in source.tools.values():
                 name = tool.name
                 if name in found or name in own_names:
-                    name = f"{source.asked.server_label}__{name}"
+                    name = f"{source.requested.server_label}__{name}"
                 found[name] = (source, tool)
         return found
 
-    def shown_names(self) -> ShownName:
+    def visible_names(self) -> VisibleName:
         """What the model calls an MCP server's tool, by the server's label and the tool's name."""
         names = {
-            (source.asked.server_label, tool.name): shown
-            for shown, (source, tool) in self.server_tools().items()
+            (source.requested.server_label, tool.name): name
+            for name, (source, tool) in self.server_tools().items()
             if isinstance(source, McpSource)
         }
         return lambda label, name: names.get((label, name), name)
@@ -301,7 +297,7 @@ class Toolset:
         source, tool = found
         if isinstance(source, McpSource):
             kind = "approval" if source.needs_approval(tool.name) else "mcp"
-            return CallKind("approval" if kind == "approval" else "mcp", tool.name, source.asked.server_label)
+            return CallKind("approval" if kind == "approval" else "mcp", tool.name, source.requested.server_label)
         return CallKind("builtin", tool.name, item_type=source)
 
     def offered(self, *, is_first: bool, has_budget: bool) -> tuple[list[Tool], ToolChoice, str | None]:
@@ -310,9 +306,6 @@ class Toolset:
         Args:
             is_first: a choice that forces a call holds for the first round only, or there would be no end.
             has_budget: without, the server's own tools are left out.
-
-        Raises:
-            InvalidRequestError: the request allows or names a tool that there is not.
         """
         server_tools = self.server_tools() if has_budget else {}
         tools = [*self.functions, *(_as_tool(name, tool) for name, (_, tool) in server_tools.items())]
@@ -345,11 +338,7 @@ class Toolset:
         return {tool.name: self._kind(tool.name, found.get(tool.name)) for tool in tools}
 
     async def list_tools(self, source: McpSource) -> list[McpToolInfo]:
-        """Ask an MCP server what it has; what the request leaves out is not shown.
-
-        Raises:
-            McpError: the server failed.
-        """
+        """Ask an MCP server what it has; what the request leaves out is not shown."""
         connection = await source.connect()
         source.set_tools(await connection.list_tools())
         return list(source.tools.values())
@@ -363,7 +352,7 @@ class Toolset:
         try:
             if kind.kind == "builtin":
                 return await self._call_builtin(kind.item_type, parsed)
-            source = next((s for s in self.sources if s.asked.server_label == kind.server_label), None)
+            source = next((s for s in self.sources if s.requested.server_label == kind.server_label), None)
             if source is None or kind.name not in source.tools:
                 return _failure(f"There is no tool {kind.name!r} to call.")
             connection = await source.connect()

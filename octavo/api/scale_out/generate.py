@@ -14,11 +14,10 @@ from starlette.types import Send
 from octavo.api import pieces
 from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
-from octavo.api.json_answer import encode_event
-from octavo.api.json_body import in_thread_if_large, json_route
+from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
 from octavo.api.middleware import KEY_INDEX, clean_request_id
-from octavo.api.pieces import ListWriter
+from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.request_body import AbortRequest, reject_unsupported
 from octavo.api.scale_out.message import DerenderedAnswer
 from octavo.api.scale_out.protocol import (
@@ -51,8 +50,7 @@ _EMPTY: tuple[object, ...] = (None, False, "", 0, [], {})
 
 def generate_router(frontend: Frontend) -> APIRouter:
     """The route that generates from token ids."""
-    route_class = json_route(frontend.settings.max_request_bytes)
-    router = APIRouter(tags=["tokens"], route_class=route_class)
+    router = frontend.json_router("tokens")
     running = RunningRequests()
 
     @router.post("/inference/v1/generate", summary="Generate from token ids.")
@@ -132,11 +130,7 @@ def request_name(request: Request, body_id: str | None) -> str:
 
 
 def read_sampling_params(given: dict[str, Any], *, is_text_wanted: bool) -> SamplingParams:
-    """Sampling parameters as a client writes them in JSON.
-
-    Raises:
-        InvalidRequestError: a parameter is unknown, of the wrong type or out of range.
-    """
+    """Sampling parameters as a client writes them in JSON."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name in _IGNORED_FIELDS:
@@ -162,11 +156,7 @@ def read_sampling_params(given: dict[str, Any], *, is_text_wanted: bool) -> Samp
 
 
 def generation_params(frontend: Frontend, body: GenerateRequest) -> SamplingParams:
-    """The parameters of a request; without ``max_tokens`` an answer may fill the context.
-
-    Raises:
-        InvalidRequestError: a parameter is wrong, or cannot be combined with the kind of answer.
-    """
+    """The parameters of a request; without ``max_tokens`` an answer may fill the context."""
     is_text = body.output_mode != "tokens"
     if is_text:
         frontend.need_tokenizer()
@@ -196,11 +186,7 @@ def _settle_reasoning(
 
 
 class TokensAnswer:
-    """Builds the answer to one request, whole or in events.
-
-    Attributes:
-        engine_id: what the engine calls the request.
-    """
+    """Builds the answer to one request, whole or in events."""
 
     def __init__(self, frontend: Frontend, body: GenerateRequest, name: str, model: str) -> None:
         self._frontend = frontend

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.encoder_config import HEADS, MAX_POSITIONS, EncoderFields, encoder_config, tanh_head
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.splade import SPLADE
@@ -56,14 +56,14 @@ class BertFamily:
         """See :meth:`octavo.hub.families.registry.Family.parse`."""
         values = ConfigValues(raw, _DEFAULTS, {})
         if values.text("position_embedding_type") != "absolute":
-            raise wrong("position_embedding_type", values.get("position_embedding_type"), "'absolute'")
+            raise invalid("position_embedding_type", values.get("position_embedding_type"), "'absolute'")
         num_positions = values.count("max_position_embeddings", MAX_POSITIONS)
         offset = 0
         if self.numbers_after_padding:
             padding = values.optional_count("pad_token_id", least=0)
             offset = (1 if padding is None else padding) + 1
             if num_positions <= offset:
-                raise wrong("max_position_embeddings", num_positions, f"more than {offset}")
+                raise invalid("max_position_embeddings", num_positions, f"more than {offset}")
         own = EncoderFields(
             self.prefix,
             head=tanh_head(self.head, values),

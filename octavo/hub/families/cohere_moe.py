@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families.experts import ExpertFields, parse_routing, sparse_from
 from octavo.hub.families.sparse import SparseFields, full_layers
@@ -40,7 +40,7 @@ def _cohere(values: ConfigValues, config: ModelConfig) -> SparseFields:
 def _one_of(values: ConfigValues, key: str, *known: str) -> str:
     value = values.text(key)
     if value not in known:
-        raise wrong(key, value, f"one of {', '.join(known)}")
+        raise invalid(key, value, f"one of {', '.join(known)}")
     return value
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.families.experts import ExpertFields, parse_routing
 from octavo.hub.families.sparse import SparseFields
@@ -23,7 +23,7 @@ def _renormalises(feed_forward: ConfigValues) -> bool:
     """Whether a token's weights are divided by their sum, the only norm of them that is supported."""
     power = feed_forward.optional_number("moe_normalize_expert_weights")
     if power not in (None, 1.0):
-        raise wrong("moe_normalize_expert_weights", power, "1 or null")
+        raise invalid("moe_normalize_expert_weights", power, "1 or null")
     return power is not None
 
 

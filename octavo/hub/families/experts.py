@@ -5,7 +5,7 @@ All of them call the number of experts ``num_experts``; :attr:`DecoderFamily.nam
 
 from dataclasses import dataclass, field, replace
 
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.model_config import ModelConfig
 from octavo.records.experts import ExpertSpec, ExpertStorage, Routing, Score, SeparateExperts
 
@@ -79,7 +79,7 @@ def with_groups(values: ConfigValues, routing: Routing, *, num_ranked: int) -> R
     group_size, rest = divmod(routing.num_experts, num_groups)
     if rest or routing.num_chosen > num_open * group_size or num_ranked > group_size:
         wanted = f"a division of {routing.num_experts} experts from which {routing.num_chosen} can be chosen"
-        raise wrong("n_group", num_groups, wanted)
+        raise invalid("n_group", num_groups, wanted)
     return replace(routing, num_groups=num_groups, num_open_groups=num_open, num_ranked=num_ranked)
 
 
@@ -88,9 +88,11 @@ def sparse_from(values: ConfigValues, config: ModelConfig) -> tuple[bool, ...]:
     kinds, num_layers = values.get("mlp_layer_types"), config.num_layers
     if kinds is not None:
         if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in _LAYER_KINDS for kind in kinds):
-            raise wrong("mlp_layer_types", kinds, f"one of {', '.join(_LAYER_KINDS)} for each of {num_layers} layers")
+            raise invalid("mlp_layer_types", kinds, f"one of {', '.join(_LAYER_KINDS)} for each of {num_layers} layers")
         return tuple(kind == "sparse" for kind in kinds)
     if values.get("moe_layer_freq") not in (None, 1):
-        raise wrong("moe_layer_freq", values.get("moe_layer_freq"), "1: experts in every n-th layer are not supported")
+        raise invalid(
+            "moe_layer_freq", values.get("moe_layer_freq"), "1: experts in every n-th layer are not supported"
+        )
     first = values.count("first_k_dense_replace", least=0)
     return tuple(index >= first for index in range(num_layers))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from octavo.hub.block_fields import BlockFields, QKVStorage
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.families.gpt2 import four_times_hidden
 from octavo.hub.model_config import ModelConfig
@@ -20,7 +20,7 @@ def _derive(values: ConfigValues) -> dict[str, Any]:
 def _parse_own(values: ConfigValues, config: ModelConfig) -> BlockFields:
     is_new, is_parallel = values.flag("new_decoder_architecture"), values.flag("parallel_attn")
     if is_new and not is_parallel:
-        raise wrong("parallel_attn", False, "true with new_decoder_architecture")
+        raise invalid("parallel_attn", False, "true with new_decoder_architecture")
     num_norms = (values.optional_count("num_ln_in_parallel_attn", limit=2) or 2) if is_new else 1
     is_sorted = values.flag("is_from_gguf") or (values.flag("multi_query") and not is_new)
     qkv: QKVStorage = "fused" if is_sorted else "by_head"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from octavo.hub.config_rope import parse_ropes
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, reject_values, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid, reject_values
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families.experts import ExpertFields, parse_routing, sparse_from
 from octavo.hub.families.sparse import OutputGate, SparseFields, full_layers
@@ -15,7 +15,7 @@ _MAX_HEADS = 1 << 16
 def _afmoe(values: ConfigValues, config: ModelConfig) -> SparseFields:
     for key, only in (("score_func", "sigmoid"), ("route_norm", True), ("n_group", 1), ("num_expert_groups", 1)):
         if values.get(key) not in (None, only):
-            raise wrong(key, values.get(key), repr(only))
+            raise invalid(key, values.get(key), repr(only))
     routing = parse_routing(values, score="sigmoid", renormalises=True)
     size, num_dense = values.count("moe_intermediate_size"), values.count("num_dense_layers", MAX_LAYERS, least=0)
     experts = ExpertFields(
@@ -43,7 +43,7 @@ def _laguna(values: ConfigValues, config: ModelConfig) -> SparseFields:
         values, "moe_apply_router_weight_on_input", "moe_router_logit_softcapping", "swa_attention_sink_enabled"
     )
     if values.get("norm_topk_prob") is False:
-        raise wrong("norm_topk_prob", False, "true")
+        raise invalid("norm_topk_prob", False, "true")
     routing = parse_routing(values, score="sigmoid", renormalises=True)
     experts = ExpertFields(
         replace(routing, scale=values.number("moe_routed_scaling_factor"), is_corrected=True),
@@ -67,7 +67,7 @@ def _laguna(values: ConfigValues, config: ModelConfig) -> SparseFields:
 def _laguna_gate(values: ConfigValues) -> OutputGate:
     gating = values.get("gating")
     if gating not in (True, "per-head", "per-element"):
-        raise wrong("gating", gating, "true, 'per-head' or 'per-element'")
+        raise invalid("gating", gating, "true, 'per-head' or 'per-element'")
     return OutputGate("g_proj", "softplus", is_by_head=gating != "per-element")
 
 
@@ -77,10 +77,10 @@ def _heads_by_layer(values: ConfigValues, config: ModelConfig) -> tuple[int, ...
     if listed is None:
         return None
     if not isinstance(listed, list) or len(listed) != config.num_layers:
-        raise wrong(key, listed, f"a list of {config.num_layers} counts")
+        raise invalid(key, listed, f"a list of {config.num_layers} counts")
     for heads in listed:
         if not isinstance(heads, int) or not 0 < heads <= _MAX_HEADS or heads % config.num_kv_heads:
-            raise wrong(key, listed, f"a list of multiples of num_key_value_heads = {config.num_kv_heads}")
+            raise invalid(key, listed, f"a list of multiples of num_key_value_heads = {config.num_kv_heads}")
     return tuple(listed)
 
 

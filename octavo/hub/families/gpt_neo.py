@@ -4,7 +4,7 @@ from itertools import islice
 from typing import Any
 
 from octavo.hub.block_fields import BlockFields
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families.gpt2 import four_times_hidden
 from octavo.hub.model_config import LayerType, ModelConfig
@@ -25,12 +25,12 @@ def _names_of_layers(values: ConfigValues) -> list[object]:
     try:
         return list(islice((name for names, count in patterns for _ in range(count) for name in names), MAX_LAYERS))
     except (TypeError, ValueError):
-        raise wrong("attention_types", patterns, "a list of patterns, each with a count") from None
+        raise invalid("attention_types", patterns, "a list of patterns, each with a count") from None
 
 
 def _kind(name: object) -> LayerType:
     if not isinstance(name, str) or name not in _KINDS:
-        raise wrong("attention_types", name, "'global' or 'local' for each layer")
+        raise invalid("attention_types", name, "'global' or 'local' for each layer")
     return _KINDS[name]
 
 

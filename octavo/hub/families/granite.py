@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, positive_number, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid, positive_number
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.families.deepseek import LATENT_FIXED, DeepseekFields, latent_fields
 from octavo.hub.families.experts import ExpertFields, parse_routing
@@ -68,7 +68,7 @@ def _derive_hybrid(values: ConfigValues) -> dict[str, Any]:
 def _parse_hybrid(values: ConfigValues, config: ModelConfig) -> GraniteFields:
     kind = values.get("position_embedding_type")
     if kind not in (None, "nope", "rope"):
-        raise wrong("position_embedding_type", kind, "null, 'nope' or 'rope'")
+        raise invalid("position_embedding_type", kind, "null, 'nope' or 'rope'")
     return replace(_parse_granite(values, config), has_fused_gate_up=True, has_rope=kind == "rope")
 
 
@@ -102,7 +102,7 @@ def _rope_bases(values: ConfigValues, config: ModelConfig) -> tuple[float | None
     if listed is None:
         return (config.rope.theta,) * config.num_layers
     if not isinstance(listed, list) or len(listed) != config.num_layers:
-        raise wrong(key, listed, f"a number for each of {config.num_layers} layers")
+        raise invalid(key, listed, f"a number for each of {config.num_layers} layers")
     return tuple(None if base == 0 else positive_number(key, base) for base in listed)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.families.deepseek import DeepseekFields
 from octavo.hub.families.indexed import DEEPSEEK_V32, parse_indexed
 from octavo.hub.model_config import ModelConfig
@@ -27,7 +27,7 @@ class Hunyuan4Fields:
 
 def _hunyuan4(values: ConfigValues, config: ModelConfig) -> Hunyuan4Fields:
     if values.get("learnable_sink") not in (None, True):
-        raise wrong("learnable_sink", values.get("learnable_sink"), "true")
+        raise invalid("learnable_sink", values.get("learnable_sink"), "true")
     latent = parse_indexed(values, config)
     limit = values.optional_number("swiglu_limit")
     spec = None if limit is None else ExpertSpec("clamped_silu", limit=limit)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.families.experts import ExpertFields, parse_routing, sparse_from
 from octavo.hub.families.sparse import SparseFields, uniform_experts
@@ -44,7 +44,7 @@ def _common(key: str, value: Any) -> Any:
     if not isinstance(value, list):
         return value
     if not value or any(item != value[0] for item in value):
-        raise wrong(key, value, "the same for all layers")
+        raise invalid(key, value, "the same for all layers")
     return value[0]
 
 

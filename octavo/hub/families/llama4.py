@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.families.experts import ExpertFields, parse_routing
 from octavo.hub.model_config import ModelConfig, QueryScaling
@@ -63,7 +63,7 @@ def _sparse(values: ConfigValues, config: ModelConfig) -> tuple[bool, ...]:
     if listed is None:
         return tuple((index + 1) % step == 0 for index in range(config.num_layers))
     if not isinstance(listed, list):
-        raise wrong("moe_layers", listed, "a list of layers")
+        raise invalid("moe_layers", listed, "a list of layers")
     return tuple(index in listed for index in range(config.num_layers))
 
 
@@ -73,7 +73,7 @@ def _unrotated(values: ConfigValues, config: ModelConfig) -> frozenset[int]:
     if not listed:
         return frozenset(range(interval - 1, config.num_layers, interval))
     if not isinstance(listed, list) or len(listed) != config.num_layers:
-        raise wrong("no_rope_layers", listed, f"0 or 1 for each of {config.num_layers} layers")
+        raise invalid("no_rope_layers", listed, f"0 or 1 for each of {config.num_layers} layers")
     return frozenset(index for index, has_rope in enumerate(listed) if not has_rope)
 
 

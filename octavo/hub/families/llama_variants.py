@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, reject_values, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid, reject_values
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.families import llama
 from octavo.hub.families.llama import LlamaFields, parse_biases
@@ -56,7 +56,7 @@ def _parse_hunyuan(values: ConfigValues, config: ModelConfig) -> LlamaFields:
 def _parse_internlm(values: ConfigValues, config: ModelConfig) -> LlamaFields:
     rotary = values.mapping("rotary")
     if rotary.get("base", config.rope.theta) != config.rope.theta:
-        raise wrong("rotary", rotary, f"of the base {config.rope.theta}")
+        raise invalid("rotary", rotary, f"of the base {config.rope.theta}")
     return parse_biases(values, config)
 
 
@@ -93,7 +93,7 @@ def _without_rope(values: ConfigValues, num_layers: int) -> frozenset[int]:
         interval = values.count("no_rope_layer_interval")
         return frozenset(range(interval - 1, num_layers, interval))
     if not isinstance(given, list) or len(given) < num_layers or any(item not in (0, 1) for item in given):
-        raise wrong("no_rope_layers", given, f"a list of 0 or 1 for each of num_hidden_layers = {num_layers}")
+        raise invalid("no_rope_layers", given, f"a list of 0 or 1 for each of num_hidden_layers = {num_layers}")
     return frozenset(index for index in range(num_layers) if not given[index])
 
 

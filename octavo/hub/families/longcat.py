@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from octavo.hub.config_values import ConfigValues, reject_flags, wrong
+from octavo.hub.config_values import ConfigValues, invalid, reject_flags
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families.deepseek import LATENT_DEFAULTS, LATENT_FIXED, DeepseekFields, latent_fields
 from octavo.hub.families.experts import ExpertFields, parse_routing
@@ -13,7 +13,7 @@ def _longcat(values: ConfigValues, config: ModelConfig) -> DeepseekFields:
     reject_flags(values, "router_bias")
     for key, only in (("attention_method", "MLA"), ("zero_expert_type", "identity"), *_SCALINGS):
         if values.get(key) not in (None, only):
-            raise wrong(key, values.get(key), repr(only))
+            raise invalid(key, values.get(key), repr(only))
     num_identity = values.optional_count("zero_expert_num", least=0) or 0
     routing = parse_routing(values, renormalises=False)
     routing = replace(

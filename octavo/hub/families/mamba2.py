@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.config_values import ConfigValues, wrong
+from octavo.hub.config_values import ConfigValues, invalid
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.model_config import ModelConfig
 
@@ -29,7 +29,7 @@ class Mamba2Fields:
 def _parse_own(values: ConfigValues, config: ModelConfig) -> Mamba2Fields:
     num_groups = values.count("n_groups")
     if config.num_heads % num_groups:
-        raise wrong("n_groups", num_groups, f"a divisor of num_heads = {config.num_heads}")
+        raise invalid("n_groups", num_groups, f"a divisor of num_heads = {config.num_heads}")
     if config.hidden_act not in ("silu", "swish"):
         raise UnsupportedModelError(
             f"Mamba-2 with the activation {config.hidden_act!r} is not supported; only silu is."
@@ -52,7 +52,7 @@ def _limit(value: object) -> tuple[float, float]:
     low, high = (math.inf if bound == {"__float__": "Infinity"} else bound for bound in bounds)
     if isinstance(low, int | float) and isinstance(high, int | float) and 0 <= low <= high:
         return float(low), float(high)
-    raise wrong("time_step_limit", value, "a lower and an upper bound")
+    raise invalid("time_step_limit", value, "a lower and an upper bound")
 
 
 FAMILIES = {

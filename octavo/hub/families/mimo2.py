@@ -5,7 +5,7 @@ from typing import Any
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_rope import parse_ropes
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families.experts import ExpertFields, parse_corrected_routing, sparse_from
 from octavo.hub.model_config import ModelConfig, RopeConfig
@@ -32,7 +32,7 @@ def _mimo2(values: ConfigValues, config: ModelConfig) -> Mimo2Fields:
     _check_fixed(values, config)
     value_dim = values.count("v_head_dim")
     if value_dim > config.head_dim:
-        raise wrong("v_head_dim", value_dim, f"at most head_dim = {config.head_dim}")
+        raise invalid("v_head_dim", value_dim, f"at most head_dim = {config.head_dim}")
     local_rope = parse_ropes(values)[1]
     return Mimo2Fields(
         ExpertFields(
@@ -92,7 +92,7 @@ def _switches(values: ConfigValues, key: str, num_layers: int, usual: list[bool]
     if listed is None:
         return usual
     if not isinstance(listed, list) or len(listed) != num_layers or any(item not in (0, 1) for item in listed):
-        raise wrong(key, listed, f"0 or 1 for each of {num_layers} layers")
+        raise invalid(key, listed, f"0 or 1 for each of {num_layers} layers")
     return [bool(item) for item in listed]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.hub.config_rope import parse_ropes
-from octavo.hub.config_values import MAX_LAYERS, ConfigValues, wrong
+from octavo.hub.config_values import MAX_LAYERS, ConfigValues, invalid
 from octavo.hub.decoder_config import check_layer_types
 from octavo.hub.encoder_config import HEADS, MAX_POSITIONS, EncoderFields, encoder_config
 from octavo.hub.model_config import LayerType, ModelConfig
@@ -48,7 +48,7 @@ class ModernBertFamily:
         values = ConfigValues(raw, _DEFAULTS, {})
         pooling = values.get("classifier_pooling")
         if pooling not in _POOLING:
-            raise wrong("classifier_pooling", pooling, "'cls' or 'mean'")
+            raise invalid("classifier_pooling", pooling, "'cls' or 'mean'")
         rope, local_rope = parse_ropes(values)
         head = _prediction_head(values)
         own = EncoderFields(
@@ -77,7 +77,7 @@ class ModernBertFamily:
 def _prediction_head(values: ConfigValues) -> DenseSpec:
     size = values.count("hidden_size")
     if values.text("classifier_activation") != "gelu":
-        raise wrong("classifier_activation", values.get("classifier_activation"), "'gelu'")
+        raise invalid("classifier_activation", values.get("classifier_activation"), "'gelu'")
     norm = NormSpec("head.norm", values.number("layer_norm_eps"), values.flag("norm_bias"))
     return DenseSpec("", "head.dense", size, size, values.flag("classifier_bias"), "gelu", norm)
 

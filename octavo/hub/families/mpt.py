@@ -3,7 +3,7 @@
 from typing import Any
 
 from octavo.hub.block_fields import BlockFields
-from octavo.hub.config_values import ConfigValues, reject_flags, wrong
+from octavo.hub.config_values import ConfigValues, invalid, reject_flags
 from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.model_config import ModelConfig
 
@@ -24,7 +24,7 @@ def _parse_own(values: ConfigValues, config: ModelConfig) -> BlockFields:
         (values, "logit_scale", None),
     ):
         if source.get(key) not in (None, only):
-            raise wrong(key, source.get(key), repr(only))
+            raise invalid(key, source.get(key), repr(only))
     return BlockFields(
         norm="no_bias",
         qkv="fused",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.hub.config_rope import parse_ropes
-from octavo.hub.config_values import ConfigValues, require_values, wrong
+from octavo.hub.config_values import ConfigValues, invalid, require_values
 from octavo.hub.encoder_config import HEADS, MAX_POSITIONS, EncoderFields, encoder_config, tanh_head
 from octavo.hub.model_config import ModelConfig, RopeConfig
 
@@ -71,7 +71,7 @@ def _plain_ntk(rope: RopeConfig, head_dim: int) -> RopeConfig:
         return rope
     factor = rope.params.get("factor")
     if not isinstance(factor, (int, float)) or rope.params.get("mixed_b") is not None:
-        raise wrong("rope_scaling", rope.params, "a factor alone")
+        raise invalid("rope_scaling", rope.params, "a factor alone")
     return RopeConfig(rope.theta * factor, "linear", {"factor": factor ** (2 / head_dim)})
 
 

@@ -6,6 +6,7 @@ import octavo.kernels.cpu.linear  # noqa: F401
 from octavo.kernels.cpu import (
     native_attention,
     native_blocks,
+    native_draw,
     native_experts,
     native_latent_attention,
     native_linear,
@@ -18,6 +19,7 @@ from octavo.platforms.native import native_kernels
 if (_native := native_kernels()) is not None:
     native_attention.register(_native)
     native_blocks.register(_native)
+    native_draw.register(_native)
     native_experts.register(_native)
     native_latent_attention.register(_native)
     native_linear.register(_native)

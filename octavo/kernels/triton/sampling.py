@@ -23,7 +23,7 @@ _NAN_TOKEN = tl.constexpr(NAN_TOKEN)
 _GREEDY_TEMPERATURE = tl.constexpr(GREEDY_TEMPERATURE)
 
 
-class Layout(NamedTuple):
+class SamplingLayout(NamedTuple):
     """Launch configuration.
 
     Attributes:
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     filter_registers: int = 80
 
 
-_LAYOUT = Layout()
+_LAYOUT = SamplingLayout()
 
 
 class SamplingWorkspace:
@@ -81,7 +81,7 @@ def sample(
     workspace: SamplingWorkspace,
     *,
     num_rows: int,
-    layout: Layout = _LAYOUT,
+    layout: SamplingLayout = _LAYOUT,
 ) -> None:
     """Draw one token per row, as :class:`octavo.sampling.sampler.Sampler` does for these parameters.
 

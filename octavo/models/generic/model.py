@@ -15,11 +15,11 @@ from octavo.models.base import CausalLM
 from octavo.models.generic.attention import ATTENTION, AttentionCalls
 from octavo.models.generic.division import division_of
 from octavo.models.generic.library import empty_model
+from octavo.models.generic.library_head import LibraryHead
 from octavo.models.generic.memory import allocate
-from octavo.models.generic.names import Conversion
+from octavo.models.generic.names import CheckpointConversion
 from octavo.models.generic.replace import TokenEmbedding, make_embedding, replace_layers, replace_module
 from octavo.models.generic.rotary import fix_frequencies
-from octavo.models.generic.tail import Tail
 from octavo.models.generic.trace import trace
 from octavo.models.loading.checkpoint import Checkpoint
 
@@ -52,7 +52,7 @@ class GenericForCausalLM(CausalLM):
         names = {module: name for name, module in whole.named_modules()}
         prefix, head_name, embedding_name = names[base], names[head], names[embeddings]
         self.checkpoint_names = {"model.": f"{prefix}.", "lm_head.": f"{head_name}."}  # type: ignore[misc]
-        self.conversion = Conversion(whole)
+        self.conversion = CheckpointConversion(whole)
         fix_frequencies(base, config, max_positions)
         replace_module(base, embeddings, embedding)
         replace_layers(base, build.at(prefix), traced.shared_inputs, division)
@@ -69,7 +69,7 @@ class GenericForCausalLM(CausalLM):
         )
         self.calls = AttentionCalls(traced.attention, build.at(prefix), division)
         self.calls.attach(base)
-        self._tail = Tail(whole, base, head, self)
+        self._library_head = LibraryHead(whole, base, head, self)
 
     def convert_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
         """See :class:`octavo.models.loading.load.ReadsConverted`."""
@@ -89,7 +89,7 @@ class GenericForCausalLM(CausalLM):
         return hidden
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        logits = self._tail(hidden)
+        logits = self._library_head(hidden)
         return logits.to(hidden.dtype) if out is None else out.copy_(logits)
 
 

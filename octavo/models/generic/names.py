@@ -43,7 +43,7 @@ class NamedTensors:
     converted: list[ConvertedTensors] = field(default_factory=list)
 
 
-class Conversion:
+class CheckpointConversion:
     """The library's rules for one model's checkpoints.
 
     Args:

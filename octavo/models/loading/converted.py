@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from octavo.errors import UnsupportedModelError
-from octavo.models.generic.names import Conversion, ConvertedTensors
+from octavo.models.generic.names import CheckpointConversion, ConvertedTensors
 from octavo.models.loading.checkpoint import Checkpoint
 from octavo.quantization.slot import Slots, WeightSlot
 
@@ -24,7 +24,7 @@ class ConvertedCheckpoint:
 
     path: Path
 
-    def __init__(self, checkpoint: Checkpoint, conversion: Conversion, wanted: Slots) -> None:
+    def __init__(self, checkpoint: Checkpoint, conversion: CheckpointConversion, wanted: Slots) -> None:
         self.path = checkpoint.path
         self._checkpoint = checkpoint
         self._conversion = conversion

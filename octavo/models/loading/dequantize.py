@@ -30,7 +30,7 @@ def dequantize(rows: _Bytes, tensor: GGUFTensor, out: torch.Tensor | None = None
     if plain is not None:
         stored = torch.from_numpy(rows.view(plain[0]))
         return stored if plain[1] is None else stored.view(plain[1])
-    own = _OWN.get(tensor.type_name)
+    own = _FAST_FORMATS.get(tensor.type_name)
     if own is not None:
         values = np.empty((rows.nbytes // own.block_bytes, 32), np.float32) if out is None else _blocks_of(out)
         own.fill(rows.reshape(-1, own.block_bytes), values)
@@ -80,7 +80,7 @@ _PLAIN: dict[str, tuple[type[np.generic], torch.dtype | None]] = {
 }
 
 
-class _Own(NamedTuple):
+class _FastFormat(NamedTuple):
     """A format of blocks of 32 numbers: ``fill`` takes ``[N, block_bytes]`` and where its ``[N, 32]`` numbers go."""
 
     block_bytes: int
@@ -88,4 +88,4 @@ class _Own(NamedTuple):
 
 
 # Three to four times faster than the library's own functions, whose inner loops have length 16.
-_OWN: dict[str, _Own] = {"Q4_0": _Own(18, _q4_0), "Q4_1": _Own(20, _q4_1)}
+_FAST_FORMATS: dict[str, _FastFormat] = {"Q4_0": _FastFormat(18, _q4_0), "Q4_1": _FastFormat(20, _q4_1)}

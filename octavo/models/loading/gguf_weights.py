@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.gguf_names import Conversion, conversion, hf_name
+from octavo.hub.gguf_names import GGUFConversion, gguf_conversion, hf_name
 from octavo.hub.model_config import ModelConfig
 from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
@@ -45,7 +45,7 @@ class _RawTensor:
     path: Path
     tensor: GGUFTensor
     slots: Sequence[WeightSlot]
-    change: Conversion
+    change: GGUFConversion
 
     @torch.inference_mode()
     def load(self, staging: Staging) -> int:
@@ -69,7 +69,7 @@ class _Piece:
     arrival: TensorArrival
     first_row: int
     num_rows: int
-    change: Conversion
+    change: GGUFConversion
 
     @torch.inference_mode()
     def load(self, staging: Staging) -> int:
@@ -158,7 +158,7 @@ class GGUFCheckpoint:
     def _pieces(self, slots: Slots) -> Iterator[_Loadable]:
         for name, tensor in self._tensors.items():
             if name in slots:
-                change = conversion(name, self._architecture, self._config)
+                change = gguf_conversion(name, self._architecture, self._config)
                 raw = [slot for slot in slots[name] if slot.raw_type]
                 others = [slot for slot in slots[name] if not slot.raw_type]
                 if raw:
@@ -167,7 +167,7 @@ class GGUFCheckpoint:
                     yield from _split(self.path, tensor, TensorArrival(others, tensor.shape, torch.float32), change)
 
 
-def _split(path: Path, tensor: GGUFTensor, arrival: TensorArrival, change: Conversion) -> Iterator[_Piece]:
+def _split(path: Path, tensor: GGUFTensor, arrival: TensorArrival, change: GGUFConversion) -> Iterator[_Piece]:
     """Split a tensor into pieces of whole rows, or whole heads if rows are permuted; a vector is one row."""
     step = max(1, _PIECE // tensor.shape[-1])
     if change.permuted_heads:

@@ -12,7 +12,7 @@ from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.json_file import read_json
 from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.files import read_into
-from octavo.models.loading.safetensors_header import StoredTensor, read_header
+from octavo.models.loading.safetensors_header import SafetensorsEntry, read_header
 from octavo.models.loading.staging import Staging
 from octavo.platforms import available_cores
 from octavo.quantization.slot import Slots, WeightSlot
@@ -41,7 +41,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
+class _FileRange:
     """Contiguous bytes of a file, and the parts of tensors that they contain."""
 
     path: Path
@@ -63,7 +63,7 @@ class SafetensorsCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
-        self._tensors: dict[str, StoredTensor] = {}
+        self._tensors: dict[str, SafetensorsEntry] = {}
         for path in weight_files(folder):
             for tensor in read_header(path):
                 if tensor.name in self._tensors:
@@ -96,7 +96,7 @@ class SafetensorsCheckpoint:
         staging.finish()
 
 
-def _needed(tensor: StoredTensor, slots: tuple[WeightSlot, ...]) -> tuple[StoredTensor, tuple[WeightSlot, ...]]:
+def _needed(tensor: SafetensorsEntry, slots: tuple[WeightSlot, ...]) -> tuple[SafetensorsEntry, tuple[WeightSlot, ...]]:
     """The part of a tensor to read, and its slots: of a tensor whose only slot takes some rows, no others are read."""
     rows = slots[0].whole_rows if len(slots) == 1 else None
     if rows is None:
@@ -106,9 +106,9 @@ def _needed(tensor: StoredTensor, slots: tuple[WeightSlot, ...]) -> tuple[Stored
     return replace(tensor, shape=shape, offset=tensor.offset + rows.start * row_bytes), (WeightSlot(slots[0].view),)
 
 
-def _chunks(wanted: list[tuple[StoredTensor, TensorArrival]]) -> Iterator[_Chunk]:
+def _chunks(wanted: list[tuple[SafetensorsEntry, TensorArrival]]) -> Iterator[_FileRange]:
     """Split tensors, given in file order, into chunks; small adjacent tensors share one."""
-    chunk: _Chunk | None = None
+    chunk: _FileRange | None = None
     for tensor, arrival in wanted:
         itemsize, done = tensor.dtype.itemsize, 0
         while done < tensor.num_bytes:
@@ -117,7 +117,7 @@ def _chunks(wanted: list[tuple[StoredTensor, TensorArrival]]) -> Iterator[_Chunk
                 yield chunk
                 chunk = None
             if chunk is None:
-                chunk = _Chunk(tensor.path, offset, [])
+                chunk = _FileRange(tensor.path, offset, [])
             start = offset - chunk.offset
             size = min(tensor.num_bytes - done, (CHUNK_BYTES - start) // itemsize * itemsize)
             chunk.parts.append(_Part(start, tensor.dtype, arrival, done // itemsize, size // itemsize))
@@ -126,14 +126,14 @@ def _chunks(wanted: list[tuple[StoredTensor, TensorArrival]]) -> Iterator[_Chunk
         yield chunk
 
 
-def _follows(chunk: _Chunk, path: Path, offset: int, itemsize: int) -> bool:
+def _follows(chunk: _FileRange, path: Path, offset: int, itemsize: int) -> bool:
     """Whether values at ``offset`` of a file can be added to a chunk: no gap, aligned, and room for one at least."""
     start = offset - chunk.offset
     return path == chunk.path and start == chunk.num_bytes and start % itemsize == 0 and start + itemsize <= CHUNK_BYTES
 
 
 @torch.inference_mode()
-def _load(staging: Staging, chunk: _Chunk) -> int:
+def _load(staging: Staging, chunk: _FileRange) -> int:
     """Read a chunk and send its parts; returns the number of elements."""
     if staging.is_host and all(part.dtype is part.arrival.dtype for part in chunk.parts):
         for part in chunk.parts:

@@ -35,7 +35,7 @@ _OF_SAME_SIZE = {"I64": "F64", "BOOL": "F8_E4M3", "U8": "F8_E4M3"}
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class SafetensorsEntry:
     """A tensor's place in a file.
 
     Attributes:
@@ -54,7 +54,7 @@ class StoredTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(path: Path) -> list[StoredTensor]:
+def read_header(path: Path) -> list[SafetensorsEntry]:
     """The tensors of a file, in file order.
 
     Raises:
@@ -93,7 +93,7 @@ def _entries(path: Path, text: bytes) -> list[tuple[str, Any]]:
     return [(name, entry) for name, entry in header.items() if name != _METADATA]
 
 
-def _tensor(path: Path, start: int, name: str, entry: Any) -> StoredTensor:
+def _tensor(path: Path, start: int, name: str, entry: Any) -> SafetensorsEntry:
     if not isinstance(entry, dict):
         raise _corrupted(path, f"the header's entry for {name[:200]} is no object")
     dtype, shape, place = entry.get("dtype"), _counts(entry.get("shape")), _counts(entry.get("data_offsets"))
@@ -105,7 +105,7 @@ def _tensor(path: Path, start: int, name: str, entry: Any) -> StoredTensor:
         raise UnsupportedModelError(
             f"{path}: {name} is of the type {dtype}; supported are {', '.join(sorted(_DTYPES))}."
         )
-    tensor = StoredTensor(name, path, _DTYPES[dtype], shape, start + place[0])
+    tensor = SafetensorsEntry(name, path, _DTYPES[dtype], shape, start + place[0])
     if tensor.num_bytes != place[1] - place[0]:
         raise _corrupted(path, f"the shape of {name[:200]} does not go with its {place[1] - place[0]} bytes")
     return tensor

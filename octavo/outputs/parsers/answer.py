@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from octavo.outputs.parsers.base import ReasoningParser, ToolParser
+from octavo.outputs.parsers.base import AnswerPart, ContentText, ReasoningParser, ToolCallBegin, ToolParser
 from octavo.outputs.parsers.harmony import HarmonyReasoningParser, HarmonyToolParser
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ToolCallBegin
 
 
 class AnswerParser:

@@ -1,7 +1,8 @@
-"""Base classes of the answer parsers: ``parse_delta`` takes generated text and returns parts, ``flush`` the rest.
+"""The parts of an answer, and base classes of its parsers.
 
-However the text is cut, the parts that come out are the same once neighbours are joined. A parser
-holds back no more than it must: what may yet turn out to be the beginning of a tag.
+``parse_delta`` takes generated text and returns parts, ``flush`` the rest. However the text is cut, the parts that come
+out are the same once neighbours are joined. A parser holds back no more than it must: what may yet turn out to be the
+beginning of a tag.
 """
 
 from abc import ABC, abstractmethod
@@ -9,8 +10,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ReasoningText
 from octavo.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningText:
+    """The next piece of reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContentText:
+    """The next piece of what is meant for the reader."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContentBreak(ContentText):
+    """Another message for the same reader begins; the text parts the two where they are shown as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallBegin:
+    """A tool call begins; calls are numbered from 0.
+
+    Attributes:
+        call_id: the id that the model gave, where its format has ids.
+    """
+
+    index: int
+    name: str
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallArguments:
+    """The next piece of a call's arguments; all of a call's pieces together are a JSON object."""
+
+    index: int
+    text: str
+
+
+AnswerPart = ReasoningText | ContentText | ToolCallBegin | ToolCallArguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ The format: https://cookbook.openai.com/articles/openai-harmony
 import re
 from collections.abc import Sequence
 
-from octavo.outputs.parsers.base import PromptEnd, Tool, ToolParser
+from octavo.outputs.parsers.base import AnswerPart, PromptEnd, ReasoningText, Tool, ToolParser
 from octavo.outputs.parsers.messages import BodyKind, MessageBody, MessageMachine, MessageReasoningParser, MessageTags
-from octavo.outputs.parsers.parts import AnswerPart, ReasoningText
 
 CHANNEL, CONSTRAIN, MESSAGE = "<|channel|>", "<|constrain|>", "<|message|>"
 FINAL = f"{CHANNEL}final"
@@ -60,7 +59,7 @@ class HarmonyMachine(MessageMachine):
             return MessageBody(BodyKind.IGNORED)  # a tool's result
         if name and name not in _READERS:
             return MessageBody(BodyKind.CALL, name.removeprefix(FUNCTIONS) or name, is_code=name in _CODE_TOOLS)
-        return MessageBody(_kind_of(channel))
+        return MessageBody(BodyKind.REASONING if channel.startswith("analysis") else BodyKind.CONTENT)
 
     def read_unmarked(self, header: str) -> tuple[MessageBody, int] | None:
         found = _HEADER.match(header)
@@ -79,10 +78,6 @@ def _recipient(header: str) -> str:
     """A message's recipient, "" if the header has none; the model may omit ``to=`` before a tool's name."""
     found = _RECIPIENT.search(header)
     return "" if found is None else found.group(1) or found.group(2)
-
-
-def _kind_of(channel: str) -> BodyKind:
-    return BodyKind.REASONING if channel.startswith("analysis") else BodyKind.CONTENT
 
 
 class HarmonyReasoningParser(MessageReasoningParser):

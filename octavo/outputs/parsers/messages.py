@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
-from octavo.outputs.parsers.marked import MarkedScanner, TagMark, TagTokens
-from octavo.outputs.parsers.parts import (
+from octavo.outputs.parsers.base import (
     AnswerPart,
     ContentBreak,
     ContentText,
+    PromptEnd,
+    ReasoningParser,
     ReasoningText,
     ToolCallArguments,
     ToolCallBegin,
 )
+from octavo.outputs.parsers.marked import MarkedScanner, TagMark, TagTokens
 from octavo.outputs.parsers.tags import TagSet
 
 MAX_HEADER_LENGTH = 512
@@ -61,7 +62,6 @@ class MessageTags:
         start: what begins a message; the header follows.
         inner: tags that may appear within a header.
         body: what ends the header and begins the body.
-        end: what ends a message.
         sudden: what begins a header in the middle of a body, where the model forgot to end it.
         roles: words that may begin an answer's header.
     """

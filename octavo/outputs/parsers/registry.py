@@ -1,6 +1,9 @@
 """Reasoning formats by name, plug-ins, and the meaning of ``auto``."""
 
+import importlib.util
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from octavo.errors import ConfigError
@@ -81,9 +84,29 @@ def detect(
 
     Args:
         model_type: as in the model's ``config.json``.
-        vocab_has: whether the vocabulary holds this token.
     """
     return detect_reasoning(chat_template, model_type, vocab_has), detect_tools(chat_template, model_type, vocab_has)
+
+
+@cache
+def run_plugin(path: str) -> None:
+    """Run an operator's Python file, which registers parsers, once.
+
+    Raises:
+        ConfigError: there is no such file, or it fails.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"There is no file {path} to load parsers from.")
+    spec = importlib.util.spec_from_file_location(f"octavo_parser_plugin_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"The plug-in {path} is no Python file; its name must end in .py.")
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"The plug-in {path} failed: {type(error).__name__}: {error}") from error
 
 
 _BUILT_IN: tuple[ReasoningFormat, ...] = (*TAGGED_FORMATS, *MESSAGE_FORMATS, HarmonyFormat())

@@ -71,7 +71,7 @@ class GrammarCompiler:
         self._backends_lock = threading.Lock()
         self._trials: list[TrialProcess] = []
         self._is_closed = False
-        self._own = _Own()
+        self._own = _ThreadState()
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "grammar")
 
     def submit(self, params: StructuredOutputsParams) -> "Future[CompiledGrammar]":
@@ -187,7 +187,7 @@ class GrammarCompiler:
             return self._backends[name]
 
 
-class _Own(threading.local):
+class _ThreadState(threading.local):
     """What each thread has for itself."""
 
     trial: TrialProcess | None = None

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,27 +15,35 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 from fake_engine import FakeEngine
+from ports import free_port
 
 from octavo.api.batch import launch
 from octavo.cli.main import main
 from octavo.config import EngineConfig
-from octavo.records import EngineStats
+from octavo.records import EngineStats, RequestOutput
 
 
 class FakeModel(FakeEngine):
     """What the batch takes for a model."""
 
     started: ClassVar[list["FakeModel"]] = []
-    step = 0.0
+    num_answers = math.inf
+    """After so many it answers no more."""
 
     def __init__(
         self, settings: EngineConfig, chat_template: str | None = None, *, settles_reasoning: bool = True
     ) -> None:
-        super().__init__(step_seconds=self.step)
+        super().__init__()
         self.settings = settings
         self.stats = EngineStats()
         self.is_shut_down = False
         self.started.append(self)
+
+    async def _outputs(self, *request: Any) -> AsyncGenerator[RequestOutput, None]:
+        if len(self.calls) > self.num_answers:
+            await asyncio.Event().wait()
+        async for output in super()._outputs(*request):
+            yield output
 
     async def start(self) -> None:
         pass
@@ -50,7 +59,7 @@ class FakeModel(FakeEngine):
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeModel]]:
     monkeypatch.setattr(launch, "AsyncLLM", FakeModel)
     monkeypatch.setattr(FakeModel, "started", [])
-    monkeypatch.setattr(FakeModel, "step", 0.0)
+    monkeypatch.setattr(FakeModel, "num_answers", math.inf)
     yield FakeModel
     assert all(engine.is_shut_down for engine in FakeModel.started)
 
@@ -117,7 +126,7 @@ def interrupt_after_two_answers(files: SimpleNamespace, number: int) -> None:
     part = files.output.with_name("out.jsonl.part")
 
     def wait() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if part.exists() and part.read_bytes().count(b"\n") >= 2:
                 break
@@ -147,15 +156,15 @@ def test_an_interrupted_batch_goes_on(
 ) -> None:
     prompts = [f"prompt {index}" for index in range(12)]
     write(files, *prompts)
-    monkeypatch.setattr(model, "step", 0.05)
+    monkeypatch.setattr(model, "num_answers", 3)
     interrupt_after_two_answers(files, number)
     assert run(files, "--max-inflight", "2") == status
     assert not files.output.exists()
     error = capsys.readouterr().err
     assert "same command to resume" in error and "Traceback" not in error
     num_kept = files.output.with_name("out.jsonl.part").read_bytes().count(b"\n")
-    assert 2 <= num_kept < 12
-    monkeypatch.setattr(model, "step", 0.0)
+    assert 2 <= num_kept <= 3
+    monkeypatch.setattr(model, "num_answers", math.inf)
     assert run(files) == 0
     assert len(model.started[-1].calls) == 12 - num_kept
     assert [answer["custom_id"] for answer in answers(files)] == [f"id-{index}" for index in range(12)]
@@ -168,8 +177,8 @@ def test_a_dead_engine_ends_the_batch_and_loses_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write(files, *("abcdef"))
-    monkeypatch.setattr(model, "step", 0.005)
-    monkeypatch.setattr(model, "wait_until_dead", lambda self: asyncio.sleep(0.4))
+    monkeypatch.setattr(model, "num_answers", 2)
+    monkeypatch.setattr(model, "wait_until_dead", lambda self: asyncio.sleep(0.1))
     assert run(files, "--max-inflight", "1") == 1
     assert "engine stopped" in capsys.readouterr().err
     monkeypatch.undo()
@@ -261,31 +270,23 @@ def test_files_may_lie_behind_urls(
 
 
 def test_metrics_are_served_meanwhile(
-    files: SimpleNamespace, model: type[FakeModel], monkeypatch: pytest.MonkeyPatch, unused_port: int
+    files: SimpleNamespace, model: type[FakeModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = []
+    port, texts = free_port(), []
     generate = FakeModel.generate
 
     async def scrape(self: FakeModel, *arguments: Any, **options: Any) -> Any:
-        text = await asyncio.to_thread(lambda: httpx.get(f"http://127.0.0.1:{unused_port}/metrics").text)
+        text = await asyncio.to_thread(lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text)
         texts.append(text)
         async for output in generate(self, *arguments, **options):
             yield output
 
     monkeypatch.setattr(model, "generate", scrape)
     write(files, "a")
-    assert run(files, "--enable-metrics", "--host", "127.0.0.1", "--port", str(unused_port)) == 0
+    assert run(files, "--enable-metrics", "--host", "127.0.0.1", "--port", str(port)) == 0
     assert "octavo:num_requests_running" in texts[0]
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://127.0.0.1:{unused_port}/metrics")
-
-
-@pytest.fixture
-def unused_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+        httpx.get(f"http://127.0.0.1:{port}/metrics")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
-from octavo.api.console.files import console_files
+from octavo.api.console.router import console_files
 from octavo.api.console.status import ANSWER_LIMIT
 from octavo.inputs.processor import InputProcessor
 from octavo.telemetry.metrics import Metrics

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from octavo.api.console.files import console_files
+from octavo.api.console.router import console_files
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(
@@ -43,7 +43,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> RunScript:
         assert NODE is not None
         words = [NODE, "test.js"]
         ended = subprocess.run(
-            words, input=json.dumps(value), cwd=folder, capture_output=True, text=True, timeout=20, check=False
+            words, input=json.dumps(value), cwd=folder, capture_output=True, text=True, timeout=120, check=False
         )
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout)
@@ -56,7 +56,7 @@ def test_scripts_are_valid_modules(path: str, tmp_path: Path) -> None:
     module = tmp_path / "module.mjs"
     module.write_bytes(console_files()[path].body)
     assert NODE is not None
-    ended = subprocess.run([NODE, "--check", str(module)], capture_output=True, text=True, timeout=20, check=False)
+    ended = subprocess.run([NODE, "--check", str(module)], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from octavo.api.console.files import docs_library
+from octavo.api.console.router import docs_library
 
 StartServer = Callable[..., Any]
 

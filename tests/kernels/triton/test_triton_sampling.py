@@ -4,14 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from draw_cases import KINDS, POISON, PROMPT_LEN, Table, expected, logits_of
 
-from octavo.kernels.triton.sampling import Layout, SamplingWorkspace, sample
-from octavo.records import NAN_TOKEN, NewRow, SamplingParams, as_token_ids
-from octavo.sampling import Sampler
-from octavo.sampling.random import stream_key
-
-POISON = -77
-PROMPT_LEN = 3
+from octavo.kernels.triton.sampling import SamplingLayout, SamplingWorkspace, sample
+from octavo.records import NAN_TOKEN, SamplingParams
 
 
 def draw(
@@ -23,74 +19,29 @@ def draw(
     lengths: torch.Tensor | None = None,
     num_real: int | None = None,
     workspace: SamplingWorkspace | None = None,
-    layout: Layout | None = None,
+    layout: SamplingLayout | None = None,
 ) -> torch.Tensor:
-    """Sample rows whose slots are strewn over larger tables, the rest of which is nonsense."""
     num_rows, vocab_size = logits.shape
-    num_slots = num_rows + 5
-    slots = torch.randperm(num_slots, generator=torch.Generator().manual_seed(num_rows))[:num_rows]
-    floats = torch.full((num_slots, 4), torch.nan, dtype=torch.float64)
-    integers = torch.full((num_slots, 3), 1 << 60, dtype=torch.int64)
-    for row, (slot, p) in enumerate(zip(slots.tolist(), params, strict=True)):
-        floats[slot, :3] = torch.tensor([0.0 if p.is_greedy else p.temperature, p.top_p, p.min_p], dtype=torch.float64)
-        integers[slot] = torch.tensor([stream_key(seeds[row] if seeds else row), PROMPT_LEN, p.top_k])
-    floats, integers = floats.to(device), integers.to(device)
+    table = Table(params, seeds, device)
     tokens = torch.full((num_rows + 1,), POISON, dtype=torch.int64, device=device)
     sample(
         logits.to(device),
-        slots.int().to(device),
+        table.slots,
         torch.tensor([num_rows if num_real is None else num_real, POISON], dtype=torch.int32, device=device),
         (torch.full((num_rows,), PROMPT_LEN) if lengths is None else lengths).to(device),
-        *floats.unbind(1)[:3],
-        integers[:, 2],
-        integers[:, 0],
-        integers[:, 1],
+        table.temperature,
+        table.top_p,
+        table.min_p,
+        table.top_k,
+        table.stream_key,
+        table.prompt_len,
         tokens,
         workspace or SamplingWorkspace(num_rows, vocab_size, device),
         num_rows=num_rows,
-        layout=layout or Layout(),
+        layout=layout or SamplingLayout(),
     )
     assert tokens[-1] == POISON
     return tokens[:-1].cpu()
-
-
-def expected(
-    logits: torch.Tensor,
-    params: Sequence[SamplingParams],
-    seeds: Sequence[int] | None = None,
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The plain sampler's tokens."""
-    num_rows, vocab_size = logits.shape
-    sampler = Sampler(num_rows, vocab_size, torch.device("cpu"))
-    for row, p in enumerate(params):
-        sampler.add(NewRow(row, as_token_ids([0] * PROMPT_LEN), PROMPT_LEN, p, seeds[row] if seeds else row, [], []))
-    if lengths is None:
-        lengths = torch.full((num_rows,), PROMPT_LEN)
-    rows = torch.arange(num_rows)
-    return sampler.sample(logits, rows, lengths, lambda slots, _: torch.zeros_like(slots), rows.tolist()).token_ids
-
-
-def logits_of(num_rows: int, vocab_size: int, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(num_rows, vocab_size, generator=generator) * scale
-
-
-KINDS = [
-    {"temperature": 0.0},
-    {},
-    {"temperature": 0.3},
-    {"top_k": 1},
-    {"top_k": 7},
-    {"top_k": 10**6},
-    {"top_p": 0.9},
-    {"top_p": 0.2, "temperature": 2.0},
-    {"min_p": 0.1},
-    {"top_k": 20, "top_p": 0.95, "temperature": 0.6},
-    {"top_k": 50, "top_p": 0.8, "min_p": 0.01, "temperature": 1.5},
-    {"top_p": 0.99, "min_p": 1e-6},
-    {"top_k": 400, "temperature": 3.0},
-]
 
 
 @pytest.mark.sample(4)
@@ -205,7 +156,7 @@ def test_a_row_does_not_depend_on_how_the_work_is_shared(device: torch.device) -
         logits.repeat(copies, 1),
         params * copies,
         seeds=list(range(len(params))) * copies,
-        layout=Layout(programs_per_multiprocessor=1),
+        layout=SamplingLayout(programs_per_multiprocessor=1),
     )
     assert together.tolist() == tokens.tolist() * copies
 

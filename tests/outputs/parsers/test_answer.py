@@ -3,9 +3,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.outputs.parsers.answer import AnswerParser
-from octavo.outputs.parsers.base import PromptEnd, ToolParser
+from octavo.outputs.parsers.base import (
+    ContentText,
+    PromptEnd,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegin,
+    ToolParser,
+)
 from octavo.outputs.parsers.harmony import HarmonyReasoningParser, HarmonyToolParser
-from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.registry import reasoning_format, reasoning_names
 from octavo.outputs.parsers.tags import TagScanner, TagSet
 from octavo.outputs.parsers.tools.registry import tool_parser

@@ -5,9 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.outputs.parsers.answer import AnswerParser
-from octavo.outputs.parsers.base import PromptEnd
+from octavo.outputs.parsers.base import (
+    ContentBreak,
+    ContentText,
+    PromptEnd,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegin,
+)
 from octavo.outputs.parsers.harmony import HarmonyMachine, HarmonyReasoningParser, HarmonyToolParser
-from octavo.outputs.parsers.parts import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from tests.outputs.parsers.cuts import check_cuts, joined, places, run
 
 PROMPT = (

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from octavo.outputs.parsers.base import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.harmony import HarmonyMachine
-from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from tests.outputs.parsers.cuts import cut, joined, places
 
 NEEDED = (

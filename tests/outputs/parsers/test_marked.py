@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from octavo.outputs.detokenizer import make_detokenizer
 from octavo.outputs.parsers.answer import AnswerParser
-from octavo.outputs.parsers.base import PromptEnd
+from octavo.outputs.parsers.base import ContentText, PromptEnd, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.harmony import HarmonyMachine, HarmonyReasoningParser, HarmonyToolParser
 from octavo.outputs.parsers.marked import TagTokens
-from octavo.outputs.parsers.parts import ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.tokenization import SpecialTokens, Tokenizer
 from tests.outputs.parsers.cuts import joined
 

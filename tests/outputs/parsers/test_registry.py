@@ -4,10 +4,8 @@ import pytest
 
 from octavo.errors import ConfigError
 from octavo.outputs.parsers import registry
-from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.parts import ContentText, ReasoningText
-from octavo.outputs.parsers.plugins import run_plugin
-from octavo.outputs.parsers.registry import detect, reasoning_format, reasoning_names
+from octavo.outputs.parsers.base import ContentText, PromptEnd, ReasoningText
+from octavo.outputs.parsers.registry import detect, reasoning_format, reasoning_names, run_plugin
 from tests.outputs.parsers.cuts import run
 
 PLUGIN = """

@@ -192,7 +192,7 @@ def test_what_is_refused_at_once_keeps_nobody_waiting(vocabulary_source: Vocabul
     compiler._threads.submit = submit_and_finish  # type: ignore[method-assign, assignment]
     refused: list[BaseException | None] = []
     caller = threading.Thread(
-        target=lambda: refused.append(compiler.submit(params(regex="a")).exception(5)), daemon=True
+        target=lambda: refused.append(compiler.submit(params(regex="a")).exception(60)), daemon=True
     )
     caller.start()
     caller.join(60)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
-from octavo.outputs.parsers.parts import ContentText, ReasoningText
+from octavo.outputs.parsers.base import ContentText, PromptEnd, ReasoningParser, ReasoningText
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat, UnmarkedAnswer
 
 # Reasoning may mention the tag of a call; only text that continues like a call is one.

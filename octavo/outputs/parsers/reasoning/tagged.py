@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from octavo.outputs.parsers.base import PromptEnd, ReasoningParser
-from octavo.outputs.parsers.parts import ContentText, ReasoningText
+from octavo.outputs.parsers.base import ContentText, PromptEnd, ReasoningParser, ReasoningText
 from octavo.outputs.parsers.reasoning.prompt import PromptReader, PromptState
 from octavo.outputs.parsers.tags import TagScanner, TagSet
 
@@ -29,7 +28,6 @@ class TaggedFormat:
     """How one family of models writes its reasoning.
 
     Attributes:
-        start_tags: tags that begin reasoning.
         end_tags: tags that end reasoning; if there are as many as start tags, they are pairs.
         implicit_end_tags: content that also ends reasoning: a tool call that begins without an end tag.
         unmarked: what an answer without a start tag is.

@@ -12,7 +12,6 @@ class CallText:
 
     Attributes:
         opening, closing: what precedes and follows a call, or the list of all calls.
-        arguments_key: the key of the arguments.
         separator: between calls.
         is_list: all calls appear in one list.
     """

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from octavo.errors import InvalidRequestError
 from octavo.outputs.parsers.base import Tool, ToolParser
-from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.json_machine import JsonMachine
 from octavo.outputs.parsers.tools.reader import MalformedCallError, Reading
 
@@ -28,10 +27,9 @@ def forced_parser(named_tool: str | None) -> ToolParser:
     return RequiredParser() if named_tool is None else NamedParser(named_tool)
 
 
-class RequiredParser(JsonMachine):
+class RequiredParser(JsonMachine, start=("[", "{")):
     """A list of calls, each an object with ``name`` and ``parameters`` or ``arguments``."""
 
-    start_tags: ClassVar = TagSet(("[", "{"))
     is_bare: ClassVar = True
 
     def read_calls(self, tag: str) -> Reading[None]:
@@ -39,10 +37,8 @@ class RequiredParser(JsonMachine):
         yield from self.read_body()
 
 
-class NamedParser(JsonMachine):
+class NamedParser(JsonMachine, start=("{",)):
     """The arguments of one function, and nothing else."""
-
-    start_tags: ClassVar = TagSet(("{",))
 
     def __init__(self, name: str) -> None:
         super().__init__()

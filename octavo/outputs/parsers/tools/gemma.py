@@ -105,19 +105,13 @@ class GemmaMachine(ToolMachine):
             raise MalformedCallError
 
 
-class FunctionGemmaParser(GemmaMachine):
+class FunctionGemmaParser(GemmaMachine, start=("<start_function_call>",), end=("<end_function_call>",)):
     """``<start_function_call>call:f{a:<escape>text<escape>}<end_function_call>``."""
 
-    start_tags: ClassVar = TagSet(("<start_function_call>",))
-    end_tags: ClassVar = TagSet(("<end_function_call>",))
-    closing_tags: ClassVar = end_tags
     string_tags: ClassVar = TagSet(("<escape>",))
 
 
-class Gemma4Parser(GemmaMachine):
+class Gemma4Parser(GemmaMachine, start=("<|tool_call>",), end=("<tool_call|>",)):
     """``<|tool_call>call:f{a:<|"|>text<|"|>}<tool_call|>``."""
 
-    start_tags: ClassVar = TagSet(("<|tool_call>",))
-    end_tags: ClassVar = TagSet(("<tool_call|>",))
-    closing_tags: ClassVar = end_tags
     string_tags: ClassVar = TagSet(('<|"|>',))

@@ -41,11 +41,7 @@ class KeyValueMachine(ArgumentsMachine):
     """What these formats share."""
 
     def read_call(self, tags: KeyValueTags) -> Reading[None]:
-        """Read one call after its start tag.
-
-        Raises:
-            MalformedCallError: it does not follow the format.
-        """
+        """Read one call after its start tag."""
         name = yield from self.read_name()
         yield from self._reader.skip_space()
         yield from self._reader.take_tag(tags.separators)
@@ -76,25 +72,20 @@ class KeyValueMachine(ArgumentsMachine):
         return types
 
 
-class GlmParser(KeyValueMachine):
+class GlmParser(KeyValueMachine, start=("<tool_call>",), end=("</tool_call>",)):
     """``<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>``, with or without line breaks between."""
 
-    start_tags: ClassVar = TagSet(("<tool_call>",))
-    end_tags: ClassVar = TagSet(("</tool_call>",))
-    closing_tags: ClassVar = end_tags
     _TAGS: ClassVar = KeyValueTags()
 
     def read_calls(self, tag: str) -> Reading[None]:
         yield from self.read_call(self._TAGS)
 
 
-class HunyuanParser(KeyValueMachine):
+class HunyuanParser(KeyValueMachine, start=("<tool_calls>", "<tool_calls:")):
     """Hunyuan 3 and 4: GLM's tags within ``<tool_calls>``, in 3 with ``<tool_sep>`` after the name.
 
     All tags of a checkpoint may have a suffix, as in ``<tool_calls:opensource>``.
     """
-
-    start_tags: ClassVar = TagSet(("<tool_calls>", "<tool_calls:"))
 
     def read_calls(self, tag: str) -> Reading[None]:
         suffix = ""
@@ -113,12 +104,15 @@ class HunyuanParser(KeyValueMachine):
                 raise MalformedCallError
 
 
-class K2HorizonParser(KeyValueMachine, JsonMachine):
+class K2HorizonParser(
+    KeyValueMachine,
+    JsonMachine,
+    start=("<ifm|tool_calls>", "<ifm|tool_call>"),
+    end=("</ifm|tool_call>",),
+    closing=("</ifm|tool_call>", "</ifm|tool_calls>"),
+):
     """K2 Horizon: GLM's tags spelled ``<ifm|tool_call>``, with or without types of arguments, or JSON between them."""
 
-    start_tags: ClassVar = TagSet(("<ifm|tool_calls>", "<ifm|tool_call>"))
-    end_tags: ClassVar = TagSet(("</ifm|tool_call>",))
-    closing_tags: ClassVar = TagSet(("</ifm|tool_call>", "</ifm|tool_calls>"))
     _TAGS: ClassVar = KeyValueTags("ifm|")
 
     def read_calls(self, tag: str) -> Reading[None]:

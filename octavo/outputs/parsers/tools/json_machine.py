@@ -36,12 +36,11 @@ class JsonMachine(ToolMachine):
     id_keys: ClassVar[tuple[str, ...]] = ("id",)
     is_bare: ClassVar[bool] = False
 
-    def read_arguments(self) -> Reading[None]:
-        """Give out the arguments that come next; those in a string are decoded, and none become ``{}``.
+    def read_calls(self, tag: str) -> Reading[None]:
+        yield from self.read_body()
 
-        Raises:
-            MalformedCallError: they are no JSON, or end early.
-        """
+    def read_arguments(self) -> Reading[None]:
+        """Give out the arguments that come next; those in a string are decoded, and none become ``{}``."""
         character = yield from self._reader.skip_space()
         if character == '"':
             yield from pass_decoded_string(self._reader, self.give_arguments)
@@ -58,11 +57,7 @@ class JsonMachine(ToolMachine):
         self.end_arguments()
 
     def read_body(self) -> Reading[None]:
-        """Read calls after a start tag: objects, or lists of them, with or without commas and semicolons between.
-
-        Raises:
-            MalformedCallError: none comes, or something else after them.
-        """
+        """Read calls after a start tag: objects, or lists of them, with or without commas and semicolons between."""
         num_calls = self._num_calls
         while True:
             character = yield from self._reader.skip_space()
@@ -80,11 +75,7 @@ class JsonMachine(ToolMachine):
         yield from self.read_end()
 
     def read_end(self) -> Reading[None]:
-        """Read an end tag if one comes, and brackets too many before it.
-
-        Raises:
-            MalformedCallError: something else comes.
-        """
+        """Read an end tag if one comes, and brackets too many before it."""
         if not self.end_tags.tags:
             self.give_content(self._reader.drop_record())
             return
@@ -93,11 +84,7 @@ class JsonMachine(ToolMachine):
             raise MalformedCallError
 
     def read_list(self) -> Reading[None]:
-        """Read a list of calls, whose bracket comes next.
-
-        Raises:
-            MalformedCallError: it does not follow the format.
-        """
+        """Read a list of calls, whose bracket comes next."""
         yield from self._reader.expect("[")
         num_calls = self._num_calls
         while True:
@@ -115,11 +102,7 @@ class JsonMachine(ToolMachine):
                 raise MalformedCallError
 
     def read_object(self) -> Reading[None]:
-        """Read one call's object, whose brace comes next.
-
-        Raises:
-            MalformedCallError: it does not follow the format.
-        """
+        """Read one call's object, whose brace comes next."""
         reader = self._reader
         yield from reader.expect("{")
         name: str | None = None

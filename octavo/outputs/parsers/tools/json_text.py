@@ -25,20 +25,12 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 def pass_value(reader: AnswerReader, give: Give) -> Reading[None]:
-    """Pass on one value, and white space before it.
-
-    Raises:
-        MalformedCallError: it is no JSON, is nested too deeply, or ends early; what is well-formed has been passed on.
-    """
+    """Pass on one value, and white space before it; what is well-formed of a malformed one has been passed on."""
     yield from _pass_tokens(reader, give, [], "value")
 
 
 def pass_rest_of_object(reader: AnswerReader, give: Give) -> Reading[None]:
-    """Pass on the rest of an object of which a key has been read.
-
-    Raises:
-        MalformedCallError: as :func:`pass_value` does.
-    """
+    """Pass on the rest of an object of which a key has been read."""
     yield from _pass_tokens(reader, give, ["{"], "colon")
 
 
@@ -165,11 +157,7 @@ def read_string(reader: AnswerReader, max_length: int) -> Reading[str]:
 
 
 def pass_decoded_string(reader: AnswerReader, give: Give) -> Reading[None]:
-    """Pass on what one string says, as it comes; halves of surrogate pairs become U+FFFD.
-
-    Raises:
-        MalformedCallError: it is no JSON string, or ends early.
-    """
+    """Pass on what one string says, as it comes; halves of surrogate pairs become U+FFFD."""
     half = ""
 
     def decode(piece: str) -> None:

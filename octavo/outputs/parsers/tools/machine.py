@@ -12,8 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from octavo.outputs.parsers.base import Tool, ToolParser
-from octavo.outputs.parsers.parts import AnswerPart, ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import AnswerPart, ContentText, Tool, ToolCallArguments, ToolCallBegin, ToolParser
 from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.reader import AnswerReader, MalformedCallError, Reading
 
@@ -25,23 +24,36 @@ MAX_NAME_LENGTH = 256
 class ToolMachine(ToolParser):
     """A parser of calls that is written as a generator over the answer.
 
+    A format names its tags as class arguments: ``class Format(ToolMachine, start=("<call>",), end=("</call>",))``.
+
     Attributes:
         start_tags: what a call, or a list of calls, begins with.
-        closing_tags: what may follow calls and means nothing more then.
-        silent_tags: what frames content and means nothing to its reader.
         end_tags: what ends a call whose arguments break the format.
+        closing_tags: what may follow calls and means nothing more then; the end tags unless ``closing`` is given.
+        silent_tags: what frames content and means nothing to its reader.
     """
 
     start_tags: ClassVar[TagSet]
+    end_tags: ClassVar[TagSet] = TagSet(())
     closing_tags: ClassVar[TagSet] = TagSet(())
     silent_tags: ClassVar[TagSet] = TagSet(())
-    end_tags: ClassVar[TagSet] = TagSet(())
     _stop_tags: ClassVar[TagSet]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(
+        cls,
+        *,
+        start: tuple[str, ...] = (),
+        end: tuple[str, ...] = (),
+        closing: tuple[str, ...] | None = None,
+        silent: tuple[str, ...] = (),
+    ) -> None:
         super().__init_subclass__()
-        if hasattr(cls, "start_tags"):
-            cls._stop_tags = TagSet(cls.start_tags.tags + cls.closing_tags.tags + cls.silent_tags.tags)
+        if start:
+            cls.start_tags = TagSet(start)
+            cls.end_tags = TagSet(end)
+            cls.closing_tags = TagSet(end if closing is None else closing)
+            cls.silent_tags = TagSet(silent)
+            cls._stop_tags = TagSet((*start, *cls.closing_tags.tags, *silent))
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._reader = AnswerReader()
@@ -69,18 +81,10 @@ class ToolMachine(ToolParser):
 
     @abstractmethod
     def read_calls(self, tag: str) -> Reading[None]:
-        """Read what follows a start tag.
-
-        Raises:
-            MalformedCallError: it does not follow the format.
-        """
+        """Read what follows a start tag."""
 
     def read_name(self) -> Reading[str]:
-        """A function's name that stands bare, after white space.
-
-        Raises:
-            MalformedCallError: there is none.
-        """
+        """A function's name that stands bare, after white space."""
         yield from self._reader.skip_space()
         name = yield from self._reader.read_word(_NAME, MAX_NAME_LENGTH)
         if not name:

@@ -7,7 +7,7 @@ elements of one name make a list as well. Only arguments that the schema says ar
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.argument_types import STRING, argument_json, quoted, resolved, schema_types
@@ -37,12 +37,10 @@ class _Element:
     children: list[tuple[str, "_Element"]] = field(default_factory=list)
 
 
-class MiniMaxM3Parser(ArgumentsMachine):
+class MiniMaxM3Parser(
+    ArgumentsMachine, start=(f"{_MARK}<tool_call>", _CALL), end=(_CALL_END,), closing=(_SECTION_END,)
+):
     """``<tool_call><invoke name="f"><a>1</a></invoke></tool_call>``, each tag after ``]<]minimax[>[``."""
-
-    start_tags: ClassVar = TagSet((f"{_MARK}<tool_call>", _CALL))
-    end_tags: ClassVar = TagSet((_CALL_END,))
-    closing_tags: ClassVar = TagSet((_SECTION_END,))
 
     def read_calls(self, tag: str) -> Reading[None]:
         if tag != _CALL:

@@ -32,20 +32,18 @@ class SectionParser(JsonMachine):
 
     @abstractmethod
     def read_call(self) -> Reading[None]:
-        """Read one call after its tag.
-
-        Raises:
-            MalformedCallError: it does not follow the format.
-        """
+        """Read one call after its tag."""
 
 
-class DeepSeekV3Parser(SectionParser):
+class DeepSeekV3Parser(
+    SectionParser,
+    start=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+    end=("\n```<｜tool▁call▁end｜>", "```<｜tool▁call▁end｜>", "<｜tool▁call▁end｜>"),
+    closing=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+):
     """DeepSeek-V3 and R1: ``function<｜tool▁sep｜>f``, and the arguments fenced as a block of JSON."""
 
     call_tag: ClassVar = "<｜tool▁call▁begin｜>"
-    start_tags: ClassVar = TagSet(("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"))
-    end_tags: ClassVar = TagSet(("\n```<｜tool▁call▁end｜>", "```<｜tool▁call▁end｜>", "<｜tool▁call▁end｜>"))
-    closing_tags: ClassVar = TagSet(("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"))
     separators: ClassVar = TagSet(("<｜tool▁sep｜>",))
 
     def read_call(self) -> Reading[None]:
@@ -59,13 +57,15 @@ class DeepSeekV3Parser(SectionParser):
         yield from self.read_end()
 
 
-class DeepSeekV31Parser(SectionParser):
+class DeepSeekV31Parser(
+    SectionParser,
+    start=DeepSeekV3Parser.start_tags.tags,
+    end=("<｜tool▁call▁end｜>",),
+    closing=DeepSeekV3Parser.closing_tags.tags,
+):
     """DeepSeek-V3.1: ``f<｜tool▁sep｜>{…}`` between the tags of V3."""
 
     call_tag: ClassVar = "<｜tool▁call▁begin｜>"
-    start_tags: ClassVar = DeepSeekV3Parser.start_tags
-    end_tags: ClassVar = TagSet(("<｜tool▁call▁end｜>",))
-    closing_tags: ClassVar = DeepSeekV3Parser.closing_tags
 
     def read_call(self) -> Reading[None]:
         name = yield from self.read_name()
@@ -76,15 +76,15 @@ class DeepSeekV31Parser(SectionParser):
         yield from self.read_end()
 
 
-class KimiK2Parser(SectionParser):
+class KimiK2Parser(
+    SectionParser,
+    start=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_call_begin|>"),
+    end=("<|tool_call_end|>",),
+    closing=("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
+):
     """Kimi K2: an id such as ``functions.f:0``, which has the function's name in it, and the arguments."""
 
     call_tag: ClassVar = "<|tool_call_begin|>"
-    start_tags: ClassVar = TagSet(
-        ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_call_begin|>")
-    )
-    end_tags: ClassVar = TagSet(("<|tool_call_end|>",))
-    closing_tags: ClassVar = TagSet(("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>"))
     separators: ClassVar = TagSet(("<|tool_call_argument_begin|>",))
 
     def read_call(self) -> Reading[None]:
@@ -98,20 +98,20 @@ class KimiK2Parser(SectionParser):
         yield from self.read_end()
 
 
-class Plamo3Parser(SectionParser):
+class Plamo3Parser(
+    SectionParser,
+    start=("<|plamo:begin_tool_requests:plamo|>", "<|plamo:begin_tool_request:plamo|>"),
+    end=("<|plamo:end_tool_arguments:plamo|>",),
+    closing=(
+        "<|plamo:end_tool_arguments:plamo|>",
+        "<|plamo:end_tool_request:plamo|>",
+        "<|plamo:end_tool_requests:plamo|>",
+    ),
+    silent=("<|plamo:tag|>",),
+):
     """PLaMo 3: name and arguments between tags of their own."""
 
     call_tag: ClassVar = "<|plamo:begin_tool_request:plamo|>"
-    start_tags: ClassVar = TagSet(("<|plamo:begin_tool_requests:plamo|>", "<|plamo:begin_tool_request:plamo|>"))
-    end_tags: ClassVar = TagSet(("<|plamo:end_tool_arguments:plamo|>",))
-    closing_tags: ClassVar = TagSet(
-        (
-            "<|plamo:end_tool_arguments:plamo|>",
-            "<|plamo:end_tool_request:plamo|>",
-            "<|plamo:end_tool_requests:plamo|>",
-        )
-    )
-    silent_tags: ClassVar = TagSet(("<|plamo:tag|>",))
     _NAME_END: ClassVar = TagSet(("<|plamo:end_tool_name:plamo|>",))
     _CONSTRAINT: ClassVar = TagSet(("<|plamo:constrain|>json",))
     _BODY: ClassVar = TagSet(("<|plamo:msg|>",))
@@ -131,14 +131,12 @@ class Plamo3Parser(SectionParser):
         yield from self.read_end()
 
 
-class MistralParser(JsonMachine):
+class MistralParser(JsonMachine, start=("[TOOL_CALLS]",), closing=("[/TOOL_CALLS]",)):
     """Mistral: ``[TOOL_CALLS]`` and a list of objects, or from tokenizer v11 on ``f[ARGS]{…}`` for each call.
 
     Between name and arguments an id may appear after ``[CALL_ID]``.
     """
 
-    start_tags: ClassVar = TagSet(("[TOOL_CALLS]",))
-    closing_tags: ClassVar = TagSet(("[/TOOL_CALLS]",))
     _CALL_ID_TAG: ClassVar = TagSet(("[CALL_ID]",))
     _ARGUMENTS_TAG: ClassVar = TagSet(("[ARGS]",))
 

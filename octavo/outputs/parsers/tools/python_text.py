@@ -46,11 +46,7 @@ def escaped(text: str) -> str:
 
 
 def pass_literal(reader: AnswerReader, give: Give, depth: int = 0) -> Reading[None]:
-    """Pass on one literal as JSON; white space before it is skipped.
-
-    Raises:
-        MalformedCallError: it is none of those that have a JSON form, is nested too deeply, or ends early.
-    """
+    """Pass on one literal as JSON; white space before it is skipped."""
     character = yield from reader.skip_space()
     if not character or depth > MAX_DEPTH:
         raise MalformedCallError

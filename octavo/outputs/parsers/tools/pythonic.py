@@ -1,9 +1,7 @@
 """Formats in which calls are written as in Python: ``[f(a=1), g(b="x")]``."""
 
 import re
-from typing import ClassVar
 
-from octavo.outputs.parsers.tags import TagSet
 from octavo.outputs.parsers.tools.argument_types import quoted
 from octavo.outputs.parsers.tools.machine import MAX_NAME_LENGTH, ToolMachine
 from octavo.outputs.parsers.tools.python_text import pass_literal
@@ -17,11 +15,7 @@ class PythonicMachine(ToolMachine):
     """What formats share whose calls are written as in Python."""
 
     def read_list(self) -> Reading[None]:
-        """Read a list of calls, whose bracket comes next.
-
-        Raises:
-            MalformedCallError: it does not follow the format.
-        """
+        """Read a list of calls, whose bracket comes next."""
         yield from self._reader.skip_space()
         yield from self._reader.expect("[")
         character = ","
@@ -35,11 +29,7 @@ class PythonicMachine(ToolMachine):
         yield from self._reader.expect("]")
 
     def read_call(self) -> Reading[None]:
-        """Read one call; it begins when its first argument's keyword is known, or that it has none.
-
-        Raises:
-            MalformedCallError: it does not follow the format, or an argument is no literal.
-        """
+        """Read one call; it begins when its first argument's keyword is known, or that it has none."""
         reader = self._reader
         yield from reader.skip_space()
         name = yield from reader.read_word(_NAME, MAX_NAME_LENGTH)
@@ -78,10 +68,8 @@ class PythonicMachine(ToolMachine):
         return keyword
 
 
-class PythonicParser(PythonicMachine):
+class PythonicParser(PythonicMachine, start=("<|python_tag|>", "[")):
     """Llama 3.2, ToolACE and others: an answer that begins with a list of calls."""
-
-    start_tags: ClassVar = TagSet(("<|python_tag|>", "["))
 
     def read_calls(self, tag: str) -> Reading[None]:
         if tag == "[":
@@ -91,31 +79,19 @@ class PythonicParser(PythonicMachine):
         yield from self.read_list()
 
 
-class Llama4PythonicParser(PythonicParser):
+class Llama4PythonicParser(PythonicParser, start=("<|python_start|>", "<|python_tag|>", "["), end=("<|python_end|>",)):
     """Llama 4: a list of calls, bare at the answer's beginning or between tags anywhere."""
 
-    start_tags: ClassVar = TagSet(("<|python_start|>", "<|python_tag|>", "["))
-    end_tags: ClassVar = TagSet(("<|python_end|>",))
-    closing_tags: ClassVar = end_tags
 
-
-class Lfm2Parser(PythonicMachine):
+class Lfm2Parser(PythonicMachine, start=("<|tool_call_start|>",), end=("<|tool_call_end|>",)):
     """LFM2: ``<|tool_call_start|>[f(a=1)]<|tool_call_end|>``."""
-
-    start_tags: ClassVar = TagSet(("<|tool_call_start|>",))
-    end_tags: ClassVar = TagSet(("<|tool_call_end|>",))
-    closing_tags: ClassVar = end_tags
 
     def read_calls(self, tag: str) -> Reading[None]:
         yield from self.read_list()
 
 
-class Olmo3Parser(PythonicMachine):
+class Olmo3Parser(PythonicMachine, start=("<function_calls>",), end=("</function_calls>",)):
     """OLMo 3: calls on lines of their own between ``<function_calls>`` tags."""
-
-    start_tags: ClassVar = TagSet(("<function_calls>",))
-    end_tags: ClassVar = TagSet(("</function_calls>",))
-    closing_tags: ClassVar = end_tags
 
     def read_calls(self, tag: str) -> Reading[None]:
         while True:

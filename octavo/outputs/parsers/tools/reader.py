@@ -2,7 +2,8 @@
 
 A parser is a generator that reads the answer from left to right, following its format's grammar. Where more text is
 needed than has come, it yields and continues from there with the next piece; the result does not depend on where the
-text was cut. Every generator here is used with ``yield from``.
+text was cut. Every generator is used with ``yield from``, and raises :class:`MalformedCallError` where the text does
+not follow its format, is longer than it may be, or ends early.
 """
 
 import re
@@ -85,11 +86,7 @@ class AnswerReader(PendingText):
                 return character
 
     def expect(self, text: str) -> Reading[None]:
-        """Read ``text``.
-
-        Raises:
-            MalformedCallError: something else comes.
-        """
+        """Read ``text``."""
         if (yield from self.peek(len(text))) != text:
             raise MalformedCallError
         self.take_chars(len(text))
@@ -146,9 +143,6 @@ class AnswerReader(PendingText):
 
         Args:
             give_too_long: takes what was read of a run that is too long.
-
-        Raises:
-            MalformedCallError: it is longer than ``max_length``.
         """
         pieces: list[str] = []
         while True:

@@ -88,11 +88,16 @@ class XmlMachine(ArgumentsMachine):
     _inner_tags: ClassVar[TagSet]
 
     def __init_subclass__(cls) -> None:
-        if hasattr(cls, "call_tags"):
-            cls.start_tags = TagSet(cls.section_tags.tags + cls.call_tags.tags)
-            cls.end_tags = cls.call_ends
-            cls._inner_tags = TagSet((*cls.call_tags.tags, cls.argument_tag, *cls.call_ends.tags))
-        super().__init_subclass__()
+        if not hasattr(cls, "call_tags"):
+            super().__init_subclass__()
+            return
+        cls._inner_tags = TagSet((*cls.call_tags.tags, cls.argument_tag, *cls.call_ends.tags))
+        super().__init_subclass__(
+            start=cls.section_tags.tags + cls.call_tags.tags,
+            end=cls.call_ends.tags,
+            closing=cls.closing_tags.tags,
+            silent=cls.silent_tags.tags,
+        )
 
     def read_calls(self, tag: str) -> Reading[None]:
         if tag in self.section_tags.tags:
@@ -100,21 +105,13 @@ class XmlMachine(ArgumentsMachine):
         yield from self.read_call()
 
     def read_section_start(self) -> Reading[None]:
-        """Read what appears between a section's tag and the header of its first call, the header's tag included.
-
-        Raises:
-            MalformedCallError: no call follows.
-        """
+        """Read what appears between a section's tag and the header of its first call, the header's tag included."""
         yield from self._reader.skip_space()
         if not (yield from self._reader.take_tag(self.call_tags)):
             raise MalformedCallError
 
     def read_call(self) -> Reading[None]:
-        """Read one call, whose header's tag has been read.
-
-        Raises:
-            MalformedCallError: it does not follow the format.
-        """
+        """Read one call, whose header's tag has been read."""
         name, _ = yield from self._read_header()
         self.begin_call(name)
         tag = ""

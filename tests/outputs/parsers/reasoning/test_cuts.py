@@ -4,8 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from octavo.outputs.parsers.base import PromptEnd
-from octavo.outputs.parsers.parts import ContentText, ReasoningText
+from octavo.outputs.parsers.base import ContentText, PromptEnd, ReasoningText
 from octavo.outputs.parsers.reasoning.formats import TAGGED_FORMATS
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
 from octavo.outputs.parsers.registry import reasoning_format, reasoning_names

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from octavo.outputs.parsers.parts import ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, tool_parser
 
 CALLS = [("weather", {"city": "Bern", "days": [1, 2]}), ("time", {})]

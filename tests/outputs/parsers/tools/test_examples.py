@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from octavo.outputs.parsers.base import Tool
-from octavo.outputs.parsers.parts import ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ContentText, Tool, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.registry import tool_parser
 from tests.outputs.parsers.cuts import check_cuts
 

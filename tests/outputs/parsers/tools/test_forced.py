@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
 from octavo.errors import InvalidRequestError
-from octavo.outputs.parsers.base import Tool
-from octavo.outputs.parsers.parts import ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ContentText, Tool, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.forced import forced_parser, forced_schema
 from tests.outputs.parsers.cuts import check_cuts, places
 from tests.outputs.parsers.tools.rendering import argument_sets, call_lists

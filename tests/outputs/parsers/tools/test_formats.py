@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.outputs.parsers.parts import ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ContentText, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, tool_parser
 from tests.outputs.parsers.cuts import check_cuts, cut, joined, places, run
 from tests.outputs.parsers.tools.rendering import RENDERINGS, TOOLS, argument_sets, call_lists, without

@@ -3,8 +3,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.outputs.parsers.base import Tool
-from octavo.outputs.parsers.parts import ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.base import ContentText, Tool, ToolCallArguments, ToolCallBegin
 from octavo.outputs.parsers.tools.registry import tool_parser
 from tests.outputs.parsers.cuts import check_cuts, places
 from tests.outputs.parsers.tools.rendering import dumps

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.outputs.parsers.parts import ContentText, ToolCallArguments, ToolCallBegin
-from octavo.outputs.parsers.plugins import run_plugin
-from octavo.outputs.parsers.registry import detect
+from octavo.outputs.parsers.base import ContentText, ToolCallArguments, ToolCallBegin
+from octavo.outputs.parsers.registry import detect, run_plugin
 from octavo.outputs.parsers.tools import registry
 from octavo.outputs.parsers.tools.registry import TOOL_FORMATS, detect_tools, tool_parser
 from tests.outputs.parsers.cuts import joined
@@ -79,16 +78,12 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 
 
 PLUGIN = """
-from typing import ClassVar
-
-from octavo.outputs.parsers.tags import TagSet
-from octavo.outputs.parsers.tools.json_formats import TaggedJsonParser
+from octavo.outputs.parsers.tools.json_machine import JsonMachine
 from octavo.outputs.parsers.tools.registry import ToolFormat, register_tool_format
 
 
-class MineParser(TaggedJsonParser):
-    start_tags: ClassVar = TagSet(("<mine>",))
-    end_tags: ClassVar = TagSet(("</mine>",))
+class MineParser(JsonMachine, start=("<mine>",), end=("</mine>",)):
+    pass
 
 
 register_tool_format("mine", ToolFormat(MineParser, "my model", ("<mine>",)))

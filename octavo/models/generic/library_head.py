@@ -14,7 +14,7 @@ class HasHead(Protocol):
     lm_head: Head
 
 
-class Tail:
+class LibraryHead:
     """The library's model with a place for hidden states where its layers were.
 
     Args:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from octavo import kernels
-from octavo.bench.kernels_case import KernelCase, Run, Setting, Work, each_layer, each_step
+from octavo.bench.kernels_case import KernelCase, Run, Setting, Work
 
 _GATES: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "silu": ("silu", F.silu),
@@ -15,7 +15,7 @@ _GATES: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
-def _product(setting: Setting, num_rows: int, num_outputs: int, num_inputs: int, *, is_gated: bool = False) -> Work:
+def _gemm(setting: Setting, num_rows: int, num_outputs: int, num_inputs: int, *, is_gated: bool = False) -> Work:
     """A GEMM of rows with a weight ``[outputs, inputs]``; with a gate it has half as many outputs."""
     itemsize = setting.dtype.itemsize
     weight_bytes = num_outputs * num_inputs * itemsize
@@ -33,48 +33,48 @@ def _product(setting: Setting, num_rows: int, num_outputs: int, num_inputs: int,
 
 
 def _runs(setting: Setting, weights: list[torch.Tensor], x: torch.Tensor, is_gated: bool) -> tuple[Run, Run]:
-    products = [kernels.linear(weight, None, deterministic=False)[0] for weight in weights]
+    gemms = [kernels.linear(weight, None, deterministic=False)[0] for weight in weights]
     if not is_gated:
-        return lambda copy: products[copy](x), lambda copy: F.linear(x, weights[copy])
+        return lambda copy: gemms[copy](x), lambda copy: F.linear(x, weights[copy])
     name, activation = _GATES[setting.config.hidden_act]
 
     def library(copy: int) -> torch.Tensor:
         gate, up = F.linear(x, weights[copy]).chunk(2, dim=-1)
         return activation(gate) * up
 
-    return lambda copy: products[copy].gated(x, name), library
+    return lambda copy: gemms[copy].gated(x, name), library
 
 
 def _qkv(setting: Setting) -> Work:
     config = setting.config
     num_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    return _product(setting, setting.num_tokens, num_outputs, config.hidden_size)
+    return _gemm(setting, setting.num_tokens, num_outputs, config.hidden_size)
 
 
 def _o(setting: Setting) -> Work:
     config = setting.config
-    return _product(setting, setting.num_tokens, config.hidden_size, config.num_heads * config.head_dim)
+    return _gemm(setting, setting.num_tokens, config.hidden_size, config.num_heads * config.head_dim)
 
 
 def _gate_up(setting: Setting) -> Work:
     config = setting.config
-    return _product(setting, setting.num_tokens, 2 * config.intermediate_size, config.hidden_size, is_gated=True)
+    return _gemm(setting, setting.num_tokens, 2 * config.intermediate_size, config.hidden_size, is_gated=True)
 
 
 def _down(setting: Setting) -> Work:
     config = setting.config
-    return _product(setting, setting.num_tokens, config.hidden_size, config.intermediate_size)
+    return _gemm(setting, setting.num_tokens, config.hidden_size, config.intermediate_size)
 
 
 def _head(setting: Setting) -> Work:
     config = setting.config
-    return _product(setting, setting.num_rows, config.vocab_size, config.hidden_size)
+    return _gemm(setting, setting.num_rows, config.vocab_size, config.hidden_size)
 
 
 CASES = (
-    KernelCase("QKV GEMM", _qkv, each_layer),
-    KernelCase("output GEMM", _o, each_layer),
-    KernelCase("gate and up GEMM, activation", _gate_up, each_layer),
-    KernelCase("down GEMM", _down, each_layer),
-    KernelCase("head", _head, each_step),
+    KernelCase("QKV GEMM", _qkv, per_layer=1),
+    KernelCase("output GEMM", _o, per_layer=1),
+    KernelCase("gate and up GEMM, activation", _gate_up, per_layer=1),
+    KernelCase("down GEMM", _down, per_layer=1),
+    KernelCase("head", _head, per_step=1),
 )
