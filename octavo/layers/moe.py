@@ -72,6 +72,10 @@ class SharedGate(_Logits):
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size, 1)
 
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        yield f"{path}.weight", WeightSlot(self.weight.data, (self.weight.shape, self.weight.shape[1:]))
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden] → [T, 1]``."""
         return sigmoid(self.logits(x)).to(x.dtype)
