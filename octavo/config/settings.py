@@ -100,6 +100,13 @@ class ModelSettings(msgspec.Struct, kw_only=True):
             description="For measurements: tokens draw their experts evenly, whatever their scores; texts mean nothing."
         ),
     ] = False
+    enable_return_routed_experts: Annotated[
+        bool,
+        Meta(
+            description="Answers of LLM and AsyncLLM tell which experts each token chose (routing replay); not for "
+            "servers."
+        ),
+    ] = False
     max_model_len: Annotated[
         PositiveInt | None,
         Meta(description="Context length: maximum number of tokens of a prompt and its answer together."),

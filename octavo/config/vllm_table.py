@@ -108,7 +108,6 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "offload_group_size:int": ((0,), "weights that are offloaded to host memory"),
     "logprobs_mode:str": (("raw_logprobs",), "log-probabilities other than raw ones"),
     "disable_sliding_window:bool": ((False,), "sliding windows that are cut off; set max_model_len"),
-    "enable_return_routed_experts:bool": ((False,), "mixture-of-experts models"),
     "return_sampling_mask:bool": ((False,), "sampling masks in outputs"),
     "enable_trace_replay:bool": ((False,), "replay of traces"),
     "io_processor_plugin:str": (("",), "plugins for inputs and outputs"),

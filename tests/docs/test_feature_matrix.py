@@ -37,6 +37,7 @@ EVIDENCE = {
     "restart of a dead engine": "tests/gpu/test_faults_on_gpu.py",
     "sleep and wake-up": "tests/gpu/test_owners_on_gpu.py",
     "all sampling parameters": "tests/api/test_protocol_names.py",
+    "experts of each token": "tests/parity/test_routed_experts.py",
     "log-probabilities": "tests/gpu/test_engine_on_gpu.py",
     "structured output": "tests/gpu/test_grammar_on_gpu.py",
     "tool calls and reasoning": "tests/api/test_chat_tools.py",
