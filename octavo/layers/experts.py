@@ -28,7 +28,12 @@ class Experts(nn.Module):
         storage: how the checkpoint stores them.
         bias: whether their layers have biases.
         layouts: how the checkpoint stores the layers of a name, which are expanded as they are loaded; None for values.
+
+    Attributes:
+        is_plain: whether they are computed by PyTorch's operations, whatever kernels the device has.
     """
+
+    is_plain = False
 
     def __init__(
         self,
@@ -70,7 +75,8 @@ class Experts(nn.Module):
         """See :class:`octavo.layers.weights.Finishable`."""
         if self._has_new_weights:
             tensors = (self.gate_up_proj.data, self.down_proj.data, self.gate_up_bias, self.down_bias)
-            self._op = make_experts(self.gate_up_proj.data, ExpertWeights(*tensors), self.spec)
+            make = make_experts.reference if self.is_plain else make_experts
+            self._op = make(self.gate_up_proj.data, ExpertWeights(*tensors), self.spec)
             self._has_new_weights = False
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:

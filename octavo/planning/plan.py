@@ -108,6 +108,20 @@ class _Planner:
             self.decide("quantization", chosen.description, source + held)
         return chosen
 
+    def check_moe_backend(self) -> None:
+        """Check that the device has the kernels for experts that are set.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        name, platform = self.settings.model.moe_backend, self.platform
+        if name == "auto":
+            return
+        if name not in platform.moe_backends():
+            own = " or ".join(("auto", *platform.moe_backends()))
+            raise ConfigError(f"moe_backend is {name!r}, which {platform.describe()} does not have; set {own}.")
+        self.decide("moe_backend", name, "as set")
+
     def tensor_parallel(self) -> TensorParallel:
         """A device's part of the model; all parts have about the same size."""
         device = self.settings.device
@@ -377,6 +391,7 @@ def make_plan(
     num_scheduled = planner.max_num_scheduled_tokens(max_num_seqs, num_drafts, budget)
     num_exact = planner.num_exact_graphs()
     max_len, is_set = planner.max_model_len()
+    planner.check_moe_backend()
     quantization = planner.quantization()
     tensor_parallel = planner.tensor_parallel()
     model = model_size(config, getattr(torch, dtype), quantization, tensor_parallel)
