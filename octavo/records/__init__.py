@@ -12,6 +12,7 @@ from octavo.records.engine import (
     StepOutputs,
     TokenLogprobs,
 )
+from octavo.records.experts import RoutedExperts
 from octavo.records.generation import ReasoningTags, RepetitionDetectionParams
 from octavo.records.key_spans import BlockKey, KeySpan
 from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
@@ -19,6 +20,7 @@ from octavo.records.outputs import CompletionOutput, RequestOutput, RequestState
 from octavo.records.plan import (
     MAX_BAD_WORD_TOKENS,
     CacheGroup,
+    CapturedRouting,
     Decision,
     MemoryPart,
     NgramDrafts,
@@ -65,6 +67,7 @@ __all__ = [
     "BlockUpdate",
     "CacheGroup",
     "CacheSpec",
+    "CapturedRouting",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",
@@ -106,6 +109,7 @@ __all__ = [
     "RequestOutputKind",
     "RequestStateStats",
     "RequestTimes",
+    "RoutedExperts",
     "RowLogprobs",
     "SampleLogprobs",
     "SamplingParams",
