@@ -23,6 +23,7 @@ _INTEGER_FORMATS = (_PACKED, "int-quantized", "naive-quantized")
 _FLOAT_FORMATS = ("float-quantized", "naive-quantized")
 _FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
 _FLOAT4 = {**_FLOAT8, "num_bits": 4}
+_INT8 = {**_FLOAT8, "type": "int"}
 _BLOCKS = {"channel": (1, ALL), "tensor": (ALL, ALL)}
 _WHOLE = ("token", "tensor")
 # Inputs stored in their order, with consecutive groups; and inputs whose groups are in weight_g_idx.
@@ -32,9 +33,8 @@ _SORTED, _UNSORTED = ("weight", "static"), ("group", "dynamic")
 def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfig:
     """The layers of a checkpoint.
 
-    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
-    beside integer weights activations are not rounded. Scales of the cache are not used, either, which keeps keys and
-    values unquantised.
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact. Scales
+    of the cache are not used, either, which keeps keys and values unquantised.
 
     Args:
         raw: ``quantization_config``.
@@ -105,7 +105,11 @@ def _float4_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Floa
 
 
 def _integer_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> CompressedLayout | None:
-    """The layout of integer weights. Activations are not rounded, whether they are meant to be or not."""
+    """The layout of integer weights.
+
+    Activations are rounded to integers of 8 bits, without zeros, if they are meant to be and weights have a scale per
+    output; otherwise they are not rounded.
+    """
     bits, strategy, group = weights.get("num_bits"), weights.get("strategy"), weights.get("group_size")
     symmetric, order = weights.get("symmetric", True), weights.get("actorder")
     is_meant = inputs is None or (isinstance(inputs, Mapping) and inputs.get("type") == "int")
@@ -122,7 +126,8 @@ def _integer_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Com
     ):
         return None
     own_group = group if isinstance(group, int) and is_grouped else -1
-    return CompressedLayout(bits, strategy, own_group, symmetric, order in _UNSORTED, stored == _PACKED)
+    rounds_inputs = bits == 8 and symmetric and not is_grouped and order not in _UNSORTED and _has(inputs, _INT8)
+    return CompressedLayout(bits, strategy, own_group, symmetric, order in _UNSORTED, stored == _PACKED, rounds_inputs)
 
 
 def _has(values: Any, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:

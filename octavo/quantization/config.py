@@ -8,7 +8,14 @@ from octavo.errors import UnsupportedModelError
 from octavo.quantization.float8 import Float8Scheme, Source
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
-from octavo.quantization.stored import ExpandedScheme, PackedScheme, RepackedScheme, StoredScheme, block_format
+from octavo.quantization.stored import (
+    ExpandedScheme,
+    Int8Scheme,
+    PackedScheme,
+    RepackedScheme,
+    StoredScheme,
+    block_format,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class SchemeOptions:
             return expanded
         if self.has_blocks:  # such a device is faster with values of the compute type than with other integers
             return RepackedScheme(layout, self.plain) if block_format(layout.form) else expanded
-        return PackedScheme(layout, self.plain)
+        return (Int8Scheme if layout.form.rounds_inputs else PackedScheme)(layout, self.plain)
 
 
 @dataclass(frozen=True, slots=True)

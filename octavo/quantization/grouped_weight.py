@@ -29,6 +29,7 @@ class GroupedForm:
         has_zeros: whether groups have zeros of their own; otherwise zero is in the middle of the codes.
         is_ordered: whether inputs may have to be reordered, so that those of a group are neighbours (act-order).
         is_float: whether values are float8, without zeros, instead of integers.
+        rounds_inputs: whether they were made for activations that are rounded to int8, and have a scale per output.
     """
 
     bits: int
@@ -36,6 +37,7 @@ class GroupedForm:
     has_zeros: bool = False
     is_ordered: bool = False
     is_float: bool = False
+    rounds_inputs: bool = False
 
     def __str__(self) -> str:
         kind = "float8" if self.is_float else f"{self.bits}-bit integers"

@@ -1,8 +1,9 @@
 """Schemes of layers that a checkpoint stores as integers in groups, or in another form with tensors of its own.
 
 Which of them a layer has depends on the device: a CPU's compiled kernels take blocks of 32 inputs
-(:class:`RepackedScheme`), other devices unpack integers in each GEMM (:class:`PackedScheme`), and what neither can do
-is expanded to the compute type as it is loaded (:class:`ExpandedScheme`).
+(:class:`RepackedScheme`), other devices unpack integers in each GEMM (:class:`PackedScheme`) or round activations to
+multiply them as they are (:class:`Int8Scheme`), and what none can do is expanded to the compute type as it is loaded
+(:class:`ExpandedScheme`).
 """
 
 from abc import abstractmethod
@@ -12,7 +13,7 @@ from functools import partial
 
 import torch
 
-from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp
+from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp, int8_linear
 from octavo.kernels.blocks import INPUT_GROUP
 from octavo.kernels.grouped import GroupedTensors, ReorderedLinear, can_pack, grouped_linear, pack_codes, pack_unit
 from octavo.quantization.blocks import BlockScheme, pack_blocks
@@ -164,6 +165,36 @@ class PackedScheme(_GroupedScheme):
 
 
 @dataclass(frozen=True, slots=True)
+class Int8Scheme(_GroupedScheme):
+    """Integers of 8 bits with a scale per output; activations are rounded per token, when they come.
+
+    Where the inputs are divided over devices, each rounds its own part of an activation, with a scale of its own.
+    """
+
+    @property
+    def kept_as(self) -> str:
+        return "multiplied as int8, activations by token"
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        codes = empty_parameter(module.out_features, module.in_features, dtype=torch.int8)
+        module.register_parameter("weight", codes)
+        module.register_parameter("weight_scale", empty_parameter(module.out_features, dtype=torch.float32))
+        module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        bias = None if module.bias is None else module.bias.data
+        return int8_linear(module.weight.data, module.weight_scale.data, bias)
+
+    def _place(self, module: LinearWeights, part: WeightPart) -> torch.Tensor:
+        return module.weight.data[part.outputs]
+
+    def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
+        weight = self._own(module, part, weight)
+        self._place(module, part).copy_(signed_codes(weight))
+        module.weight_scale.data[part.outputs] = weight.scales[:, 0]
+
+
+@dataclass(frozen=True, slots=True)
 class RepackedScheme(_GroupedScheme):
     """Blocks of 32 inputs in a format of the device's kernels; see :func:`block_format`."""
 
@@ -211,8 +242,7 @@ def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
     codes = weight.codes.unflatten(1, (-1, INPUT_GROUP))
     fields = [_halves(scales)]
     if name == "Q8_0":
-        assert not isinstance(weight.zeros, torch.Tensor), "block_format() says so"
-        fields.append((codes.to(torch.int16) - int(weight.zeros)).to(torch.int8).view(torch.uint8))
+        fields.append(signed_codes(weight).unflatten(1, (-1, INPUT_GROUP)).view(torch.uint8))
     else:
         if name == "Q4_1":
             zeros = torch.as_tensor(weight.zeros, device=scales.device).expand(weight.scales.shape)
@@ -222,6 +252,12 @@ def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
     raw = torch.cat(fields, -1)
     assert raw.shape[-1] == FORMATS[name].raw_bytes[0]
     return raw.flatten(1)
+
+
+def signed_codes(weight: GroupedWeight) -> torch.Tensor:
+    """The values before they are scaled, ``[out, in]`` int8, of a weight of 8 bits without zeros."""
+    assert not isinstance(weight.zeros, torch.Tensor), "its form says so"
+    return (weight.codes.to(torch.int16) - int(weight.zeros)).to(torch.int8)
 
 
 def _halves(values: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, UnsupportedModelError, WeightsError
-from octavo.kernels.float8 import quantize_rows
+from octavo.kernels.scaled import quantize_rows
 from octavo.layers.linear import Linear
 from octavo.quantization.float8 import Float8Scheme
 

@@ -94,7 +94,7 @@ def test_layers_have_settings_by_pattern(folder: Path, tmp_path: Path) -> None:
     [
         (
             {"global_quant_config": BY_TENSOR | {"weight": {"dtype": "int8", "qscheme": "per_tensor"}}},
-            r"global_quant_config .*dtype 'int8', qscheme 'per_tensor'.*supported are fp8_e4m3",
+            r"global_quant_config .*dtype 'int8', qscheme 'per_tensor'.*supported are fp8_e4m3 and int8",
         ),
         ({"global_quant_config": BY_TENSOR | {"input_tensors": None}}, "activations not quantised"),
         ({"global_quant_config": BY_TENSOR | {"weight": [MXFP4, FLOAT8]}}, "dtype 'fp4'.*and dtype 'fp8_e4m3'"),
