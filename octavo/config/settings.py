@@ -16,7 +16,18 @@ from octavo.config.kv_events import KVEventsConfig
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Quantization = Literal[
-    "fp8", "int8", "int4", "compressed-tensors", "gguf", "gptq", "awq", "bitsandbytes", "modelopt", "quark", "mxfp4"
+    "fp8",
+    "int8",
+    "int4",
+    "compressed-tensors",
+    "gguf",
+    "gptq",
+    "awq",
+    "bitsandbytes",
+    "modelopt",
+    "quark",
+    "torchao",
+    "mxfp4",
 ]
 Policy = Literal["fcfs", "priority"]
 Runner = Literal["auto", "generate", "pooling"]

@@ -74,19 +74,20 @@ def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: Sche
     raise UnsupportedModelError(
         f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {shown(stored)}, "
         f"weights {_shown(weights)}, activations {_shown(group.get('input_activations'))}); supported are integers of "
-        "4 and 8 bits, float8 weights with float8 activations, NVFP4 and MXFP4."
+        "4 and 8 bits, float8 weights with or without float8 activations, NVFP4 and MXFP4."
     )
 
 
 def _float8_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Float8Layout | None:
-    """The layout of float8 weights, whose activations are float8, too."""
-    if stored not in _FLOAT_FORMATS or not _has(weights, _FLOAT8) or not _has(inputs, _FLOAT8):
+    """The layout of float8 weights, whose activations are float8, too, or not rounded."""
+    if stored not in _FLOAT_FORMATS or not _has(weights, _FLOAT8) or not (inputs is None or _has(inputs, _FLOAT8)):
         return None
-    strategy, block, granularity = weights.get("strategy"), weights.get("block_structure"), inputs.get("strategy")
-    if strategy == "block" and is_block(block) and granularity in ("group", "token"):
+    strategy, block = weights.get("strategy"), weights.get("block_structure")
+    granularity = None if inputs is None else inputs.get("strategy")
+    if strategy == "block" and is_block(block) and granularity in (None, "group", "token"):
         return Float8Layout((block[0], block[1]))
-    if strategy in _BLOCKS and block is None and weights.get("group_size") is None and granularity in _WHOLE:
-        return Float8Layout(_BLOCKS[strategy])
+    if strategy in _BLOCKS and block is None and weights.get("group_size") is None and granularity in (None, *_WHOLE):
+        return Float8Layout(_BLOCKS[strategy], rounds_inputs=inputs is not None)
     return None
 
 

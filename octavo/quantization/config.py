@@ -39,10 +39,11 @@ class SchemeOptions:
         """The scheme of layers that are not quantised."""
         return PlainScheme(self.deterministic)
 
-    def float8(self, source: Source) -> Float8Scheme:
+    def float8(self, source: Source, weight_name: str = "weight", scale_name: str = "weight_scale") -> Float8Scheme:
         """The scheme of float8 layers; see :class:`Float8Scheme`."""
         # Libraries choose kernels for float8 by the number of rows, so a row's bits may depend on it.
-        return Float8Scheme(source, self.has_float8 and not self.deterministic, self.deterministic)
+        is_native = self.has_float8 and not self.deterministic
+        return Float8Scheme(source, is_native, self.deterministic, weight_name, scale_name)
 
     def stored(self, layout: Layout) -> StoredScheme:
         """The scheme of layers that a checkpoint has in a layout."""

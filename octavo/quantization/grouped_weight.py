@@ -30,6 +30,7 @@ class GroupedForm:
         is_ordered: whether inputs may have to be reordered, so that those of a group are neighbours (act-order).
         is_float: whether values are float8, without zeros, instead of integers.
         rounds_inputs: whether they were made for activations that are rounded to int8, and have a scale per output.
+        has_minimums: whether zeros are no whole numbers, so that what codes of 0 stand for is kept in their place.
     """
 
     bits: int
@@ -38,6 +39,7 @@ class GroupedForm:
     is_ordered: bool = False
     is_float: bool = False
     rounds_inputs: bool = False
+    has_minimums: bool = False
 
     def __str__(self) -> str:
         kind = "float8" if self.is_float else f"{self.bits}-bit integers"

@@ -22,6 +22,7 @@ from octavo.quantization.gptq import parse_gptq
 from octavo.quantization.modelopt import parse_modelopt
 from octavo.quantization.mxfp4 import parse_mxfp4
 from octavo.quantization.quark import parse_quark
+from octavo.quantization.torchao import parse_torchao
 
 ROUNDED: dict[str, Callable[[SchemeOptions], QuantizationConfig]] = {
     "fp8": round_to_float8,
@@ -39,6 +40,7 @@ METHODS: dict[str, Callable[[Mapping[str, Any], SchemeOptions], QuantizationConf
     "modelopt": parse_modelopt,
     "mxfp4": parse_mxfp4,
     "quark": parse_quark,
+    "torchao": parse_torchao,
 }
 """``quant_method`` of checkpoints → parser of their ``quantization_config``."""
 

@@ -140,14 +140,17 @@ class PackedScheme(_GroupedScheme):
         codes = empty_parameter(*size, dtype=FLOAT8 if form.is_float else torch.uint8)
         module.register_parameter("weight", codes)
         module.register_parameter("weight_scale", empty_parameter(*groups, dtype=torch.float32))
-        zeros = empty_parameter(*groups, dtype=torch.uint8) if form.has_zeros else None
+        zeros = None
+        if form.has_zeros:
+            zeros = empty_parameter(*groups, dtype=torch.float16 if form.has_minimums else torch.uint8)
         module.register_parameter("weight_zero", zeros)
         self._create_order(module)
         module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
     def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
         zeros = module.get_parameter("weight_zero").data if self.form.has_zeros else None
-        weight = GroupedTensors(module.weight.data, module.weight_scale.data, zeros, self.form.bits)
+        fields = (None, self.form.bits, zeros) if self.form.has_minimums else (zeros, self.form.bits, None)
+        weight = GroupedTensors(module.weight.data, module.weight_scale.data, *fields)
         bias = None if module.bias is None else module.bias.data
         op, is_copied = grouped_linear(weight.codes, weight, bias, deterministic=self.plain.deterministic)
         return self._reordered(module, op), is_copied
@@ -161,7 +164,10 @@ class PackedScheme(_GroupedScheme):
         self._place(module, part).copy_(codes)
         module.weight_scale.data[part.outputs] = weight.scales
         if self.form.has_zeros:
-            module.get_parameter("weight_zero").data[part.outputs] = torch.as_tensor(weight.zeros)
+            zeros = torch.as_tensor(weight.zeros)
+            if self.form.has_minimums:
+                zeros = -weight.scales * zeros
+            module.get_parameter("weight_zero").data[part.outputs] = zeros
 
 
 @dataclass(frozen=True, slots=True)

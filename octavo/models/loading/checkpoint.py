@@ -20,7 +20,7 @@ _IGNORED_SUFFIXES = (
 # is left.
 _UNUSED_SCALES = (
     *(".input_scale", ".input_zero_point", ".weight_zero_point", ".k_scale", ".v_scale"),
-    *(".g_idx", ".weight_format"),
+    *("._weight_zero_point", ".g_idx", ".weight_format"),
 )
 _GPTQ_WEIGHT, _BIAS = ".qweight", ".bias"
 
