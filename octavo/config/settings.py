@@ -101,7 +101,7 @@ class ModelSettings(msgspec.Struct, kw_only=True):
             description="How weights are quantised; default is as in the checkpoint, which compressed-tensors, gptq, "
             "awq and bitsandbytes only confirm; with dtype float32, integers in checkpoints and GGUF files are "
             "dequantised unless it names their kind. fp8 rounds unquantised weights to float8 while they are loaded, "
-            "int8 and int4 to integers (GPUs, and CPUs with compiled kernels)."
+            "int8 and int4 to integers (GPUs, and CPUs with compiled kernels), mxfp4 to 4-bit floats."
         ),
     ] = None
     seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0

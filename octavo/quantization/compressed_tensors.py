@@ -8,11 +8,11 @@ from typing import Any, TypeGuard
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import shown
+from octavo.kernels.float4 import MX_GROUP
 from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout, is_block, is_size
-from octavo.quantization.mxfp4 import BLOCK
 from octavo.quantization.patterns import compile_pattern
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
@@ -100,7 +100,7 @@ def _float4_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Floa
     if stored == "nvfp4-pack-quantized" and shared == ("tensor_group", NVFP4_GROUP):
         scales = () if inputs is None else ("input_global_scale",)
         return Float4Layout("nvfp4", "weight_packed", "weight_global_scale", is_inverse=True, unused=scales)
-    if stored == "mxfp4-pack-quantized" and shared == ("group", BLOCK):
+    if stored == "mxfp4-pack-quantized" and shared == ("group", MX_GROUP):
         return Float4Layout("mxfp4", "weight_packed")
     return None
 

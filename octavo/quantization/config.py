@@ -27,12 +27,14 @@ class SchemeOptions:
         deterministic: a row's bits must not depend on the other rows.
         has_blocks: whether it multiplies blocks of integers, with activations rounded to 8 bits.
         expands: whether integers are dequantised as they are loaded, so that their exact values are used.
+        has_groups: whether it has kernels that unpack small numbers.
     """
 
     has_float8: bool = False
     deterministic: bool = False
     has_blocks: bool = False
     expands: bool = False
+    has_groups: bool = False
 
     @property
     def plain(self) -> PlainScheme:
@@ -48,7 +50,7 @@ class SchemeOptions:
     def stored(self, layout: Layout) -> StoredScheme:
         """The scheme of layers that a checkpoint has in a layout."""
         expanded = ExpandedScheme(layout, self.plain)
-        if layout.form is None or self.expands or (layout.form.is_float and not self.has_float8):
+        if layout.form is None or self.expands or (layout.form.kind == "float8" and not self.has_float8):
             return expanded
         if self.has_blocks:  # such a device is faster with values of the compute type than with other integers
             return RepackedScheme(layout, self.plain) if block_format(layout.form) else expanded

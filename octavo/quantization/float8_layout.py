@@ -41,7 +41,7 @@ class Float8Layout(Layout):
 
     @property
     def form(self) -> GroupedForm:
-        return GroupedForm(8, self.block[1], is_float=True)
+        return GroupedForm(8, self.block[1], kind="float8")
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         scales = self.scale_shapes(shape)

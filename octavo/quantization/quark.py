@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import ConfigValues, shown, wrong
+from octavo.kernels.float4 import MX_GROUP
 from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
-from octavo.quantization.mxfp4 import BLOCK
 from octavo.quantization.patterns import compile_pattern, compile_wildcards, names_in
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
 _REGEX = "re:"
 _FLOAT8, _INT8 = "fp8_e4m3", "int8"
-_MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": BLOCK, "scale_format": "e8m0"}
+_MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": MX_GROUP, "scale_format": "e8m0"}
 _ROTATIONS = ("rotation", "quarot")
 
 

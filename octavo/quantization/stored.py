@@ -15,6 +15,7 @@ import torch
 
 from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp, int8_linear
 from octavo.kernels.blocks import INPUT_GROUP
+from octavo.kernels.float4 import exponents_of, float4_codes
 from octavo.kernels.grouped import GroupedTensors, ReorderedLinear, can_pack, grouped_linear, pack_codes, pack_unit
 from octavo.quantization.blocks import BlockScheme, pack_blocks
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
@@ -137,9 +138,10 @@ class PackedScheme(_GroupedScheme):
     def create(self, module: LinearWeights, *, bias: bool) -> None:
         form, size = self.form, (module.out_features, module.in_features * self.form.bits // 8)
         groups = module.out_features, form.num_groups(module.in_features)
-        codes = empty_parameter(*size, dtype=FLOAT8 if form.is_float else torch.uint8)
+        codes = empty_parameter(*size, dtype=FLOAT8 if form.kind == "float8" else torch.uint8)
+        scale_type = torch.uint8 if form.kind == "mxfp4" else torch.float32
         module.register_parameter("weight", codes)
-        module.register_parameter("weight_scale", empty_parameter(*groups, dtype=torch.float32))
+        module.register_parameter("weight_scale", empty_parameter(*groups, dtype=scale_type))
         zeros = None
         if form.has_zeros:
             zeros = empty_parameter(*groups, dtype=torch.float16 if form.has_minimums else torch.uint8)
@@ -160,9 +162,13 @@ class PackedScheme(_GroupedScheme):
 
     def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
         weight = self._own(module, part, weight)
-        codes = pack_codes(weight.codes, pack_unit(weight.group)) if self.form.bits == 4 else weight.codes
+        codes, scales = weight.codes, weight.scales
+        if self.form.kind == "mxfp4":
+            codes, scales = float4_codes(codes), exponents_of(scales)
+        if self.form.bits == 4:
+            codes = pack_codes(codes, pack_unit(weight.group))
         self._place(module, part).copy_(codes)
-        module.weight_scale.data[part.outputs] = weight.scales
+        module.weight_scale.data[part.outputs] = scales
         if self.form.has_zeros:
             zeros = torch.as_tensor(weight.zeros)
             if self.form.has_minimums:
@@ -236,7 +242,7 @@ class RepackedScheme(_GroupedScheme):
 
 def block_format(form: GroupedForm) -> str:
     """The block format that has exactly the values of a form, but for scales in float16; empty if there is none."""
-    if form.is_float or (form.bits == 8 and form.has_zeros):
+    if form.kind != "integer" or (form.bits == 8 and form.has_zeros):
         return ""
     return "Q8_0" if form.bits == 8 else "Q4_1" if form.has_zeros else "Q4_0"
 

@@ -38,6 +38,7 @@ from octavo.layers.head_terms import AttentionTerms, alibi_slopes
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
+from octavo.quantization.block_config import round_to_mxfp4
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float8_config import round_to_float8
 from octavo.quantization.gptq import parse_gptq
@@ -57,6 +58,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-mxfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "gpt-oss-bfloat16": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
@@ -106,6 +108,8 @@ def main(case: str) -> None:
         quantization = round_to_float8(SchemeOptions(has_float8=True))
     elif case.endswith("int4"):
         quantization = parse_gptq({"bits": 4, "group_size": 32, "sym": False}, SchemeOptions())
+    elif case.endswith("mxfp4"):
+        quantization = round_to_mxfp4(SchemeOptions(has_groups=True))
     elif case.endswith("int8"):
         int8 = {"dtype": "int8", "qscheme": "per_channel"}
         quantization = parse_quark({"global_quant_config": {"weight": int8, "input_tensors": int8}}, SchemeOptions())
