@@ -34,6 +34,10 @@ class RoundedScheme(LinearScheme):
     deterministic: bool = False
 
     @property
+    def stored_as(self) -> str:
+        return self.format
+
+    @property
     def group(self) -> int:
         """Inputs that share a scale."""
         return GROUPS[self.format]

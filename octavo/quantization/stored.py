@@ -132,6 +132,10 @@ class PackedScheme(_GroupedScheme):
     def kept_as(self) -> str:
         return "unpacked in each GEMM"
 
+    @property
+    def stored_as(self) -> str:
+        return f"int{self.form.bits}" if self.form.kind == "integer" else self.form.kind
+
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
         return can_pack(in_features, self.form.group_of(in_features))
 
@@ -213,6 +217,10 @@ class RepackedScheme(_GroupedScheme):
     @property
     def kept_as(self) -> str:
         return f"kept as {self.blocks.format}, activations in 8 bits"
+
+    @property
+    def stored_as(self) -> str:
+        return self.blocks.format
 
     @property
     def blocks(self) -> BlockScheme:

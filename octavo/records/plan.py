@@ -80,6 +80,23 @@ class NgramDrafts:
     max_length: int
 
 
+@dataclass(frozen=True, slots=True)
+class WeightGroup:
+    """Weights for one purpose that are stored alike.
+
+    Attributes:
+        purpose: such as ``attention``.
+        format: their type, or format.
+        num_bytes: in memory.
+        num_read: bytes of them that a step for one token reads.
+    """
+
+    purpose: str
+    format: str
+    num_bytes: int
+    num_read: int
+
+
 MAX_BAD_WORD_TOKENS = 128
 _NUM_RECENT_TOKENS = 256
 """Enough for the longest bad word behind the drafts of steps in flight."""
@@ -117,6 +134,7 @@ class Plan:
             kernels of decode attention take as many.
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them.
+        weights: what each device's weights take and what a token reads of them, the largest group first.
         decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
         decisions: settings with reasons.
     """
@@ -140,6 +158,7 @@ class Plan:
     num_exact_graphs: int = 0
     memory: tuple[MemoryPart, ...] = ()
     cache_tokens: int = 0
+    weights: tuple[WeightGroup, ...] = ()
     decode_limit: float = 0.0
     decisions: tuple[Decision, ...] = field(default=())
 
