@@ -1,11 +1,13 @@
 #include "block_pack.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace octavo {
 namespace {
 
+constexpr float kLeastSize = 1e-30f;  // groups of smaller values are zeros
 constexpr float kFineFrom = 8;  // times the mean size of a row's values: docs/quantization.md shows what it gives
 
 // One row taken apart: codes of all inputs, and per group the bits of its scale and minimum as the format stores them.
@@ -234,83 +236,149 @@ void gather_row(const GatherBlocks& gather, int64_t row) {
     }
 }
 
-// What decides how a row is rounded: the greatest value of each group, and what a group must exceed to be fine.
-struct RowRange {
-    std::vector<float> most;
-    float limit;
+// How the groups of a row are rounded.
+struct RowScales {
+    std::vector<float> most, scales, inverses;  // the greatest value of each group; most / 127, and one over it
+    float limit;                                // what a group must exceed to be fine
+    bool is_finite;
+
+    bool is_fine(int64_t g) const { return is_finite && most[g] > limit; }
 
     template <class T>
     void measure(const T* x, int64_t num_inputs) {
-        const Lanes zero = splat(0.f);
-        Lanes total = zero;
-        most.resize(num_inputs / kXGroup);
-        for (int64_t g = 0; g < num_inputs / kXGroup; ++g, x += kXGroup) {
-            const Lanes low = load(x), high = load(x + kLanes);
-            const Lanes low_size = max(low, zero - low), high_size = max(high, zero - high);
-            total = total + (low_size + high_size);
-            // A NaN or an infinity makes it a NaN.
-            most[g] = largest(max(low_size, high_size)) + sum(low * zero + high * zero);
+        const int64_t groups = num_inputs / kXGroup, padded = (groups + kLanes - 1) / kLanes * kLanes;
+        for (std::vector<float>* each : {&most, &scales, &inverses}) each->resize(padded);
+        const Lanes zero = splat(0.f), steps = splat(127.f);
+        Lanes total = zero, invalid = zero;
+        for (int64_t first = 0; first < padded; first += kLanes) {
+            Lanes sizes[kLanes];
+            for (int64_t i = 0; i < kLanes; ++i) {
+                sizes[i] = zero;
+                if (first + i >= groups) continue;
+                const T* group = x + (first + i) * kXGroup;
+                const Lanes low = load(group), high = load(group + kLanes);
+                const Lanes low_size = max(low, zero - low), high_size = max(high, zero - high);
+                total = total + (low_size + high_size);
+                invalid = invalid + (low * zero + high * zero);
+                sizes[i] = max(low_size, high_size);
+            }
+            const Lanes largest = reduce<Largest>(sizes);
+            store(&most[first], largest);
+            store(&scales[first], largest / steps);
+            store(&inverses[first], steps / max(largest, splat(kLeastSize)));
         }
         limit = kFineFrom * sum(total) / (float)num_inputs;
+        is_finite = sum(invalid) == 0.f;
+        if (!is_finite) scales[0] = std::numeric_limits<float>::quiet_NaN();  // and so are all results
     }
-    bool is_fine(int64_t g) const { return most[g] > limit; }
-};
-
-struct RoundedGroup {
-    int32_t codes[kXGroup / 4], fine_codes[kXGroup / 4];
-    float scale, half_sums[2];
 };
 
 // Whole numbers as bytes.
 void put_codes(const Lanes& numbers, int32_t* to) {
+#if defined(__AVX512F__)
+    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)numbers.part[0]));
+    std::memcpy(to, &bytes, sizeof(bytes));
+#else
     float values[kLanes];
     store(values, numbers);
     for (int i = 0; i < kLanes; ++i) reinterpret_cast<int8_t*>(to)[i] = (int8_t)(int)values[i];
+#endif
 }
 
-template <class T>
-void round_group(const T* x, float most, bool is_fine, RoundedGroup& group) {
-    const Lanes inverse = splat(most > 0.f ? 127.f / most : 0.f), magic = splat(12582912.f), step = splat(kFineStep);
-    group.scale = most / 127.f;
-    for (int h = 0; h < 2; ++h) {
-        const Lanes scaled = load(x + h * kLanes) * inverse;
-        const Lanes rounded = (scaled + magic) - magic;
-        Lanes fine = splat(0.f);
-        if (is_fine) fine = ((scaled - rounded) / step + magic) - magic;
-        put_codes(rounded, group.codes + h * kLanes / 4);
-        put_codes(fine, group.fine_codes + h * kLanes / 4);
-        group.half_sums[h] = group.scale * sum(fma(fine, step, rounded));
-    }
+inline Lanes round_to_nearest(const Lanes& x) {
+    const Lanes magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+    return (x + magic) - magic;
 }
+
+// The rows of a tile of x, and where the tile lies.
+template <class T>
+struct StagedTile {
+    const StageBlocks& stage;
+    int64_t rows;
+    XTile<int32_t, float, uint8_t> tile;
+    const RowScales* scales;
+
+    // Rounds up to eight groups of a row. `fine` is what the first one of them that is fine adds to the tile.
+    void round(const T* x, int64_t r, int64_t first, int64_t count, int32_t* fine) const {
+        Lanes rounded[kLanes];
+        for (Lanes& each : rounded) each = splat(0.f);
+        for (int64_t i = 0; i < count && scales[r].is_finite; ++i) {
+            const Lanes inverse = splat(scales[r].inverses[first + i]);
+            for (int h = 0; h < 2; ++h)
+                rounded[2 * i + h] = round_to_nearest(load(x + i * kXGroup + h * kLanes) * inverse);
+        }
+        float sums_of_codes[kLanes];
+        store(sums_of_codes, sums(rounded));
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t g = first + i;
+            const float scale = scales[r].scales[g];
+            float sum_of_codes = sums_of_codes[2 * i] + sums_of_codes[2 * i + 1];
+            put(rounded + 2 * i, tile.codes + g * (kXGroup / 4) * rows + r);
+            put_starts(sums_of_codes + 2 * i, tile.starts + g * num_starts() * rows + r);
+            if (tile.is_fine[g]) {
+                Lanes finer[2] = {splat(0.f), splat(0.f)};
+                float sums_of_finer[2] = {};
+                if (scales[r].is_fine(g)) {
+                    for (int h = 0; h < 2; ++h) {
+                        const Lanes scaled = load(x + i * kXGroup + h * kLanes) * splat(scales[r].inverses[g]);
+                        finer[h] = round_to_nearest((scaled - rounded[2 * i + h]) / splat(kFineStep));
+                        sums_of_finer[h] = sum(finer[h]);
+                    }
+                    sum_of_codes += (sums_of_finer[0] + sums_of_finer[1]) * kFineStep;
+                }
+                put(finer, fine + r);
+                put_starts(sums_of_finer, fine + kXGroup / 4 * rows + r);
+                fine += fine_size(stage.group) * rows;
+            }
+            tile.scales[g * rows + r] = scale;
+            tile.sums[g * rows + r] = scale * sum_of_codes;
+        }
+    }
+
+   private:
+    int64_t num_starts() const { return kXGroup / stage.group; }
+
+    void put(const Lanes* rounded, int32_t* to) const {
+        int32_t codes[kXGroup / 4];
+        put_codes(rounded[0], codes);
+        put_codes(rounded[1], codes + kLanes / 4);
+        for (int64_t v = 0; v < kXGroup / 4; ++v) to[v * rows] = codes[v];
+    }
+
+    void put_starts(const float* halves, int32_t* to) const {
+        if (num_starts() == 1) {
+            to[0] = -stage.zero * (int32_t)(halves[0] + halves[1]);
+        } else {
+            to[0] = -stage.zero * (int32_t)halves[0];
+            to[rows] = -stage.zero * (int32_t)halves[1];
+        }
+    }
+};
 
 template <class T>
 void stage_tile(const StageBlocks& stage, int64_t first_row) {
-    thread_local std::vector<RowRange> ranges;
+    thread_local std::vector<RowScales> scales;
     const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
     const int64_t num_groups = stage.num_inputs / kXGroup;
-    const XTile<int32_t, float, uint8_t> tile(scratch() + first_row * x_row_bytes(stage.num_inputs), rows,
-                                              stage.num_inputs);
     const auto row_of = [&](int64_t r) { return reinterpret_cast<const T*>(stage.x + (first_row + r) * stage.x_stride); };
-    ranges.resize(rows);
-    for (int64_t r = 0; r < rows; ++r) ranges[r].measure(row_of(r), stage.num_inputs);
-    int32_t* fine_codes = tile.fine_codes;
-    for (int64_t g = 0; g < num_groups; ++g) {
-        bool is_fine = false;
-        for (const RowRange& range : ranges) is_fine |= range.is_fine(g);
-        tile.is_fine[g] = is_fine;
-        for (int64_t r = 0; r < rows; ++r) {
-            RoundedGroup group;
-            round_group(row_of(r) + g * kXGroup, ranges[r].most[g], ranges[r].is_fine(g), group);
-            tile.scales[g * rows + r] = group.scale;
-            for (int64_t v = 0; v < kXGroup / 4; ++v) {
-                tile.codes[(g * (kXGroup / 4) + v) * rows + r] = group.codes[v];
-                if (is_fine) fine_codes[v * rows + r] = group.fine_codes[v];
-            }
-            tile.sums[g * rows + r] = group.half_sums[0] + group.half_sums[1];
-            tile.half_sums[2 * g * rows + r] = group.half_sums[0];
-            tile.half_sums[(2 * g + 1) * rows + r] = group.half_sums[1];
+    if ((int64_t)scales.size() < rows) scales.resize(rows);
+    for (int64_t r = 0; r < rows; ++r) scales[r].measure(row_of(r), stage.num_inputs);
+    const StagedTile<T> staged{
+        stage, rows, {scratch() + first_row * x_row_bytes(stage.num_inputs), rows, stage.num_inputs, stage.group},
+        scales.data()};
+    int32_t* fine = staged.tile.fine;
+    constexpr int64_t kAtOnce = kLanes / 2;
+    for (int64_t first = 0; first < num_groups; first += kAtOnce) {
+        const int64_t count = std::min(kAtOnce, num_groups - first);
+        int64_t num_fine = 0;
+        for (int64_t g = first; g < first + count; ++g) {
+            bool is_fine = false;
+            for (int64_t r = 0; r < rows; ++r) is_fine |= scales[r].is_fine(g);
+            staged.tile.is_fine[g] = is_fine;
+            num_fine += is_fine;
         }
-        if (is_fine) fine_codes += kXGroup / 4 * rows;
+        for (int64_t r = 0; r < rows; ++r) staged.round(row_of(r) + first * kXGroup, r, first, count, fine);
+        fine += num_fine * fine_size(stage.group) * rows;
     }
 }
 

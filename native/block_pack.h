@@ -49,6 +49,7 @@ struct StageBlocks {
     int64_t num_rows, num_inputs, x_stride;  // stride in bytes
     int32_t tile_rows;
     Type type;
+    int32_t group, zero;  // of the weights
     int64_t count_chunks() const;
     void run(int64_t chunk) const;
 };

@@ -64,33 +64,39 @@ constexpr BlockSpec kQ6_K{6, 16, 32, Scale::kByte, false};
 constexpr BlockSpec kInt8 = kQ8_0;
 constexpr BlockSpec kInt4 = kQ4_1;
 
-// A tile of x: codes of four inputs by rows, then per group of 32 the rows' scales and scaled sums of codes, then such
-// sums of groups of 16; then whether a group is fine, which is to say that a row has second codes there, and the second
-// codes of fine groups in a row. Second codes count kFineStep of the first ones' steps, and are 0 where a row has none.
+// A tile of x: codes of four inputs by rows, then per group of 32 the rows' scales and scaled sums of codes; then per
+// group of the weights what the codes' products start from, minus the weights' zero point times the sum of x's codes;
+// then whether a group of 32 is fine, which is to say that a row has second codes there; last, for each fine group, its
+// second codes and what their products start from. Second codes count kFineStep of the first ones' steps, and are 0
+// where a row has none.
 template <class Code, class Number, class Flag>
 struct XTile {
     Code* codes;
-    Number *scales, *sums, *half_sums;
+    Number *scales, *sums;
+    Code* starts;
     Flag* is_fine;
-    Code* fine_codes;
+    Code* fine;
 
     template <class Byte>
-    XTile(Byte* tile, int64_t num_rows, int64_t num_inputs) {
+    XTile(Byte* tile, int64_t num_rows, int64_t num_inputs, int group) {
         const int64_t groups = num_inputs / kXGroup * num_rows;
         codes = reinterpret_cast<Code*>(tile);
         scales = reinterpret_cast<Number*>(tile + num_inputs * num_rows);
         sums = scales + groups;
-        half_sums = sums + groups;
-        is_fine = reinterpret_cast<Flag*>(half_sums + 2 * groups);
-        fine_codes = reinterpret_cast<Code*>(is_fine + (num_inputs / kXGroup * num_rows + 3) / 4 * 4);
+        starts = reinterpret_cast<Code*>(sums + groups);
+        is_fine = reinterpret_cast<Flag*>(starts + kXGroup / group * groups);
+        fine = reinterpret_cast<Code*>(is_fine + (num_inputs / kXGroup * num_rows + 3) / 4 * 4);
     }
 };
 
 constexpr float kFineStep = 1.f / 254;
 
+// What one row of a fine group adds to a tile, in Codes.
+constexpr int fine_size(int group) { return kXGroup / 4 + kXGroup / group; }
+
 // Enough for each row of a tile, if all groups are fine.
 inline int64_t x_row_bytes(int64_t num_inputs) {
-    return (2 * num_inputs + num_inputs / kXGroup * 17 + 3 + 63) / 64 * 64;
+    return (2 * num_inputs + num_inputs / kXGroup * (2 + 2 * 2) * 4 + num_inputs / kXGroup + 3 + 63) / 64 * 64;
 }
 
 using CodeVector = uint8_t __attribute__((vector_size(4 * kWidth)));
@@ -109,31 +115,25 @@ struct Integers {
     return r;
 }
 
-// The codes of a group, a register per four inputs.
+// One of a group's kVectors registers of codes, for four inputs of each output.
 template <int kBits, int kVectors>
-[[gnu::always_inline]] inline void unpack(const unsigned char* from, Codes (&codes)[kVectors]) {
-    if constexpr (kBits == 8) {
-        for (int v = 0; v < kVectors; ++v) codes[v] = load_codes(from + v * kCodeBytes);
-    } else {
-        constexpr int kHalf = kVectors / 2;
-        for (int v = 0; v < kHalf; ++v) {
-            const Codes both = load_codes(from + v * kCodeBytes);
-            OCTAVO_EACH_PART {
-                codes[v].part[i] = both.part[i] & 15;
-                codes[v + kHalf].part[i] = bit_cast<CodeVector>(bit_cast<Words>(both.part[i]) >> 4) & 15;
-            }
-        }
-        if constexpr (kBits > 4) {
-            constexpr int kHigh = kBits - 4, kMask = (1 << kHigh) - 1;
-            const Codes high = load_codes(from + kHalf * kCodeBytes);
-            for (int v = 0; v < kVectors; ++v) {
-                OCTAVO_EACH_PART {
-                    const Words bits = bit_cast<Words>(high.part[i]) >> (v * kHigh);
-                    codes[v].part[i] |= bit_cast<CodeVector>((bits & (0x01010101u * kMask)) << 4);
-                }
-            }
+[[gnu::always_inline]] inline Codes codes_at(const unsigned char* from, int v) {
+    if constexpr (kBits == 8) return load_codes(from + v * kCodeBytes);
+    constexpr int kHalf = kVectors / 2;
+    Codes codes = load_codes(from + v % kHalf * kCodeBytes);
+    OCTAVO_EACH_PART {
+        if (v >= kHalf) codes.part[i] = bit_cast<CodeVector>(bit_cast<Words>(codes.part[i]) >> 4);
+        codes.part[i] &= 15;
+    }
+    if constexpr (kBits > 4) {
+        constexpr int kHigh = kBits - 4, kMask = (1 << kHigh) - 1;
+        const Codes high = load_codes(from + kHalf * kCodeBytes);
+        OCTAVO_EACH_PART {
+            const Words bits = bit_cast<Words>(high.part[i]) >> (v * kHigh);
+            codes.part[i] |= bit_cast<CodeVector>((bits & (0x01010101u * kMask)) << 4);
         }
     }
+    return codes;
 }
 
 // Whether codes of 8 bits are multiplied as signed numbers, so that their zero point is 0.
@@ -143,54 +143,38 @@ constexpr bool kSignedCodes = false;
 constexpr bool kSignedCodes = true;
 #endif
 
-// sums += the products of four codes of each output with four codes of x.
+// sums += the products of four codes of each output with four codes of x, which all lanes of `x` have.
 template <int kBits>
-[[gnu::always_inline]] inline Integers dot(const Integers& sums, const Codes& codes, const int32_t* x) {
-    Integers r;
+[[gnu::always_inline]] inline void add_dot(Integers& sums, const Codes& codes, const Ints& x) {
     OCTAVO_EACH_PART {
 #if defined(__AVX512VNNI__)
-        // Written out, since the compiler would keep x in registers for the next panel, and spill the sums.
-        r.part[i] = sums.part[i];
-        asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(r.part[i]) : "v"(codes.part[i]), "m"(*x));
+        sums.part[i] = (Ints)_mm512_dpbusd_epi32((__m512i)sums.part[i], (__m512i)codes.part[i], (__m512i)x);
 #elif defined(__AVX2__)
-        __m256i u = (__m256i)codes.part[i], s = _mm256_set1_epi32(*x);
+        __m256i u = (__m256i)codes.part[i], s = (__m256i)x;
         if constexpr (kBits == 8) {  // |w| times x with w's sign, which fits 16 bits
             u = _mm256_xor_si256(u, _mm256_set1_epi8((char)0x80));
             s = _mm256_sign_epi8(s, u);
             u = _mm256_abs_epi8(u);
         }
         const __m256i pairs = _mm256_maddubs_epi16(u, s);
-        r.part[i] = sums.part[i] + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        sums.part[i] += (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #else
         constexpr int kFlip = kBits == 8 ? 0x80 : 0;
-        const int8_t* four = reinterpret_cast<const int8_t*>(x);
+        const int32_t word = x[0];
+        const int8_t* four = reinterpret_cast<const int8_t*>(&word);
         for (int lane = 0; lane < kWidth; ++lane) {
             int32_t sum = sums.part[i][lane];
             for (int k = 0; k < 4; ++k) sum += (int8_t)(codes.part[i][4 * lane + k] ^ kFlip) * four[k];
-            r.part[i][lane] = sum;
+            sums.part[i][lane] = sum;
         }
 #endif
     }
-    return r;
 }
 
-// The sum of two, as floating-point numbers.
-[[gnu::always_inline]] inline Lanes to_lanes(const Integers& a, const Integers& b) {
+[[gnu::always_inline]] inline Lanes to_lanes(const Integers& a) {
     Lanes r;
-    OCTAVO_EACH_PART r.part[i] = __builtin_convertvector(a.part[i] + b.part[i], Floats);
+    OCTAVO_EACH_PART r.part[i] = __builtin_convertvector(a.part[i], Floats);
     return r;
-}
-
-// The products of a group's codes with a row's, from four inputs of x on; a tile has so many rows. Two sums, since an
-// addition waits for the one before it.
-template <int kBits, int kRows, int kVectors>
-[[gnu::always_inline]] inline Lanes dot_group(const Codes (&codes)[kVectors], const int32_t* four) {
-    Integers even{}, odd{};
-    OCTAVO_UNROLL for (int v = 0; v < kVectors; v += 2) {
-        even = dot<kBits>(even, codes[v], four + v * kRows);
-        odd = dot<kBits>(odd, codes[v + 1], four + (v + 1) * kRows);
-    }
-    return to_lanes(even, odd);
 }
 
 // Sixteen bytes, signed where the format's scales are.
@@ -218,6 +202,9 @@ template <bool kSigned>
 
 constexpr BlockSpec kSpecs[] = {kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kInt8, kInt4};
 
+// The zero point that products with codes of a format have.
+constexpr int zero_of(const BlockSpec& spec) { return spec.bits == 8 && kSignedCodes ? 0 : spec.zero; }
+
 template <int kIndex>
 struct BlockFormat {
     static constexpr BlockSpec kSpec = kSpecs[kIndex];
@@ -226,65 +213,88 @@ struct BlockFormat {
 #else
     static constexpr int kWideRows = 1, kTallRows = 3;
 #endif
-    static constexpr int kZero = kSpec.bits == 8 && kSignedCodes ? 0 : kSpec.zero;
+    static constexpr int kVectors = kSpec.vectors();
     static constexpr int kSteps = kXGroup / kSpec.group;  // groups to one of x
     using Tile = XTile<const int32_t, const float, const uint8_t>;
 
     template <int kRows, int kPanels>
     [[gnu::always_inline]] static inline void multiply(const unsigned char* const* panels, const unsigned char* x,
                                                        int64_t num_inputs, Lanes (&result)[kRows][kPanels]) {
-        Lanes sums[kRows][kPanels];  // a copy, which stays in registers
-        const Tile tile(x, kRows, num_inputs);
-        const int32_t* fine_codes = tile.fine_codes;
-        clear(sums);
+        const Tile tile(x, kRows, num_inputs, kSpec.group);
+        const int32_t* fine = tile.fine;
+        // Sums of groups stay in registers, sums of them in memory.
+        Lanes* sums = &result[0][0];
+        asm("" : "+r"(sums) : : "memory");
+        for (int i = 0; i < kRows * kPanels; ++i) sums[i] = splat(0.f);
         for (int64_t g = 0; g < num_inputs / kSpec.group; ++g) {
+            const unsigned char* groups[kPanels];
+            Lanes scales[kPanels], least[kPanels];
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+                groups[p] = panels[p] + kSpec.group_place(g);
+                scales_of(panels[p], groups[p], g, scales[p], least[p]);
+                groups[p] += kSpec.scale_bytes();
+            }
+            const float* x_scales = tile.scales + g / kSteps * kRows;
+            add_plane<kRows, kPanels>(groups, tile.codes + g * kVectors * kRows, tile.starts + g * kRows, x_scales,
+                                      scales, sums);
+            if constexpr (kSpec.has_min) {
+                OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
+                    const Lanes x_sum = splat(tile.sums[g * kRows + r]);
+                    OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p)
+                        sums[r * kPanels + p] = fma(least[p], x_sum, sums[r * kPanels + p]);
+                }
+            }
             if (tile.is_fine[g / kSteps]) {
-                add_group<true>(panels, tile, g, fine_codes, sums);
-                fine_codes += kSpec.vectors() * kRows;
-            } else {
-                add_group<false>(panels, tile, g, fine_codes, sums);
+                OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) scales[p] = scales[p] * splat(kFineStep);
+                const int64_t part = g % kSteps;
+                add_plane<kRows, kPanels>(groups, fine + part * kVectors * kRows,
+                                          fine + (kXGroup / 4 + part) * kRows, x_scales, scales, sums);
+                if (part == kSteps - 1) fine += fine_size(kSpec.group) * kRows;
             }
         }
-        keep(sums, result);
+        asm("" : : : "memory");
     }
 
-    // Adds the products of one group's inputs.
-    template <bool kFine, int kRows, int kPanels>
-    [[gnu::always_inline]] static inline void add_group(const unsigned char* const* panels, const Tile& tile, int64_t g,
-                                                        const int32_t* fine_codes, Lanes (&sums)[kRows][kPanels]) {
-        constexpr int kVectors = kSpec.vectors();
-        OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
-            const unsigned char* group = panels[p] + kSpec.group_place(g);
-            Lanes scale, offset = splat(0.f);
-            scales_of(panels[p], group, g, scale, offset);
-            Codes codes[kVectors];
-            unpack<kSpec.bits>(group + kSpec.scale_bytes(), codes);
+    // Adds the products of a group's codes with first or second codes of x.
+    template <int kRows, int kPanels>
+    [[gnu::always_inline]] static inline void add_plane(const unsigned char* const* groups, const int32_t* x,
+                                                        const int32_t* starts, const float* x_scales,
+                                                        const Lanes* scales, Lanes* sums) {
+        Integers products[kRows][kPanels];
+        OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
+            const Ints start = zero_of(kSpec) == 0 ? Ints{} : Ints{} + starts[r];
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p)
+                OCTAVO_EACH_PART products[r][p].part[i] = start;
+        }
+        OCTAVO_UNROLL for (int v = 0; v < kVectors; ++v) {
+            Codes codes[kPanels];
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) codes[p] = codes_at<kSpec.bits, kVectors>(groups[p], v);
             OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
-                Lanes product = dot_group<kSpec.bits, kRows>(codes, tile.codes + g * kVectors * kRows + r);
-                if constexpr (kFine)
-                    product = fma(dot_group<kSpec.bits, kRows>(codes, fine_codes + r), splat(kFineStep), product);
-                const Lanes x_scale = splat(tile.scales[g / kSteps * kRows + r]);
-                sums[r][p] = fma(product, scale * x_scale, sums[r][p]);
-                const float x_sum = (kSteps == 1 ? tile.sums : tile.half_sums)[g * kRows + r];
-                if constexpr (kSpec.has_min || kZero != 0) sums[r][p] = fma(offset, splat(x_sum), sums[r][p]);
+                const Ints four = Ints{} + x[v * kRows + r];
+                OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) add_dot<kSpec.bits>(products[r][p], codes[p], four);
+            }
+        }
+        OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
+            const Lanes x_scale = splat(x_scales[r]);
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+                Lanes& sum = sums[r * kPanels + p];
+                sum = fma(to_lanes(products[r][p]), scales[p] * x_scale, sum);
             }
         }
     }
 
-    // The group's scales, and what is added to each of its weights.
+    // The scales of a group's weights, and the least of them.
     [[gnu::always_inline]] static inline void scales_of(const unsigned char* panel, const unsigned char* group,
-                                                        int64_t index, Lanes& scale, Lanes& offset) {
+                                                        int64_t index, Lanes& scale, Lanes& least) {
         if constexpr (kSpec.scale == Scale::kHalf) {
             scale = load(reinterpret_cast<const Float16*>(group));
-            if constexpr (kSpec.has_min) offset = load(reinterpret_cast<const Float16*>(group) + kLanes);
+            if constexpr (kSpec.has_min) least = load(reinterpret_cast<const Float16*>(group) + kLanes);
         } else {
             const auto* super = reinterpret_cast<const Float16*>(
                 panel + kSpec.super_place(index / (kSuper / kSpec.group)));
             scale = load(super) * load_bytes<!kSpec.has_min>(group);
-            if constexpr (kSpec.has_min)
-                offset = splat(0.f) - load(super + kLanes) * load_bytes<false>(group + kLanes);
+            if constexpr (kSpec.has_min) least = splat(0.f) - load(super + kLanes) * load_bytes<false>(group + kLanes);
         }
-        if constexpr (kZero != 0) offset = splat(-(float)kZero) * scale;
     }
 };
 

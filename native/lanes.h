@@ -217,43 +217,53 @@ inline float sum(const Lanes& x) {
         for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
     return lanes[0];
 }
-// Sums of neighbouring groups of kGroup numbers of a, then of b, reduced by half: each number and the one half a group
-// further on.
-template <int kGroup, int... kIndex>
-inline Floats add_halves(Floats a, Floats b, std::integer_sequence<int, kIndex...>) {
+struct Add {
+    Floats operator()(Floats a, Floats b) const { return a + b; }
+};
+struct Largest {
+    Floats operator()(Floats a, Floats b) const { return a > b ? a : b; }
+};
+
+// Neighbouring groups of kGroup numbers of a, then of b, reduced by half: each number and the one half a group further
+// on.
+template <class Reduce, int kGroup, int... kIndex>
+inline Floats reduce_halves(Floats a, Floats b, std::integer_sequence<int, kIndex...>) {
     constexpr int kHalf = kGroup / 2;
 #if defined(__clang__)
-    return __builtin_shufflevector(a, b, (kIndex / kHalf * kGroup + kIndex % kHalf)...) +
-           __builtin_shufflevector(a, b, (kIndex / kHalf * kGroup + kIndex % kHalf + kHalf)...);
+    return Reduce{}(__builtin_shufflevector(a, b, (kIndex / kHalf * kGroup + kIndex % kHalf)...),
+                    __builtin_shufflevector(a, b, (kIndex / kHalf * kGroup + kIndex % kHalf + kHalf)...));
 #else  // GCC has the other name since version 12 only
-    return __builtin_shuffle(a, b, Ints{(kIndex / kHalf * kGroup + kIndex % kHalf)...}) +
-           __builtin_shuffle(a, b, Ints{(kIndex / kHalf * kGroup + kIndex % kHalf + kHalf)...});
+    return Reduce{}(__builtin_shuffle(a, b, Ints{(kIndex / kHalf * kGroup + kIndex % kHalf)...}),
+                    __builtin_shuffle(a, b, Ints{(kIndex / kHalf * kGroup + kIndex % kHalf + kHalf)...}));
 #endif
 }
 
-// Reduces kCount registers, of groups of kGroup numbers, to registers of sums.
-template <int kGroup, int kCount>
-inline void add_groups(Floats (&x)[kLanes]) {
+// Reduces kCount registers, of groups of kGroup numbers, to registers of single ones.
+template <class Reduce, int kGroup, int kCount>
+inline void reduce_groups(Floats (&x)[kLanes]) {
     if constexpr (kGroup > 1) {
         OCTAVO_UNROLL for (int i = 0; i < kCount / 2; ++i)
-            x[i] = add_halves<kGroup>(x[2 * i], x[2 * i + 1], std::make_integer_sequence<int, kWidth>{});
-        add_groups<kGroup / 2, kCount / 2>(x);
+            x[i] = reduce_halves<Reduce, kGroup>(x[2 * i], x[2 * i + 1], std::make_integer_sequence<int, kWidth>{});
+        reduce_groups<Reduce, kGroup / 2, kCount / 2>(x);
     }
 }
 
-// The sums of sixteen at once, each with the bits of sum().
-inline Lanes sums(const Lanes (&x)[kLanes]) {
+// Sixteen at once, each with the bits of sum() or largest().
+template <class Reduce>
+inline Lanes reduce(const Lanes (&x)[kLanes]) {
+    constexpr Reduce both;
     Floats parts[kLanes];
     OCTAVO_UNROLL for (int i = 0; i < kLanes; ++i) {
         if constexpr (kParts == 1) parts[i] = x[i].part[0];
-        if constexpr (kParts == 2) parts[i] = x[i].part[0] + x[i].part[1];
-        if constexpr (kParts == 4) parts[i] = (x[i].part[0] + x[i].part[2]) + (x[i].part[1] + x[i].part[3]);
+        if constexpr (kParts == 2) parts[i] = both(x[i].part[0], x[i].part[1]);
+        if constexpr (kParts == 4) parts[i] = both(both(x[i].part[0], x[i].part[2]), both(x[i].part[1], x[i].part[3]));
     }
-    add_groups<kWidth, kLanes>(parts);
+    reduce_groups<Reduce, kWidth, kLanes>(parts);
     Lanes r;
     OCTAVO_EACH_PART r.part[i] = parts[i];
     return r;
 }
+inline Lanes sums(const Lanes (&x)[kLanes]) { return reduce<Add>(x); }
 inline float largest(const Lanes& x) {
     float lanes[kLanes];
     store(lanes, x);

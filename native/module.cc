@@ -214,7 +214,8 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     if (weight >= kFirstBlock) {
         const int32_t block = weight - kFirstBlock;
         const StageBlocks stage{gemm.x,        gemm.num_rows, gemm.num_inputs,
-                                gemm.x_stride, kBlockTileRows.of(gemm.num_rows), type};
+                                gemm.x_stride, kBlockTileRows.of(gemm.num_rows), type,
+                                kSpecs[block].group, zero_of(kSpecs[block])};
         gemm.x = nullptr;
         gemm.x_stride = x_row_bytes(gemm.num_inputs);
         gemm.panel_bytes = kSpecs[block].panel_bytes(gemm.num_inputs);
