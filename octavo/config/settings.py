@@ -16,7 +16,18 @@ from octavo.config.kv_events import KVEventsConfig
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Quantization = Literal[
-    "fp8", "int8", "int4", "compressed-tensors", "gguf", "gptq", "awq", "bitsandbytes", "modelopt", "quark", "mxfp4"
+    "fp8",
+    "int8",
+    "int4",
+    "compressed-tensors",
+    "gguf",
+    "gptq",
+    "awq",
+    "bitsandbytes",
+    "modelopt",
+    "quark",
+    "torchao",
+    "mxfp4",
 ]
 MoeBackend = Literal[
     "auto", "triton", "native", "torch", "batched_triton", "triton_unfused", "deep_gemm", "deep_gemm_mega_moe",
@@ -97,7 +108,7 @@ class ModelSettings(msgspec.Struct, kw_only=True):
             description="How weights are quantised; default is as in the checkpoint, which compressed-tensors, gptq, "
             "awq and bitsandbytes only confirm; with dtype float32, integers in checkpoints and GGUF files are "
             "dequantised unless it names their kind. fp8 rounds unquantised weights to float8 while they are loaded, "
-            "int8 and int4 to integers (GPUs, and CPUs with compiled kernels)."
+            "int8 and int4 to integers (GPUs, and CPUs with compiled kernels), mxfp4 to 4-bit floats."
         ),
     ] = None
     moe_backend: Annotated[

@@ -7,17 +7,18 @@ import torch
 from torch import nn
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights, make_experts
+from octavo.kernels.float4 import MX_GROUP
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
 from octavo.quantization.float8_layout import Float8Layout, StackedFloat8Layout
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
-from octavo.quantization.mxfp4 import BLOCK, scale_numbers, unpack
+from octavo.quantization.mxfp4 import scale_numbers, unpack
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.slot import WeightSlot
 from octavo.records.experts import ExpertSpec, ExpertStorage, RowExperts, SeparateExperts, StackedExperts
 
 _ALL = slice(None)
-_BLOCK_BYTES = BLOCK // 2
+_BLOCK_BYTES = MX_GROUP // 2
 
 
 class Experts(nn.Module):
@@ -207,7 +208,7 @@ class Mxfp4Experts(Experts):
         storage = self._storage
         assert isinstance(storage, StackedExperts)
         num_experts, _, hidden = self.gate_up_proj.shape
-        outer, inner = (num_experts, 2 * self._size, hidden // BLOCK), (num_experts, hidden, self._size // BLOCK)
+        outer, inner = (num_experts, 2 * self._size, hidden // MX_GROUP), (num_experts, hidden, self._size // MX_GROUP)
         if self._scales is None:
             empty = partial(torch.empty, dtype=torch.uint8, device=self.gate_up_proj.device)
             self._scales = empty(outer), empty(inner)

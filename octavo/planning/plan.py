@@ -13,7 +13,7 @@ from octavo.parallel import TensorParallel
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
 from octavo.planning.drafts import decode_length, resolve_drafts
 from octavo.planning.groups import SNAPSHOT_INTERVAL, make_groups
-from octavo.planning.memory import ModelSize, bytes_read_per_token, model_size
+from octavo.planning.memory import ModelSize, model_size
 from octavo.planning.parts import StepLimits, memory_parts
 from octavo.planning.routing import resolve_routing
 from octavo.planning.share import check_room, left_for_cache
@@ -449,7 +449,7 @@ def make_plan(
     has_limit = bandwidth and config.pooling is None
     # Processes of one machine share its bandwidth.
     num_sharers = tensor_parallel.size if planner.is_host else 1
-    read = num_sharers * bytes_read_per_token(config, getattr(torch, dtype), model, tensor_parallel.size)
+    read = num_sharers * sum(group.num_read for group in model.weights)
     limit = bandwidth / read if has_limit else 0.0
     return Plan(
         dtype=dtype,
@@ -472,6 +472,7 @@ def make_plan(
         routing=routing,
         memory=(*_held_part(held), *parts, cache),
         cache_tokens=cache_tokens(num_blocks, groups),
+        weights=model.weights,
         decode_limit=limit,
         decisions=tuple(planner.decisions),
     )

@@ -25,6 +25,7 @@ from octavo.records.plan import (
     MemoryPart,
     NgramDrafts,
     Plan,
+    WeightGroup,
     recent_tokens,
 )
 from octavo.records.pooling import (
@@ -127,6 +128,7 @@ __all__ = [
     "TokenIds",
     "TokenLogprobs",
     "TokensPrompt",
+    "WeightGroup",
     "as_token_ids",
     "recent_tokens",
     "token_ids_from_bytes",

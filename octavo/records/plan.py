@@ -97,6 +97,23 @@ class CapturedRouting:
         return 2 * self.num_layers * self.num_chosen
 
 
+@dataclass(frozen=True, slots=True)
+class WeightGroup:
+    """Weights for one purpose that are stored alike.
+
+    Attributes:
+        purpose: such as ``attention``.
+        format: their type, or format.
+        num_bytes: in memory.
+        num_read: bytes of them that a step for one token reads.
+    """
+
+    purpose: str
+    format: str
+    num_bytes: int
+    num_read: int
+
+
 MAX_BAD_WORD_TOKENS = 128
 _NUM_RECENT_TOKENS = 256
 """Enough for the longest bad word behind the drafts of steps in flight."""
@@ -134,6 +151,7 @@ class Plan:
         routing: how the experts that tokens choose are captured; None if they are not.
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them.
+        weights: what each device's weights take and what a token reads of them, the largest group first.
         decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
     """
 
@@ -157,6 +175,7 @@ class Plan:
     routing: CapturedRouting | None = None
     memory: tuple[MemoryPart, ...] = ()
     cache_tokens: int = 0
+    weights: tuple[WeightGroup, ...] = ()
     decode_limit: float = 0.0
     decisions: tuple[Decision, ...] = field(default=())
 
