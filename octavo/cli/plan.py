@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count
 from octavo.config import EngineConfig, ServerSettings
-from octavo.errors import OctavoError
+from octavo.errors import ConfigError, OctavoError
 from octavo.hub import ModelConfig, ModelSource
 from octavo.records import Plan
 
@@ -33,11 +33,16 @@ def run(arguments: Sequence[str]) -> int:
         metavar="BYTES",
         help="plan for a GPU with so much memory, which need not be here; takes suffixes: 141GB",
     )
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="plan for a GPU that need not be here: a100, b200, h100, h200, l4, l40s or rtx4090",
+    )
     add_setting_flags(parser, ALL_SECTIONS)
     given = parser.parse(arguments)
     values = given_settings(given, ALL_SECTIONS)
     config = engine_config(values)
-    planned = make(config, given.device_memory, server_settings(values))
+    planned = make(config, given.device_memory, server_settings(values), given.gpu)
     if given.json:
         refusal = None if planned.refusal is None else str(planned.refusal)
         facts = {"model": config.model.model, "device": planned.device, "refusal": refusal, **asdict(planned.plan)}
@@ -64,22 +69,32 @@ class Planned:
     refusal: OctavoError | None
 
 
-def make(config: EngineConfig, device_memory: int | None = None, server: ServerSettings | None = None) -> Planned:
+def make(
+    config: EngineConfig,
+    device_memory: int | None = None,
+    server: ServerSettings | None = None,
+    gpu: str | None = None,
+) -> Planned:
     """The plan for a device, and whether the model's files do for it.
 
     Args:
         device_memory: bytes of a GPU to plan for instead of this machine's device.
         server: the server's settings; None for the defaults.
+        gpu: the kind of that GPU, a name in :data:`octavo.platforms.GPU_MODELS`, with its usual memory by default.
 
     Raises:
         OctavoError: the model or a setting is wrong.
     """
     from octavo.hub import find_model
     from octavo.planning import make_plan
-    from octavo.platforms import ImaginedGpu, select_platform
+    from octavo.platforms import GPU_MODELS, ImaginedGpu, select_platform
 
+    if gpu is not None and gpu not in GPU_MODELS:
+        raise ConfigError(f"--gpu is {gpu!r}; it is one of {', '.join(GPU_MODELS)}.")
     source, model_config = find_model(config)
-    platform = select_platform(config.device.device) if device_memory is None else ImaginedGpu(device_memory)
+    model = None if gpu is None else GPU_MODELS[gpu]
+    num_bytes = model.num_bytes if model is not None and device_memory is None else device_memory
+    platform = select_platform(config.device.device) if num_bytes is None else ImaginedGpu(num_bytes, model)
     platform.prepare(config.device.num_threads)
     plan = make_plan(config, model_config, platform, platform.read_bandwidth())
     refusal = None
@@ -91,7 +106,7 @@ def make(config: EngineConfig, device_memory: int | None = None, server: ServerS
             "has_blocks": platform.has_blocks(),
             "has_groups": platform.has_groups(),
         }
-        _check_files(config, source, model_config, plan, must_be_here=device_memory is None, **has)
+        _check_files(config, source, model_config, plan, must_be_here=num_bytes is None, **has)
     except OctavoError as error:
         refusal = error
     return Planned(platform.describe(), plan, refusal)
@@ -161,14 +176,15 @@ def report(model: str, device: str, plan: Plan) -> str:
     rows.append(("together", format_size(sum(part.num_bytes for part in plan.memory)), ""))
     width = max(len(name) for name, _, _ in rows)
     lines += [f"  {name:<{width}}  {size:>10}  {reason}".rstrip() for name, size, reason in rows]
+    lines += ["", "Weights", *_weight_lines(plan)] if plan.weights else []
     if plan.groups:
         sizes = " or ".join(map(str, sorted({group.block_size for group in plan.groups})))
         lines += ["", "Cache", f"  {plan.cache_tokens} tokens in {plan.num_blocks - 1} blocks of {sizes}"]
         num_longest = plan.cache_tokens / plan.max_model_len
         lines.append(f"  {num_longest:.1f} sequences of the greatest length, {plan.max_model_len} tokens")
     if plan.decode_limit:
-        lines += ["", "Speed limit", f"  {plan.decode_limit:.0f} tokens/s for one request: reading the weights"]
-        lines.append("  once a token takes the memory's whole bandwidth; batches share each reading")
+        lines += ["", "Speed limit", f"  {plan.decode_limit:.0f} tokens/s for one request: reading the weights that a"]
+        lines.append("  token needs takes the memory's whole bandwidth; batches share each reading")
     lines += ["", "Settings"]
     width = max((len(decision.name) for decision in plan.decisions), default=0)
     value_width = max((len(decision.value) for decision in plan.decisions), default=0)
@@ -176,6 +192,19 @@ def report(model: str, device: str, plan: Plan) -> str:
         f"  {decision.name:<{width}}  {decision.value:<{value_width}}  {decision.reason}" for decision in plan.decisions
     ]
     return "\n".join(lines)
+
+
+def _weight_lines(plan: Plan) -> Iterator[str]:
+    """Each group of weights: what it takes, and how long a token reads it at the memory's bandwidth."""
+    num_read = sum(group.num_read for group in plan.weights)
+    purposes = max(len(group.purpose) for group in plan.weights)
+    formats = max(len(group.format) for group in plan.weights)
+    for group in plan.weights:
+        size = f"{format_size(group.num_bytes):>10}"
+        line = f"  {group.purpose:<{purposes}}  {group.format:<{formats}}  {size}"
+        if plan.decode_limit:
+            line += f"  {1e3 * group.num_read / num_read / plan.decode_limit:8.3f} ms a token"
+        yield line
 
 
 def format_size(num_bytes: int) -> str:

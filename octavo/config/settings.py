@@ -16,8 +16,26 @@ from octavo.config.kv_events import KVEventsConfig
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Quantization = Literal[
-    "fp8", "int8", "int4", "compressed-tensors", "gguf", "gptq", "awq", "bitsandbytes", "modelopt", "quark", "mxfp4"
+    "fp8",
+    "int8",
+    "int4",
+    "compressed-tensors",
+    "gguf",
+    "gptq",
+    "awq",
+    "bitsandbytes",
+    "modelopt",
+    "quark",
+    "torchao",
+    "mxfp4",
 ]
+MoeBackend = Literal[
+    "auto", "triton", "native", "torch", "batched_triton", "triton_unfused", "deep_gemm", "deep_gemm_mega_moe",
+    "cutlass",
+    "flashinfer_trtllm", "flashinfer_cutlass", "flashinfer_cutedsl", "flashinfer_moe_ep_cutedsl", "flashinfer_b12x",
+    "flashinfer_moe_ep_mega_deep_gemm", "b12x", "marlin", "humming", "aiter", "aiter_mega_moe",
+    "aiter_triton_mxfp4_bf16", "aiter_triton_mxfp4_mxfp4", "flydsl", "hpc", "emulation", "rdna3"
+]  # fmt: skip
 Policy = Literal["fcfs", "priority"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]
@@ -115,14 +133,28 @@ class ModelSettings(msgspec.Struct, kw_only=True):
             description="How weights are quantised; default is as in the checkpoint, which compressed-tensors, gptq, "
             "awq and bitsandbytes only confirm; with dtype float32, integers in checkpoints and GGUF files are "
             "dequantised unless it names their kind. fp8 rounds unquantised weights to float8 while they are loaded, "
-            "int8 and int4 to integers (GPUs, and CPUs with compiled kernels)."
+            "int8 and int4 to integers (GPUs, and CPUs with compiled kernels), mxfp4 to 4-bit floats."
         ),
     ] = None
+    moe_backend: Annotated[
+        MoeBackend,
+        Meta(
+            description="Kernels for experts: triton on GPUs, native (compiled) or torch on CPUs; auto takes the "
+            "fastest. The others are vLLM's, and an error."
+        ),
+    ] = "auto"
     seed: Annotated[int, Meta(description="Seed for dummy weights and for requests without one.")] = 0
     uniform_routing: Annotated[
         bool,
         Meta(
             description="For measurements: tokens draw their experts evenly, whatever their scores; texts mean nothing."
+        ),
+    ] = False
+    enable_return_routed_experts: Annotated[
+        bool,
+        Meta(
+            description="Answers of LLM and AsyncLLM tell which experts each token chose (routing replay); not for "
+            "servers."
         ),
     ] = False
     max_model_len: Annotated[

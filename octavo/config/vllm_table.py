@@ -15,7 +15,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "kernels are chosen by the device": (
         "attention_backend:str attention_config:object disable_cascade_attn:bool mamba_backend:str "
         "mamba_ssu_algorithm:str gdn_prefill_backend:str kda_prefill_backend:str kda_decode_backend:str "
-        "moe_backend:str linear_backend:str sparse_indexer_topk_backend:str kernel_config:object "
+        "linear_backend:str sparse_indexer_topk_backend:str kernel_config:object "
         "ir_op_priority:object enable_flashinfer_autotune:bool monokernel:bool mm_encoder_attn_backend:str "
         "use_fp64_gumbel:bool use_replayssm:bool replayssm_buffer_len:int jit_monitor_mode:str "
         "jit_monitor_verbose:bool"
@@ -106,7 +106,6 @@ ONE_VALUE: dict[str, tuple[tuple[Any, ...], str]] = {
     "offload_group_size:int": ((0,), "weights that are offloaded to host memory"),
     "logprobs_mode:str": (("raw_logprobs",), "log-probabilities other than raw ones"),
     "disable_sliding_window:bool": ((False,), "sliding windows that are cut off; set max_model_len"),
-    "enable_return_routed_experts:bool": ((False,), "mixture-of-experts models"),
     "return_sampling_mask:bool": ((False,), "sampling masks in outputs"),
     "enable_trace_replay:bool": ((False,), "replay of traces"),
     "io_processor_plugin:str": (("",), "plugins for inputs and outputs"),

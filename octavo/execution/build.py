@@ -70,8 +70,10 @@ def build_runner(
         from octavo.sampling.device_sampler import DeviceSampler
 
         draw_on_device = DeviceSampler
+    # Recordings have compiled kernels only; what routers choose is noted by other operations.
+    records = platform.records_steps and not enforce_eager and plan.routing is None
     tail = SamplingTail(forward, draws, plan, config.vocab_size, processors, draw_on_device)
-    return ModelRunner(forward, tail, sizes, records=platform.records_steps and not enforce_eager)
+    return ModelRunner(forward, tail, sizes, records=records)
 
 
 def make_draws(forward: ForwardPass, plan: Plan, kernels: StepKernels) -> Draws:

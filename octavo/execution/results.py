@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.execution.draws import NewTokens
+from octavo.execution.routed_experts import RoutedRows
 from octavo.platforms.transfer import HostCopies
 from octavo.records import RowLogprobs, StepResult
 from octavo.sampling.logprobs import LogprobTensors
@@ -40,12 +41,14 @@ class SampledStep:
         new_tokens: the step's tokens, once ``copies`` have arrived.
         sampled_logprobs: (rows, log-probabilities of a token of each); a row occurs once per place, in order.
         prompt_logprobs: (row, log-probabilities of prompt positions).
+        routed: the experts of rows' tokens; None if they are not captured.
     """
 
     new_tokens: NewTokens
     copies: HostCopies
     sampled_logprobs: list[tuple[list[int], LogprobTensors]] = field(default_factory=list)
     prompt_logprobs: list[tuple[int, LogprobTensors]] = field(default_factory=list)
+    routed: RoutedRows | None = None
 
     def result(self) -> StepResult:
         """Wait for the tokens and read them."""
@@ -63,4 +66,5 @@ class SampledStep:
             None if new.drafts is None else new.drafts.numpy(),
             None if new.num_drafts is None else new.num_drafts.numpy(),
             logprobs,
+            routed={} if self.routed is None else self.routed.read(),
         )

@@ -27,6 +27,7 @@ from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import bind_kernels
 from octavo.layers.build import Build
+from octavo.layers.experts import Experts
 from octavo.layers.moe import Router
 from octavo.models.base import CausalLM
 from octavo.models.loading import check_weights, load_weights
@@ -311,6 +312,9 @@ class Worker:
                 model = make(self._config, build, self._load_plan.max_model_len)
         finally:
             torch.set_default_dtype(before)
+        for module in model.modules():
+            if isinstance(module, Experts):
+                module.is_plain = self._settings.model.moe_backend == "torch"
         if build.uniform_routing and not any(isinstance(module, Router) for module in model.modules()):
             raise ConfigError("uniform_routing is set, but the model has no experts.")
         return model

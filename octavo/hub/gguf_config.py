@@ -3,8 +3,9 @@
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
+from octavo.hub import gguf_experts, gguf_families
 from octavo.hub.config_values import quote
-from octavo.hub.gguf_families import ADJUSTMENTS, read_factors
+from octavo.hub.gguf_families import read_factors
 from octavo.hub.gguf_names import hf_name
 from octavo.tokenization.gguf_file import GGUFFile
 
@@ -41,7 +42,10 @@ _ARCHITECTURES = {
     "cohere2": "Cohere2ForCausalLM",
     "nemotron": "NemotronForCausalLM",
     "olmo": "OlmoForCausalLM",
+    **gguf_experts.ARCHITECTURES,
 }
+_WITH_EXPERTS = ("llama", *gguf_experts.ARCHITECTURES)
+_ADJUSTMENTS = gguf_families.ADJUSTMENTS | gguf_experts.ADJUSTMENTS
 
 _KEYS = {
     "block_count": "num_hidden_layers",
@@ -58,6 +62,7 @@ _KEYS = {
     "rope.freq_base_swa": "rope_local_base_freq",
     "final_logit_softcapping": "final_logit_softcapping",
     "attn_logit_softcapping": "attn_logit_softcapping",
+    **gguf_experts.KEYS,
 }
 
 _SAMPLING_KEYS = {
@@ -112,8 +117,11 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
         value = file.metadata.get(f"{architecture}.{key}")
         if value is not None:
             raw[hf_key] = value
-    if architecture in ADJUSTMENTS:
-        ADJUSTMENTS[architecture](raw, file)
+    num_draft_layers = raw.get("num_nextn_predict_layers")
+    if isinstance(num_draft_layers, int) and isinstance(raw.get("num_hidden_layers"), int):
+        raw["num_hidden_layers"] -= num_draft_layers
+    if architecture in _ADJUSTMENTS:
+        _ADJUSTMENTS[architecture](raw, file)
     return raw
 
 
@@ -139,8 +147,8 @@ def _check_supported(file: GGUFFile, architecture: str) -> None:
             f"{file.path} is one of {num_parts} parts of a model; merge them first, with llama.cpp's "
             "llama-gguf-split --merge."
         )
-    if file.metadata.get(f"{architecture}.expert_count"):
-        raise UnsupportedModelError(f"{file.path} holds a mixture of experts, which is not supported.")
+    if file.metadata.get(f"{architecture}.expert_count") and architecture not in _WITH_EXPERTS:
+        raise UnsupportedModelError(f"{file.path} holds {architecture!r} with experts, which is not supported.")
 
 
 def _rope_scaling(file: GGUFFile, architecture: str) -> dict[str, Any] | None:

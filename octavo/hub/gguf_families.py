@@ -31,9 +31,11 @@ def read_factors(file: GGUFFile, tensor: GGUFTensor) -> list[float]:
 
 
 def _llama(raw: dict[str, Any], file: GGUFFile) -> None:
-    """Llama and Mistral share a name in GGUF; only Mistral has a sliding window."""
+    """Llama, Mistral and Mixtral share a name in GGUF; only Mixtral has experts, only Mistral a sliding window."""
     raw.setdefault("head_dim", file.metadata.get("llama.rope.dimension_count"))
-    if "sliding_window" in raw:
+    if raw.get("num_experts"):
+        raw["architectures"] = ["MixtralForCausalLM"]
+    elif "sliding_window" in raw:
         raw["architectures"] = ["MistralForCausalLM"]
 
 
@@ -58,7 +60,7 @@ def _set_query_scale(raw: dict[str, Any], largest: int) -> None:
 def _phi3(raw: dict[str, Any], file: GGUFFile) -> None:
     """A window of 0 is none; the original length stands beside the scaling, as in Phi-3's config.json."""
     raw["sliding_window"] = raw.get("sliding_window") or None
-    _set_partial_rotary_factor(raw, file, "phi3")
+    set_partial_rotary_factor(raw, file, "phi3")
     original = file.metadata.get("phi3.rope.scaling.original_context_length")
     if original is not None:
         raw["original_max_position_embeddings"] = original
@@ -67,10 +69,10 @@ def _phi3(raw: dict[str, Any], file: GGUFFile) -> None:
 def _glm4(raw: dict[str, Any], file: GGUFFile) -> None:
     if file.metadata.get("glm4.rope.dimension_sections"):
         raise UnsupportedModelError(f"{file.path} holds a model with three-part positions, which is not supported.")
-    _set_partial_rotary_factor(raw, file, "glm4")
+    set_partial_rotary_factor(raw, file, "glm4")
 
 
-def _set_partial_rotary_factor(raw: dict[str, Any], file: GGUFFile, architecture: str) -> None:
+def set_partial_rotary_factor(raw: dict[str, Any], file: GGUFFile, architecture: str) -> None:
     """Compute the share of a head that rotates; GGUF has its size."""
     rotary_dim = file.metadata.get(f"{architecture}.rope.dimension_count")
     head_dim = raw.get("head_dim")
@@ -83,15 +85,20 @@ def _set_partial_rotary_factor(raw: dict[str, Any], file: GGUFFile, architecture
 
 
 def _granite(raw: dict[str, Any], file: GGUFFile) -> None:
-    for key, name in {
-        "attention.scale": "attention_multiplier",
-        "embedding_scale": "embedding_multiplier",
-        "residual_scale": "residual_multiplier",
-        "logit_scale": "logits_scaling",
-    }.items():
-        value = file.metadata.get(f"granite.{key}")
-        if value is not None:
-            raw[name] = value
+    set_granite_scales(raw, file, "granite")
+
+
+def set_granite_scales(raw: dict[str, Any], file: GGUFFile, architecture: str) -> None:
+    """Granite's four factors."""
+    copy_keys(
+        raw,
+        file,
+        architecture,
+        attention_multiplier="attention.scale",
+        embedding_multiplier="embedding_scale",
+        residual_multiplier="residual_scale",
+        logits_scaling="logit_scale",
+    )
 
 
 def _minicpm(raw: dict[str, Any], file: GGUFFile) -> None:
@@ -130,23 +137,24 @@ def _seed_oss(raw: dict[str, Any], file: GGUFFile) -> None:
     raw["attention_out_bias"] = "blk.0.attn_output.bias" in file.tensors
 
 
-def _copy(raw: dict[str, Any], file: GGUFFile, architecture: str, **names: str) -> None:
-    """Copy what the file has of some keys: Hugging Face's names → GGUF's."""
+def copy_keys(raw: dict[str, Any], file: GGUFFile, architecture: str, **names: str) -> dict[str, Any]:
+    """Copy what the file has of some keys, Hugging Face's names → GGUF's, into ``raw``, which is returned."""
     for name, key in names.items():
         value = file.metadata.get(f"{architecture}.{key}")
         if value is not None:
             raw[name] = value
+    return raw
 
 
 def _gptneox(raw: dict[str, Any], file: GGUFFile) -> None:
-    _copy(raw, file, "gptneox", use_parallel_residual="use_parallel_residual")
+    copy_keys(raw, file, "gptneox", use_parallel_residual="use_parallel_residual")
     raw["attention_bias"] = "blk.0.attn_qkv.bias" in file.tensors
-    _set_partial_rotary_factor(raw, file, "gptneox")
+    set_partial_rotary_factor(raw, file, "gptneox")
 
 
 def _mpt(raw: dict[str, Any], file: GGUFFile) -> None:
     attention: dict[str, Any] = {}
-    _copy(attention, file, "mpt", clip_qkv="attention.clamp_kqv", alibi_bias_max="attention.max_alibi_bias")
+    copy_keys(attention, file, "mpt", clip_qkv="attention.clamp_kqv", alibi_bias_max="attention.max_alibi_bias")
     raw["attn_config"] = attention
 
 
@@ -159,7 +167,7 @@ def _falcon(raw: dict[str, Any], file: GGUFFile) -> None:
 
 
 def _phi2(raw: dict[str, Any], file: GGUFFile) -> None:
-    _set_partial_rotary_factor(raw, file, "phi2")
+    set_partial_rotary_factor(raw, file, "phi2")
 
 
 def _stablelm(raw: dict[str, Any], file: GGUFFile) -> None:
@@ -167,25 +175,25 @@ def _stablelm(raw: dict[str, Any], file: GGUFFile) -> None:
     raw["use_qkv_bias"] = raw["attention_bias"]
     raw["use_parallel_residual"] = "blk.0.ffn_norm.weight" not in file.tensors
     raw["qk_layernorm"] = "blk.0.attn_q_norm.weight" in file.tensors
-    _set_partial_rotary_factor(raw, file, "stablelm")
+    set_partial_rotary_factor(raw, file, "stablelm")
 
 
 def _command_r(raw: dict[str, Any], file: GGUFFile) -> None:
-    _copy(raw, file, "command-r", logit_scale="logit_scale")
+    copy_keys(raw, file, "command-r", logit_scale="logit_scale")
     raw["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
 
 
 def _cohere2(raw: dict[str, Any], file: GGUFFile) -> None:
-    _copy(raw, file, "cohere2", logit_scale="logit_scale")
+    copy_keys(raw, file, "cohere2", logit_scale="logit_scale")
 
 
 def _nemotron(raw: dict[str, Any], file: GGUFFile) -> None:
     raw["mlp_bias"] = "blk.0.ffn_up.bias" in file.tensors
-    _set_partial_rotary_factor(raw, file, "nemotron")
+    set_partial_rotary_factor(raw, file, "nemotron")
 
 
 def _olmo(raw: dict[str, Any], file: GGUFFile) -> None:
-    _copy(raw, file, "olmo", clip_qkv="attention.clamp_kqv")
+    copy_keys(raw, file, "olmo", clip_qkv="attention.clamp_kqv")
 
 
 ADJUSTMENTS: dict[str, Callable[[dict[str, Any], GGUFFile], None]] = {

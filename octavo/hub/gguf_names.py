@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from octavo.hub.model_config import ModelConfig
 
+EACH = "*"
+"""Stands for each expert's number in the name of a tensor whose first dimension are experts."""
+
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -43,7 +46,64 @@ _MEGATRON_LAYER = {
     "ffn_up": "mlp.dense_h_to_4h",
     "ffn_down": "mlp.dense_4h_to_h",
 }
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    **{f"ffn_{part}_exps": f"mlp.experts.{EACH}.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
+}
+_POST_ATTENTION_NORM = {"post_attention_norm": "post_attention_layernorm"}
+_CORRECTION = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
+_DRAFT_LAYER = {
+    f"nextn.{name}": f"nextn.{name}"
+    for name in ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head_head", "shared_head_norm")
+}
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
+_MIXTRAL = {
+    **_LAYER,
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": f"block_sparse_moe.experts.{EACH}.w1",
+    "ffn_up_exps": f"block_sparse_moe.experts.{EACH}.w3",
+    "ffn_down_exps": f"block_sparse_moe.experts.{EACH}.w2",
+}
 _LAYER_BY_ARCHITECTURE = {
+    "llama": _MIXTRAL,
+    "minimax-m2": {**_MIXTRAL, "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
+    "deepseek2": {**_LAYER, **_EXPERTS, **_LATENT, **_CORRECTION, **_DRAFT_LAYER},
+    "dots1": {**_LAYER, **_EXPERTS, **_CORRECTION},
+    "ernie4_5-moe": {**_LAYER, **_EXPERTS, "exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+    "glm4moe": {**_LAYER, **_EXPERTS, **_CORRECTION, **_DRAFT_LAYER, **_POST_ATTENTION_NORM},
+    "gpt-oss": {
+        **_LAYER,
+        **_EXPERTS,
+        **_POST_ATTENTION_NORM,
+        "ffn_gate_inp": "mlp.router",
+        "attn_sinks.weight": "self_attn.sinks",
+    },
+    "granitemoe": {
+        **_LAYER,
+        **{f"ffn_{part}_exps": f"experts.{EACH}.{part}_proj" for part in ("gate", "up")},
+        **{f"ffn_{part}_shexp": f"shared_mlp.{part}_proj" for part in ("gate", "up")},
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_down_exps": f"experts.{EACH}.output_linear",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+    },
+    "olmoe": {**_LAYER, **_EXPERTS},
+    "qwen2moe": {
+        **_LAYER,
+        **_EXPERTS,
+        **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    },
+    "qwen3moe": {**_LAYER, **_EXPERTS},
     "gemma2": _GEMMA_LAYER,
     "gemma3": _GEMMA_LAYER,
     "olmo2": {**_LAYER, **_POST_NORMS},
@@ -55,7 +115,7 @@ _LAYER_BY_ARCHITECTURE = {
         "post_attention_norm": "post_self_attn_layernorm",
         "post_ffw_norm": "post_mlp_layernorm",
     },
-    "seed_oss": {**_LAYER, "post_attention_norm": "post_attention_layernorm"},
+    "seed_oss": {**_LAYER, **_POST_ATTENTION_NORM},
     "hunyuan-dense": {
         **_LAYER,
         "attn_q_norm": "self_attn.query_layernorm",
@@ -112,7 +172,7 @@ _LAYER_PREFIXES = {
     "mpt": "transformer.blocks",
     "starcoder": "transformer.h",
 }
-_WITH_PERMUTED_HEADS = ("llama", "internlm2", "granite", "minicpm", "smollm3", "arcee", "olmo")
+_WITH_PERMUTED_HEADS = ("llama", "internlm2", "granite", "granitemoe", "minicpm", "smollm3", "arcee", "olmo")
 _WITH_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "nemotron")
 
 
@@ -130,7 +190,7 @@ class GGUFConversion:
 
 
 def hf_name(name: str, architecture: str) -> str:
-    """A tensor's name in a Hugging Face checkpoint; unknown names are returned unchanged."""
+    """A tensor's name in a Hugging Face checkpoint, perhaps with :data:`EACH`; unknown names are returned unchanged."""
     stem, _, leaf = name.rpartition(".")
     top = _TOP_BY_ARCHITECTURE.get(architecture, _TOP)
     if stem in top:
@@ -138,8 +198,9 @@ def hf_name(name: str, architecture: str) -> str:
     prefix, _, rest = stem.partition(".")
     index, _, part = rest.partition(".")
     layer = _LAYER_BY_ARCHITECTURE.get(architecture, _LAYER)
-    if prefix == "blk" and index.isdigit() and part in layer:
-        return f"{_LAYER_PREFIXES.get(architecture, 'model.layers')}.{index}.{layer[part]}.{leaf}"
+    whole = layer.get(f"{part}.{leaf}") or (f"{layer[part]}.{leaf}" if part in layer else None)
+    if prefix == "blk" and index.isdigit() and whole is not None:
+        return f"{_LAYER_PREFIXES.get(architecture, 'model.layers')}.{index}.{whole}"
     return name
 
 

@@ -31,9 +31,9 @@ from octavo.kernels.basic import (
 from octavo.kernels.blocks import FORMATS, LANES, block_kernels
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import compile_together
-from octavo.kernels.float8 import FLOAT8, float8_linear, quantize_rows
 from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear, padded_rows
+from octavo.kernels.scaled import FLOAT8, float8_linear, int8_linear, quantize_rows
 from octavo.kernels.select import bind_kernels
 from octavo.kernels.state_space import StateInputs, causal_conv, gated_rms_norm, state_space_scan
 from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels, step_kernels
@@ -73,6 +73,7 @@ __all__ = [
     "gated_rms_norm",
     "gather_rows",
     "gelu_tanh_and_mul",
+    "int8_linear",
     "latent_attention",
     "layer_norm",
     "linear",

@@ -1,19 +1,23 @@
 """GEMMs with a weight of small integers, or float8 values, whose groups of inputs share a scale; activations stay.
 
-A weight is ``scales · (codes - zeros)``, or ``scales · codes + minimums``. Codes of 4 bits are packed in units of
-inputs, so that a kernel unpacks a unit into two runs of neighbours: byte ``j`` of a unit has the code of its input
-``j`` in the low half and that of ``j + unit / 2`` in the high one. Codes of 8 bits lie one after another.
+A weight is ``scales · (codes - zeros)``, or ``scales · codes + minimums``; or codes are 4-bit floats (MXFP4), and
+scales powers of two. Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of
+neighbours: byte ``j`` of a unit has the code of its input ``j`` in the low half and that of ``j + unit / 2`` in the
+high one. Codes of 8 bits lie one after another.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from octavo.kernels.dispatch import kernel
+from octavo.kernels.float4 import float4_values, powers_of_two, round_to_float4
 from octavo.kernels.linear import ComposedLinear, LinearOp
 
+Rounding = Literal["int8", "int4", "mxfp4"]
+"""What weights can be rounded to."""
 MAX_UNIT = 128
 MIN_UNIT = 32
 """Tensor cores multiply at least 16 inputs, half of a unit."""
@@ -25,7 +29,8 @@ class GroupedTensors(NamedTuple):
 
     Attributes:
         codes: ``[out, in / 2]`` uint8 for 4 bits; ``[out, in]`` uint8, or float8 values, for 8.
-        scales: ``[out, groups]`` float32; all groups have the same size.
+        scales: ``[out, groups]`` float32; all groups have the same size. Or exponents of powers of two, uint8: then
+            codes are 4-bit floats; see :mod:`octavo.kernels.float4`.
         zeros: ``[out, groups]`` uint8; None for the middle of the codes, 8 or 128 (0 for float8).
         bits: of a code.
         minimums: ``[out, groups]`` float16, in place of zeros; or None.
@@ -48,9 +53,14 @@ class GroupedTensors(NamedTuple):
         return self.num_inputs // self.scales.shape[1]
 
     @property
+    def is_float4(self) -> bool:
+        """Whether codes are 4-bit floats."""
+        return self.scales.dtype is torch.uint8
+
+    @property
     def middle(self) -> int:
         """The zero of groups that have none of their own."""
-        has_middle = self.minimums is None and self.codes.dtype is torch.uint8
+        has_middle = self.minimums is None and self.codes.dtype is torch.uint8 and not self.is_float4
         return 1 << (self.bits - 1) if has_middle else 0
 
 
@@ -76,9 +86,11 @@ def dequantize(weight: GroupedTensors, dtype: torch.dtype) -> torch.Tensor:
     codes = weight.codes
     if weight.bits == 4:
         codes = unpack_codes(codes, pack_unit(weight.group))
-    groups = codes.float().unflatten(1, (-1, weight.group))
+    numbers, scales = codes.float(), weight.scales
+    if weight.is_float4:
+        numbers, scales = float4_values(codes), powers_of_two(scales)
     zeros = weight.middle if weight.zeros is None else weight.zeros.float()[..., None]
-    values = (groups - zeros) * weight.scales[..., None]
+    values = (numbers.unflatten(1, (-1, weight.group)) - zeros) * scales[..., None]
     if weight.minimums is not None:
         values += weight.minimums.float()[..., None]
     return values.flatten(1).to(dtype)
@@ -106,19 +118,22 @@ def unpack_codes(packed: torch.Tensor, unit: int) -> torch.Tensor:
     return torch.cat((units & 15, units >> 4), 2).flatten(1)
 
 
-def round_weight(weight: torch.Tensor, bits: int, group: int) -> GroupedTensors:
-    """A weight ``[out, in]`` rounded to integers, as ``docs/quantization.md`` defines ``int8`` and ``int4``."""
-    parts = [_round_rows(rows, bits, group) for rows in weight.split(max(1, _ROUNDED_AT_ONCE // weight.shape[1]))]
+def round_weight(weight: torch.Tensor, form: Rounding, group: int) -> GroupedTensors:
+    """A weight ``[out, in]`` rounded as ``docs/quantization.md`` defines it."""
+    parts = [_round_rows(rows, form, group) for rows in weight.split(max(1, _ROUNDED_AT_ONCE // weight.shape[1]))]
     codes, scales, minimums = (torch.cat(found) for found in zip(*parts, strict=True))
-    if bits == 4:
-        return GroupedTensors(pack_codes(codes, pack_unit(group)), scales, None, bits, minimums)
-    return GroupedTensors(codes, scales, None, bits)
+    if form == "int8":
+        return GroupedTensors(codes, scales, None, 8)
+    return GroupedTensors(pack_codes(codes, pack_unit(group)), scales, None, 4, minimums if form == "int4" else None)
 
 
-def _round_rows(weight: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _round_rows(weight: torch.Tensor, form: Rounding, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes ``[out, in]`` of whole bytes, scales and minimums of some rows."""
     groups = weight.float().unflatten(1, (-1, group))
-    if bits == 8:
+    if form == "mxfp4":
+        codes, scales = round_to_float4(groups)
+        return codes.flatten(1), scales, torch.zeros_like(scales)
+    if form == "int8":
         scales = (groups.abs().amax(-1) / 127).half().float()
         codes = _quotient(groups, scales).clamp_(-127, 127) + 128
         return codes.flatten(1).to(torch.uint8), scales, torch.zeros_like(scales)

@@ -7,17 +7,18 @@ import torch
 from torch import nn
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights, make_experts
+from octavo.kernels.float4 import MX_GROUP
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
 from octavo.quantization.float8_layout import Float8Layout, StackedFloat8Layout
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
-from octavo.quantization.mxfp4 import BLOCK, scale_numbers, unpack
+from octavo.quantization.mxfp4 import scale_numbers, unpack
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.slot import WeightSlot
 from octavo.records.experts import ExpertSpec, ExpertStorage, RowExperts, SeparateExperts, StackedExperts
 
 _ALL = slice(None)
-_BLOCK_BYTES = BLOCK // 2
+_BLOCK_BYTES = MX_GROUP // 2
 
 
 class Experts(nn.Module):
@@ -26,9 +27,14 @@ class Experts(nn.Module):
     Args:
         intermediate_size: ``I`` of the whole model.
         storage: how the checkpoint stores them.
-        bias: whether their layers have biases, which only stacked checkpoints do.
+        bias: whether their layers have biases.
         layouts: how the checkpoint stores the layers of a name, which are expanded as they are loaded; None for values.
+
+    Attributes:
+        is_plain: whether they are computed by PyTorch's operations, whatever kernels the device has.
     """
+
+    is_plain = False
 
     def __init__(
         self,
@@ -70,7 +76,8 @@ class Experts(nn.Module):
         """See :class:`octavo.layers.weights.Finishable`."""
         if self._has_new_weights:
             tensors = (self.gate_up_proj.data, self.down_proj.data, self.gate_up_bias, self.down_bias)
-            self._op = make_experts(self.gate_up_proj.data, ExpertWeights(*tensors), self.spec)
+            make = make_experts.reference if self.is_plain else make_experts
+            self._op = make(self.gate_up_proj.data, ExpertWeights(*tensors), self.spec)
             self._has_new_weights = False
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
@@ -97,6 +104,16 @@ class Experts(nn.Module):
                 else:
                     pending = PendingTensors(layout, shape, partial(_store_values, view, own))
                     yield from ((f"{layer}.{leaf}", slot) for leaf, slot in pending.slots(view))
+        yield from self._separate_bias_slots(path, storage)
+
+    def _separate_bias_slots(self, path: str, storage: SeparateExperts) -> Iterator[tuple[str, WeightSlot]]:
+        if self.gate_up_bias is None or self.down_bias is None:
+            return
+        rows = (slice(self._own.start, self._own.stop),)
+        for index, (gate_up, down) in enumerate(zip(self.gate_up_bias.data, self.down_bias.data, strict=True)):
+            for name, view in zip((storage.gate, storage.up), gate_up.chunk(2), strict=True):
+                yield f"{path}.{index}.{name}.bias", WeightSlot(view, ((self._size,),), rows)
+            yield f"{path}.{index}.{storage.down}.bias", WeightSlot(down, transform=self._down_bias_transform)
 
     def _row_slots(self, path: str, storage: RowExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, size, hidden = len(self.down_proj), self._size, self.down_proj.shape[1]
@@ -162,8 +179,12 @@ class Experts(nn.Module):
         for half, view in enumerate(self.gate_up_bias.data.chunk(2, 1)):
             source = (_ALL, self._half(half, storage))
             yield sibling(path, f"{storage.gate_up}_bias"), WeightSlot(view, (shape,), source)
-        transform = None if self._tensor_parallel.rank == 0 else torch.zeros_like  # the ranks' results are added up
-        yield sibling(path, f"{storage.down}_bias"), WeightSlot(self.down_bias.data, transform=transform)
+        down = WeightSlot(self.down_bias.data, transform=self._down_bias_transform)
+        yield sibling(path, f"{storage.down}_bias"), down
+
+    @property
+    def _down_bias_transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        return None if self._tensor_parallel.rank == 0 else torch.zeros_like  # the ranks' results are added up
 
     def _half(self, half: int, storage: StackedExperts) -> slice:
         """This device's outputs of the gates (0) or of the up projections (1) among all outputs of both."""
@@ -187,7 +208,7 @@ class Mxfp4Experts(Experts):
         storage = self._storage
         assert isinstance(storage, StackedExperts)
         num_experts, _, hidden = self.gate_up_proj.shape
-        outer, inner = (num_experts, 2 * self._size, hidden // BLOCK), (num_experts, hidden, self._size // BLOCK)
+        outer, inner = (num_experts, 2 * self._size, hidden // MX_GROUP), (num_experts, hidden, self._size // MX_GROUP)
         if self._scales is None:
             empty = partial(torch.empty, dtype=torch.uint8, device=self.gate_up_proj.device)
             self._scales = empty(outer), empty(inner)

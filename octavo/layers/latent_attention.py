@@ -13,6 +13,7 @@ from octavo.layers.cache_scales import LayerScales, stored_type
 from octavo.layers.context import CachedLayer, StepContext
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
+from octavo.layers.weights import sibling
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.slot import WeightPart, WeightSlot
@@ -47,6 +48,7 @@ class LatentAttention(CachedLayer):
         scale: factor on attention scores.
         is_interleaved: whether rotary embedding turns pairs of neighbours, ``(2i, 2i + 1)``, not ``(i, i + R/2)``.
         latent_scale: factor on normed compressed vectors.
+        has_kv_by_head: whether checkpoints have the projections to keys and to values apart and by head.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class LatentAttention(CachedLayer):
         bias: bool,
         is_interleaved: bool = True,
         latent_scale: float = 1.0,
+        has_kv_by_head: bool = False,
     ) -> None:
         stored = build.cache.of_layer(build.name)
         size, has_scales = sizes.rank + sizes.rope_dim, stored.has_own_scales
@@ -82,7 +85,8 @@ class LatentAttention(CachedLayer):
         self.kv_a_proj_with_mqa = build.linear("kv_a_proj_with_mqa", hidden, latent_size, bias=bias)
         self.kv_a_layernorm = RMSNorm(sizes.rank, 1e-6) if latent_scale == 1 else _ScaledNorm(sizes.rank, latent_scale)
         layout = build.layout(f"{build.prefix}kv_b_proj")
-        self.kv_b_proj = _Expansion(heads, own_heads, sizes.plain_dim + sizes.value_dim, sizes.rank, layout)
+        expansion = _ExpansionByHead if has_kv_by_head else _Expansion
+        self.kv_b_proj = expansion(heads, own_heads, (sizes.plain_dim, sizes.value_dim), sizes.rank, layout)
         self.o_proj = build.linear("o_proj", heads * sizes.value_dim, hidden, bias=bias, split="row")
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
@@ -94,7 +98,7 @@ class LatentAttention(CachedLayer):
         compressed, key = self.latents(x)
         key = apply_rope(key[:, None], *rope)[:, 0]
         store_latent(torch.cat((compressed, key), -1), cache, inputs.slot_mapping, scales)
-        to_keys, to_values = self.kv_b_proj.by_head(self.spec.num_heads, self.sizes.plain_dim)
+        to_keys, to_values = self.kv_b_proj.by_head()
         absorbed = torch.bmm(plain.transpose(0, 1), to_keys).transpose(0, 1)  # [T, H, rank]
         q = torch.cat((absorbed, apply_rope(rotary, *rope)), -1)
         attended = latent_attention(q, cache, inputs, self.spec, scales)  # [T, H, rank]
@@ -142,13 +146,18 @@ class _Expansion(nn.Module):
     Args:
         num_heads: of the model.
         own: the heads on this device.
-        head_size: outputs per head.
+        head_sizes: a head's outputs that are its key and its value.
         layout: how the checkpoint stores it; None for its values.
     """
 
-    def __init__(self, num_heads: int, own: range, head_size: int, rank: int, layout: Layout | None) -> None:
+    def __init__(
+        self, num_heads: int, own: range, head_sizes: tuple[int, int], rank: int, layout: Layout | None
+    ) -> None:
         super().__init__()
         self._layout = layout
+        self._num_heads = num_heads
+        self._own = own
+        self._key_dim, head_size = head_sizes[0], sum(head_sizes)
         self.weight = nn.Parameter(torch.empty(len(own) * head_size, rank), requires_grad=False)
         rows = slice(own.start * head_size, own.stop * head_size)
         source = (rows,) if len(own) < num_heads else ()
@@ -166,7 +175,19 @@ class _Expansion(nn.Module):
     def _store(self, weight: GroupedWeight) -> None:
         self.weight.data.copy_(self._part.taken(weight.values()))
 
-    def by_head(self, num_heads: int, key_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def by_head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``[H, key_dim, rank]`` and ``[H, value_dim, rank]``."""
-        weight = self.weight.unflatten(0, (num_heads, -1))
-        return weight[:, :key_dim], weight[:, key_dim:]
+        weight = self.weight.unflatten(0, (len(self._own), -1))
+        return weight[:, : self._key_dim], weight[:, self._key_dim :]
+
+
+class _ExpansionByHead(_Expansion):
+    """The same of checkpoints that have its two parts apart: ``[H, rank, key_dim]`` and ``[H, value_dim, rank]``."""
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        keys, values = (part.data for part in self.by_head())
+        heads = (slice(self._own.start, self._own.stop),)
+        shape = (self._num_heads, keys.shape[2], keys.shape[1])
+        yield sibling(path, "k_b_proj.weight"), WeightSlot(keys, (shape,), heads, lambda weight: weight.transpose(1, 2))
+        yield sibling(path, "v_b_proj.weight"), WeightSlot(values, ((self._num_heads, *values.shape[1:]),), heads)

@@ -43,7 +43,12 @@ class Router(_Logits):
     Args:
         correction: the checkpoint's name of the bias in the choice, beside this module.
         bias: whether logits have a bias.
+
+    Attributes:
+        routes: ``[≥ T, K]``, where the choice is noted; None if nobody asks for it.
     """
+
+    routes: torch.Tensor | None = None
 
     def __init__(self, hidden_size: int, routing: Routing, correction: str, *, bias: bool = False) -> None:
         super().__init__(hidden_size, routing.num_experts, bias=bias)
@@ -63,7 +68,10 @@ class Router(_Logits):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token's experts ``[T, K]`` int64 and their weights, float32, for ``x`` of ``[T, hidden]``."""
-        return choose_experts(self.logits(x), self.correction, self.routing)
+        chosen, shares = choose_experts(self.logits(x), self.correction, self.routing)
+        if self.routes is not None:
+            self.routes[: len(chosen)] = chosen
+        return chosen, shares
 
 
 class SharedGate(_Logits):
@@ -71,6 +79,10 @@ class SharedGate(_Logits):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size, 1)
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
+        """See :class:`octavo.layers.weights.HasSlots`."""
+        yield f"{path}.weight", WeightSlot(self.weight.data, (self.weight.shape, self.weight.shape[1:]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden] → [T, 1]``."""

@@ -32,6 +32,7 @@ def latent_attention(
         bias=own.attention_bias,
         is_interleaved=own.rope_interleave,
         latent_scale=own.latent_scale,
+        has_kv_by_head=own.has_kv_by_head,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.outputs.detokenizer import IncrementalDetokenizer, make_detokenizer
 from octavo.outputs.logprobs import format_logprobs, sample_logprobs
@@ -14,6 +15,7 @@ from octavo.records import (
     EngineOutput,
     EngineRequest,
     RequestOutputKind,
+    RoutedExperts,
     SampleLogprobs,
     TokenLogprobs,
     as_token_ids,
@@ -44,6 +46,7 @@ class CompletionState:
         "_matcher",
         "_num_sent_tokens",
         "_params",
+        "_routed",
         "_sent_finish",
         "_stop_reason",
         "_text",
@@ -78,6 +81,7 @@ class CompletionState:
         self._text = ""
         self._logprobs: SampleLogprobs | None = None if params.logprobs is None else sample_logprobs(params)
         self._cumulative_logprob = 0.0
+        self._routed: list[RoutedExperts] = []
         self._finish_reason: str | None = None
         self._stop_reason: int | str | None = None
         self._num_sent_tokens = 0
@@ -118,6 +122,8 @@ class CompletionState:
 
     def add_output(self, output: EngineOutput) -> None:
         """Add a step's output."""
+        if output.routed is not None:
+            self._routed.append(output.routed)
         self.take_tokens(output.new_token_ids, output.logprobs, is_stopped=output.finish_reason == "stop")
         if self.is_finished:
             return
@@ -191,9 +197,15 @@ class CompletionState:
             token_ids,
             self._cumulative_logprob if logprobs is not None else None,
             logprobs,
+            self._routed_experts() if self.is_finished and self._routed else None,
             finish_reason=self._finish_reason,
             stop_reason=self._stop_reason,
         )
+
+    def _routed_experts(self) -> NDArray[np.int16]:
+        """See :attr:`CompletionOutput.routed_experts`."""
+        num_read = len(self.request.prompt_token_ids) + len(self.token_ids) - 1
+        return np.concatenate([routed.array() for routed in self._routed])[:num_read]
 
     def replay(self, leader_id: str | None) -> EngineRequest:
         """The request that lets an engine continue from here.

@@ -13,11 +13,12 @@ from octavo.layers.rotary import QueryScale, RotaryEmbedding
 from octavo.models.base import cache_specs
 from octavo.models.registry import build_model, build_pooled
 from octavo.parallel import ONE_DEVICE, TensorParallel
+from octavo.planning.weights import weight_groups
 from octavo.platforms import Platform
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.scheme import LinearWeights
-from octavo.records import CacheSpec
+from octavo.records import CacheSpec, WeightGroup
 
 # Prompt positions whose logits are computed at a time for log-probabilities, in three float32 buffers.
 _PROMPT_LOGPROB_ROWS = 128
@@ -54,17 +55,22 @@ class ModelSize:
 
     Attributes:
         num_parameters: number of parameters, a tied head counted once, however they are stored.
-        weight_bytes: their size in bytes.
+        weights: their sizes by purpose and format.
         table_bytes: bytes of rotary tables per position.
         cache_specs: what its layers keep in the cache, by name.
         routed: the experts' part of the parameters; None without experts.
     """
 
     num_parameters: int
-    weight_bytes: int
+    weights: tuple[WeightGroup, ...]
     table_bytes: int
     cache_specs: dict[str, CacheSpec]
     routed: RoutedParameters | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all parameters in bytes."""
+        return sum(group.num_bytes for group in self.weights)
 
 
 def model_size(
@@ -93,11 +99,10 @@ def model_size(
             model: nn.Module = make(config, build, 1)
     finally:
         torch.set_default_dtype(before)
-    parameters = list(model.parameters())
     tables = [module for module in model.modules() if isinstance(module, (RotaryEmbedding, QueryScale))]
     return ModelSize(
         num_parameters=_count_parameters(model),
-        weight_bytes=sum(parameter.nbytes for parameter in parameters),
+        weights=weight_groups(model, is_tied=config.tie_word_embeddings),
         table_bytes=sum(buffer.nbytes for table in tables for buffer in table.buffers()),
         cache_specs={} if config.is_encoder else cache_specs(model),
         routed=_routed_parameters(model),
@@ -138,12 +143,6 @@ def read_parameters(config: ModelConfig) -> tuple[int, RoutedParameters | None]:
     unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     routed = 0 if size.routed is None else size.routed.num_parameters
     return size.num_parameters - unread - routed, size.routed
-
-
-def bytes_read_per_token(config: ModelConfig, dtype: torch.dtype, model: ModelSize, num_devices: int) -> int:
-    """Bytes of weights that a decode step must read on each device; all experts counted."""
-    unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * dtype.itemsize
-    return model.weight_bytes - unread // num_devices
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int, itemsize: int, pass_elements: int) -> int:

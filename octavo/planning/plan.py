@@ -13,8 +13,9 @@ from octavo.parallel import TensorParallel
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
 from octavo.planning.drafts import decode_length, resolve_drafts
 from octavo.planning.groups import SNAPSHOT_INTERVAL, make_groups
-from octavo.planning.memory import ModelSize, bytes_read_per_token, model_size
+from octavo.planning.memory import ModelSize, model_size
 from octavo.planning.parts import StepLimits, memory_parts
+from octavo.planning.routing import resolve_routing
 from octavo.planning.share import check_room, left_for_cache
 from octavo.planning.units import size
 from octavo.platforms import DeviceMemory, Platform, compute_type, runtime_of
@@ -137,6 +138,20 @@ class _Planner:
         rest = f"; {len(others)} of {len(specs)} caches are not quantised" if others else ""
         rest += "; PyTorch attends to them, as compiled kernels do not" if self.is_host else ""
         self.decide("kv_cache_dtype", chosen.description, chosen.reason + rest)
+
+    def check_moe_backend(self) -> None:
+        """Check that the device has the kernels for experts that are set.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        name, platform = self.settings.model.moe_backend, self.platform
+        if name == "auto":
+            return
+        if name not in platform.moe_backends():
+            own = " or ".join(("auto", *platform.moe_backends()))
+            raise ConfigError(f"moe_backend is {name!r}, which {platform.describe()} does not have; set {own}.")
+        self.decide("moe_backend", name, "as set")
 
     def tensor_parallel(self) -> TensorParallel:
         """A device's part of the model; all parts have about the same size."""
@@ -407,6 +422,7 @@ def make_plan(
     num_scheduled = planner.max_num_scheduled_tokens(max_num_seqs, num_drafts, budget)
     num_exact = planner.num_exact_graphs()
     max_len, is_set = planner.max_model_len()
+    planner.check_moe_backend()
     quantization = planner.quantization()
     tensor_parallel = planner.tensor_parallel()
     cache_format = planner.cache_format(dtype)
@@ -431,16 +447,22 @@ def make_plan(
         platform,
         has_graphs=not settings.model.enforce_eager,
     )
+    routing = resolve_routing(settings, config, model, groups)
     if not groups:
         memory = (*_held_part(held), *parts)
         return _plan_without_cache(planner, dtype, block_size, max_num_seqs, budget, num_scheduled, max_len, memory)
+    routed_bytes = 0 if routing is None else routing.token_bytes * groups[routing.group].block_size
     num_blocks = settings.cache.num_gpu_blocks_override
     if num_blocks is None:
         num_bytes = planner.cache_bytes(held, parts)
-        num_blocks = cache_blocks(num_bytes // block_bytes, max_num_seqs, groups, max_len)
+        num_blocks = cache_blocks(num_bytes // (block_bytes + routed_bytes), max_num_seqs, groups, max_len)
     else:
         planner.decide("num_gpu_blocks_override", num_blocks, "as set")
     cache = MemoryPart(CACHE, num_blocks * block_bytes, f"{num_blocks} blocks of {size(block_bytes)}")
+    if routing is not None:
+        planner.decide("enable_return_routed_experts", "on", "as set")
+        reason = f"{routing.token_bytes} bytes for each token in the cache"
+        parts = (*parts, MemoryPart("experts of tokens", num_blocks * routed_bytes, reason))
     is_sized_by_hand = settings.cache.num_gpu_blocks_override or settings.cache.kv_cache_memory_bytes
     if is_sized_by_hand and not planner.is_host:
         check_room(planner.memory, held, (*parts, cache))
@@ -460,7 +482,7 @@ def make_plan(
     has_limit = bandwidth and config.pooling is None
     # Processes of one machine share its bandwidth.
     num_sharers = tensor_parallel.size if planner.is_host else 1
-    read = num_sharers * bytes_read_per_token(config, getattr(torch, dtype), model, tensor_parallel.size)
+    read = num_sharers * sum(group.num_read for group in model.weights)
     limit = bandwidth / read if has_limit else 0.0
     return Plan(
         dtype=dtype,
@@ -480,8 +502,10 @@ def make_plan(
         num_steps_ahead=planner.steps_ahead(),
         drafter=drafter,
         decode_len=decode_len,
+        routing=routing,
         memory=(*_held_part(held), *parts, cache),
         cache_tokens=cache_tokens(num_blocks, groups),
+        weights=model.weights,
         decode_limit=limit,
         decisions=tuple(planner.decisions),
     )

@@ -62,6 +62,9 @@ class CpuPlatform(Platform):
     def has_blocks(self) -> bool:
         return native_kernels() is not None
 
+    def moe_backends(self) -> tuple[str, ...]:
+        return ("torch",) if native_kernels() is None else ("native", "torch")
+
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         num_threads = num_threads or max(1, available_cores() // num_processes)
         torch.set_num_threads(num_threads)

@@ -72,6 +72,9 @@ class CudaPlatform(Platform):
     def has_groups(self) -> bool:
         return True
 
+    def moe_backends(self) -> tuple[str, ...]:
+        return ("triton",)
+
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         torch.set_num_threads(num_threads or 1)
 

@@ -86,6 +86,10 @@ class Platform(ABC):
         """Whether the device has kernels that unpack weights of integers, which activations of any type multiply."""
         return False
 
+    def moe_backends(self) -> tuple[str, ...]:
+        """The device's kernels for experts, the fastest first."""
+        return ("torch",)
+
     @abstractmethod
     def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
         """Set up this process for computing.

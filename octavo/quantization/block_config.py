@@ -1,4 +1,4 @@
-"""Which layers have weights of integers in groups: those of a GGUF file, or all (``--quantization int8|int4``)."""
+"""Which layers have small numbers in groups: those of a GGUF file, or all (``--quantization int8|int4|mxfp4``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
-from octavo.quantization.rounded import GROUP, RoundedScheme
+from octavo.quantization.rounded import RoundedScheme, RoundedValues
 from octavo.quantization.scheme import LinearScheme
 
 
@@ -46,13 +46,15 @@ class RoundedConfig(QuantizationConfig):
         head: that of the head, and of an embedding that shares its weight.
     """
 
-    layers: BlockScheme | RoundedScheme
-    head: BlockScheme | RoundedScheme
+    layers: BlockScheme | RoundedScheme | RoundedValues
+    head: LinearScheme
 
     @property
     def description(self) -> str:
+        if isinstance(self.layers, RoundedValues):
+            return "mxfp4, kept in the compute type"
         if isinstance(self.layers, RoundedScheme):
-            return f"int{self.layers.bits}, a scale per output and {GROUP} inputs"
+            return f"{self.layers.format}, a scale per output and {self.layers.group} inputs"
         return f"{self.layers.format}, activations in 8 bits"
 
     def scheme(self, name: str) -> LinearScheme:
@@ -79,5 +81,11 @@ def round_to_integers(name: str, options: SchemeOptions) -> RoundedConfig:
     # Four bits are too few for an embedding, and the head's errors go straight into the logits.
     if options.has_blocks:
         return RoundedConfig(options.plain, BlockScheme(name), BlockScheme("int8"))
-    layers, head = (RoundedScheme(bits, options.deterministic) for bits in (int(name.removeprefix("int")), 8))
-    return RoundedConfig(options.plain, layers, head)
+    layers = RoundedScheme("int4" if name == "int4" else "int8", options.deterministic)
+    return RoundedConfig(options.plain, layers, RoundedScheme("int8", options.deterministic))
+
+
+def round_to_mxfp4(options: SchemeOptions) -> RoundedConfig:
+    """Round unquantised weights as they are loaded, but for the head's."""
+    packed = RoundedScheme("mxfp4", options.deterministic)
+    return RoundedConfig(options.plain, packed if options.has_groups else RoundedValues(options.plain), options.plain)

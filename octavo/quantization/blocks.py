@@ -26,6 +26,10 @@ class BlockScheme(LinearScheme):
     format: str
     has_rows: ClassVar[bool] = True
 
+    @property
+    def stored_as(self) -> str:
+        return self.format
+
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
         is_aligned = all(size % LANES == 0 for size in part_sizes[:-1])
         return is_aligned and in_features % FORMATS[self.format].unit == 0

@@ -31,6 +31,7 @@ class CompressedLayout(Layout):
         is_symmetric: whether there are no zeros.
         is_ordered: whether ``weight_g_idx`` says which group each input is in.
         is_packed: whether integers are packed into words, along the inputs, and zeros along the outputs.
+        rounds_inputs: see :class:`GroupedForm`.
     """
 
     bits: int
@@ -39,6 +40,7 @@ class CompressedLayout(Layout):
     is_symmetric: bool = True
     is_ordered: bool = False
     is_packed: bool = True
+    rounds_inputs: bool = False
 
     @property
     def name(self) -> str:
@@ -46,7 +48,13 @@ class CompressedLayout(Layout):
 
     @property
     def form(self) -> GroupedForm:
-        return GroupedForm(self.bits, self.group, has_zeros=not self.is_symmetric, is_ordered=self.is_ordered)
+        return GroupedForm(
+            self.bits,
+            self.group,
+            has_zeros=not self.is_symmetric,
+            is_ordered=self.is_ordered,
+            rounds_inputs=self.rounds_inputs,
+        )
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         num_outputs, num_inputs = shape

@@ -8,11 +8,11 @@ from typing import Any, TypeGuard
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import quote
+from octavo.kernels.float4 import MX_GROUP
 from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout, is_block, is_size
-from octavo.quantization.mxfp4 import BLOCK
 from octavo.quantization.patterns import compile_pattern
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
@@ -23,6 +23,7 @@ _INTEGER_FORMATS = (_PACKED, "int-quantized", "naive-quantized")
 _FLOAT_FORMATS = ("float-quantized", "naive-quantized")
 _FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
 _FLOAT4 = {**_FLOAT8, "num_bits": 4}
+_INT8 = {**_FLOAT8, "type": "int"}
 _BLOCKS = {"channel": (1, ALL), "tensor": (ALL, ALL)}
 _WHOLE = ("token", "tensor")
 # Inputs stored in their order, with consecutive groups; and inputs whose groups are in weight_g_idx.
@@ -32,9 +33,8 @@ _SORTED, _UNSORTED = ("weight", "static"), ("group", "dynamic")
 def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfig:
     """The layers of a checkpoint.
 
-    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
-    beside integer weights activations are not rounded. :mod:`octavo.quantization.cache_format` reads what is said of
-    keys and values.
+    Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact.
+    :mod:`octavo.quantization.cache_format` reads what is said of keys and values.
 
     Args:
         raw: ``quantization_config``.
@@ -74,19 +74,20 @@ def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: Sche
     raise UnsupportedModelError(
         f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {quote(stored)}, "
         f"weights {_shown(weights)}, activations {_shown(group.get('input_activations'))}); supported are integers of "
-        "4 and 8 bits, float8 weights with float8 activations, NVFP4 and MXFP4."
+        "4 and 8 bits, float8 weights with or without float8 activations, NVFP4 and MXFP4."
     )
 
 
 def _float8_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Float8Layout | None:
-    """The layout of float8 weights, whose activations are float8, too."""
-    if stored not in _FLOAT_FORMATS or not _has(weights, _FLOAT8) or not _has(inputs, _FLOAT8):
+    """The layout of float8 weights, whose activations are float8, too, or not rounded."""
+    if stored not in _FLOAT_FORMATS or not _has(weights, _FLOAT8) or not (inputs is None or _has(inputs, _FLOAT8)):
         return None
-    strategy, block, granularity = weights.get("strategy"), weights.get("block_structure"), inputs.get("strategy")
-    if strategy == "block" and is_block(block) and granularity in ("group", "token"):
+    strategy, block = weights.get("strategy"), weights.get("block_structure")
+    granularity = None if inputs is None else inputs.get("strategy")
+    if strategy == "block" and is_block(block) and granularity in (None, "group", "token"):
         return Float8Layout((block[0], block[1]))
-    if strategy in _BLOCKS and block is None and weights.get("group_size") is None and granularity in _WHOLE:
-        return Float8Layout(_BLOCKS[strategy])
+    if strategy in _BLOCKS and block is None and weights.get("group_size") is None and granularity in (None, *_WHOLE):
+        return Float8Layout(_BLOCKS[strategy], rounds_inputs=inputs is not None)
     return None
 
 
@@ -99,13 +100,17 @@ def _float4_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Floa
     if stored == "nvfp4-pack-quantized" and shared == ("tensor_group", NVFP4_GROUP):
         scales = () if inputs is None else ("input_global_scale",)
         return Float4Layout("nvfp4", "weight_packed", "weight_global_scale", is_inverse=True, unused=scales)
-    if stored == "mxfp4-pack-quantized" and shared == ("group", BLOCK):
+    if stored == "mxfp4-pack-quantized" and shared == ("group", MX_GROUP):
         return Float4Layout("mxfp4", "weight_packed")
     return None
 
 
 def _integer_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> CompressedLayout | None:
-    """The layout of integer weights. Activations are not rounded, whether they are meant to be or not."""
+    """The layout of integer weights.
+
+    Activations are rounded to integers of 8 bits, without zeros, if they are meant to be and weights have a scale per
+    output; otherwise they are not rounded.
+    """
     bits, strategy, group = weights.get("num_bits"), weights.get("strategy"), weights.get("group_size")
     symmetric, order = weights.get("symmetric", True), weights.get("actorder")
     is_meant = inputs is None or (isinstance(inputs, Mapping) and inputs.get("type") == "int")
@@ -122,7 +127,8 @@ def _integer_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Com
     ):
         return None
     own_group = group if isinstance(group, int) and is_grouped else -1
-    return CompressedLayout(bits, strategy, own_group, symmetric, order in _UNSORTED, stored == _PACKED)
+    rounds_inputs = bits == 8 and symmetric and not is_grouped and order not in _UNSORTED and _has(inputs, _INT8)
+    return CompressedLayout(bits, strategy, own_group, symmetric, order in _UNSORTED, stored == _PACKED, rounds_inputs)
 
 
 def _has(values: Any, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:

@@ -8,7 +8,14 @@ from octavo.errors import UnsupportedModelError
 from octavo.quantization.float8 import Float8Scheme, Source
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
-from octavo.quantization.stored import ExpandedScheme, PackedScheme, RepackedScheme, StoredScheme, block_format
+from octavo.quantization.stored import (
+    ExpandedScheme,
+    Int8Scheme,
+    PackedScheme,
+    RepackedScheme,
+    StoredScheme,
+    block_format,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,31 +27,34 @@ class SchemeOptions:
         deterministic: a row's bits must not depend on the other rows.
         has_blocks: whether it multiplies blocks of integers, with activations rounded to 8 bits.
         expands: whether integers are dequantised as they are loaded, so that their exact values are used.
+        has_groups: whether it has kernels that unpack small numbers.
     """
 
     has_float8: bool = False
     deterministic: bool = False
     has_blocks: bool = False
     expands: bool = False
+    has_groups: bool = False
 
     @property
     def plain(self) -> PlainScheme:
         """The scheme of layers that are not quantised."""
         return PlainScheme(self.deterministic)
 
-    def float8(self, source: Source) -> Float8Scheme:
+    def float8(self, source: Source, weight_name: str = "weight", scale_name: str = "weight_scale") -> Float8Scheme:
         """The scheme of float8 layers; see :class:`Float8Scheme`."""
         # Libraries choose kernels for float8 by the number of rows, so a row's bits may depend on it.
-        return Float8Scheme(source, self.has_float8 and not self.deterministic, self.deterministic)
+        is_native = self.has_float8 and not self.deterministic
+        return Float8Scheme(source, is_native, self.deterministic, weight_name, scale_name)
 
     def stored(self, layout: Layout) -> StoredScheme:
         """The scheme of layers that a checkpoint has in a layout."""
         expanded = ExpandedScheme(layout, self.plain)
-        if layout.form is None or self.expands or (layout.form.is_float and not self.has_float8):
+        if layout.form is None or self.expands or (layout.form.kind == "float8" and not self.has_float8):
             return expanded
         if self.has_blocks:  # such a device is faster with values of the compute type than with other integers
             return RepackedScheme(layout, self.plain) if block_format(layout.form) else expanded
-        return PackedScheme(layout, self.plain)
+        return (Int8Scheme if layout.form.rounds_inputs else PackedScheme)(layout, self.plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import Literal
 import torch
 
 from octavo.kernels import FLOAT8
+from octavo.kernels.float4 import MX_GROUP, powers_of_two
 from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
-from octavo.quantization.mxfp4 import BLOCK, exponent_scales, unpack
+from octavo.quantization.mxfp4 import unpack
 
 NVFP4_GROUP = 16
 _SCALES = "weight_scale"
@@ -41,11 +42,11 @@ class Float4Layout(Layout):
     @property
     def group(self) -> int:
         """Inputs that share a scale."""
-        return NVFP4_GROUP if self.kind == "nvfp4" else BLOCK
+        return NVFP4_GROUP if self.kind == "nvfp4" else MX_GROUP
 
     @property
     def form(self) -> GroupedForm | None:
-        return None
+        return GroupedForm(4, MX_GROUP, kind="mxfp4") if self.kind == "mxfp4" else None
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         num_outputs, num_inputs = shape
@@ -62,6 +63,6 @@ class Float4Layout(Layout):
     def _scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """``[out, groups]`` float32."""
         if self.kind == "mxfp4":
-            return exponent_scales(tensors[_SCALES])
+            return powers_of_two(tensors[_SCALES])
         scales, factor = tensors[_SCALES].float(), tensors[self.factor_name].float().reshape(())
         return scales / factor if self.is_inverse else scales * factor

@@ -28,11 +28,14 @@ class Float8Scheme(LinearScheme):
             which are rounded as they are loaded, with a scale per output.
         is_native: whether the device multiplies float8; otherwise the values are kept in the compute type.
         deterministic: a row's bits must not depend on the other rows.
+        weight_name, scale_name: what the checkpoint calls a layer's values and scales.
     """
 
     source: Source
     is_native: bool = False
     deterministic: bool = False
+    weight_name: str = "weight"
+    scale_name: str = "weight_scale"
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
         module.register_parameter("weight", self._empty_weight(module))
@@ -46,12 +49,12 @@ class Float8Scheme(LinearScheme):
             yield "weight", part.weight_slot(weight, _values)
             yield "weight", part.weight_slot(scales, _scales)
         else:
-            yield "weight", part.weight_slot(weight, has_scale=True)
+            yield self.weight_name, part.weight_slot(weight, has_scale=True)
             if self.source == "channel":
                 num_outputs = part.shape[0]
-                yield "weight_scale", part.output_slot(scales, ((num_outputs, 1), (num_outputs,)))
+                yield self.scale_name, part.output_slot(scales, ((num_outputs, 1), (num_outputs,)))
             else:
-                yield "weight_scale", WeightSlot(scales, ((1,), (), (1, 1)), transform=_repeat(len(scales)))
+                yield self.scale_name, WeightSlot(scales, ((1,), (), (1, 1)), transform=_repeat(len(scales)))
         if module.bias is not None:
             yield "bias", part.bias_slot(module.bias.data[part.outputs])
 

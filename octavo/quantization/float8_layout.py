@@ -21,11 +21,14 @@ class Float8Layout(Layout):
 
     Attributes:
         block: outputs and inputs of a block; :data:`ALL` for all.
-        scale_name: the name of the tensor of scales.
+        scale_name, weight_name: the names of the tensors of scales and of values.
+        rounds_inputs: whether activations are float8, too, beside scales per output or tensor.
     """
 
     block: tuple[int, int]
     scale_name: str = "weight_scale"
+    weight_name: str = "weight"
+    rounds_inputs: bool = True
 
     @property
     def has_blocks(self) -> bool:
@@ -38,15 +41,15 @@ class Float8Layout(Layout):
 
     @property
     def form(self) -> GroupedForm:
-        return GroupedForm(8, self.block[1], is_float=True)
+        return GroupedForm(8, self.block[1], kind="float8")
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         scales = self.scale_shapes(shape)
-        return {"weight": StoredTensor((shape,), (FLOAT8,)), self.scale_name: StoredTensor(scales, FLOATS)}
+        return {self.weight_name: StoredTensor((shape,), (FLOAT8,)), self.scale_name: StoredTensor(scales, FLOATS)}
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         scales = self.scales_of_outputs(tensors[self.scale_name], shape)
-        return GroupedWeight(tensors["weight"], scales, self.form.group_of(shape[1]))
+        return GroupedWeight(tensors[self.weight_name], scales, self.form.group_of(shape[1]))
 
     def scale_shapes(self, shape: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
         """Shapes that the tensor of scales of a layer may have."""

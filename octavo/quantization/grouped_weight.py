@@ -8,15 +8,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from octavo.errors import WeightsError
 from octavo.kernels import FLOAT8
+from octavo.kernels.float4 import FLOAT4_VALUES, float4_values
 from octavo.quantization.slot import WeightPart
 
 WORD_BITS = 32
+_FLOAT4_STD = math.hypot(*FLOAT4_VALUES) / 4
+"""Of a uniform distribution over all sixteen codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +31,21 @@ class GroupedForm:
         group: consecutive inputs that share a scale; -1 for all inputs.
         has_zeros: whether groups have zeros of their own; otherwise zero is in the middle of the codes.
         is_ordered: whether inputs may have to be reordered, so that those of a group are neighbours (act-order).
-        is_float: whether values are float8, without zeros, instead of integers.
+        kind: what they are; floats have no zeros, and MXFP4 has powers of two as scales.
+        rounds_inputs: whether they were made for activations that are rounded to int8, and have a scale per output.
+        has_minimums: whether zeros are no whole numbers, so that what codes of 0 stand for is kept in their place.
     """
 
     bits: int
     group: int
     has_zeros: bool = False
     is_ordered: bool = False
-    is_float: bool = False
+    kind: Literal["integer", "float8", "mxfp4"] = "integer"
+    rounds_inputs: bool = False
+    has_minimums: bool = False
 
     def __str__(self) -> str:
-        kind = "float8" if self.is_float else f"{self.bits}-bit integers"
+        kind = f"{self.bits}-bit integers" if self.kind == "integer" else self.kind
         shared = "" if self.group < 0 else f" and {self.group} inputs"
         return f"{kind}, a scale per output{shared}{', in act-order' if self.is_ordered else ''}"
 
@@ -180,8 +187,11 @@ class Layout(ABC):
         codes = torch.randint(largest, shape, generator=generator, device=device, dtype=torch.uint8)
         step = std * math.sqrt(12) / largest  # of a uniform distribution over all codes
         zeros = float(largest // 2)
-        if form.is_float:
+        if form.kind == "float8":
             codes, zeros = (codes.float() - zeros).to(FLOAT8), 0.0
+        elif form.kind == "mxfp4":
+            codes, zeros = float4_values(codes), 0.0
+            step = 2.0 ** round(math.log2(std / _FLOAT4_STD))
         groups = form.num_groups(num_inputs)
         return GroupedWeight(
             codes, torch.full((num_outputs, groups), step, device=device), form.group_of(num_inputs), zeros

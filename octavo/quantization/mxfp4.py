@@ -9,14 +9,9 @@ from typing import Any
 
 import torch
 
+from octavo.kernels.float4 import MX_GROUP, float4_values, powers_of_two
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.scheme import LinearScheme
-
-BLOCK = 32
-"""Numbers that share a scale."""
-
-_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-_BIAS = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +40,10 @@ def unpack(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     Returns:
         ``[E, out, in]``.
     """
-    values = torch.tensor(_VALUES, dtype=dtype, device=blocks.device)
     numbers = torch.empty(*blocks.shape, 2, dtype=dtype, device=blocks.device)
     for packed, unpacked in zip(blocks, numbers, strict=True):  # one expert at a time, as indices take eight bytes
-        unpacked[..., 0] = values[(packed & 15).long()]
-        unpacked[..., 1] = values[(packed >> 4).long()]
+        unpacked[..., 0] = float4_values(packed & 15, dtype)
+        unpacked[..., 1] = float4_values(packed >> 4, dtype)
     return numbers.flatten(2)
 
 
@@ -62,10 +56,5 @@ def scale_numbers(numbers: torch.Tensor, scales: torch.Tensor, columns: slice = 
         columns: those of ``in`` that ``numbers`` has.
     """
     for own, exponents in zip(numbers, scales, strict=True):
-        factors = exponent_scales(exponents).repeat_interleave(BLOCK, -1)
+        factors = powers_of_two(exponents).repeat_interleave(MX_GROUP, -1)
         own.mul_(factors[:, columns].to(own.dtype))
-
-
-def exponent_scales(exponents: torch.Tensor) -> torch.Tensor:
-    """Scales that are stored as their exponents, uint8 → float32."""
-    return torch.exp2(exponents.float() - _BIAS)

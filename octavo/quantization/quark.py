@@ -5,21 +5,22 @@ Source: https://github.com/amd/Quark.
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import ConfigValues, invalid, quote
+from octavo.kernels.float4 import MX_GROUP
+from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
-from octavo.quantization.mxfp4 import BLOCK
 from octavo.quantization.patterns import compile_pattern, compile_wildcards, names_in
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
 _REGEX = "re:"
-_FLOAT8 = "fp8_e4m3"
-_MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": BLOCK, "scale_format": "e8m0"}
+_FLOAT8, _INT8 = "fp8_e4m3", "int8"
+_MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": MX_GROUP, "scale_format": "e8m0"}
 _ROTATIONS = ("rotation", "quarot")
 
 
@@ -27,7 +28,7 @@ def parse_quark(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfi
     """The layers of a checkpoint.
 
     Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
-    beside 4-bit floats activations are not rounded.
+    beside 4-bit floats activations are not rounded. Nor are they beside integers if they were to have zeros.
 
     Args:
         raw: ``quantization_config``.
@@ -83,8 +84,8 @@ def _group(name: str, targets: Targets, own: Any, options: SchemeOptions) -> Tar
         raise UnsupportedModelError(
             f"The checkpoint's {name[:60]} is quantised in a way that is not supported (weights {_shown(weights)}; "
             f"activations {_shown(inputs)}; outputs {_shown(own.get('output_tensors'))}; biases "
-            f"{_shown(own.get('bias'))}); supported are {_FLOAT8} weights per tensor or channel with {_FLOAT8} "
-            "activations, and MXFP4 weights."
+            f"{_shown(own.get('bias'))}); supported are {_FLOAT8} and {_INT8} weights per tensor or channel "
+            "with activations of the same type, and MXFP4 weights."
         )
     return target_group(targets, layout, options)
 
@@ -92,14 +93,21 @@ def _group(name: str, targets: Targets, own: Any, options: SchemeOptions) -> Tar
 def _layout(weights: Mapping[str, Any], inputs: Any) -> Layout | None:
     if all(weights.get(key) == value for key, value in _MXFP4.items()):
         return Float4Layout("mxfp4")
-    is_float8 = weights.get("dtype") == _FLOAT8 and isinstance(inputs, Mapping) and inputs.get("dtype") == _FLOAT8
-    scheme, is_whole = weights.get("qscheme"), weights.get("group_size") is None
-    if not (is_float8 and is_whole):
+    strategy, kind = _strategy(weights), weights.get("dtype")
+    if strategy is None or not isinstance(inputs, Mapping) or inputs.get("dtype") != kind:
         return None
-    if scheme == "per_tensor":
-        return Float8Layout((ALL, ALL))
-    is_by_output = scheme == "per_channel" and weights.get("ch_axis") in (None, 0)
-    return Float8Layout((1, ALL)) if is_by_output else None
+    if kind == _INT8 and weights.get("symmetric", True):
+        rounds_inputs = bool(inputs.get("symmetric", True))
+        return CompressedLayout(8, strategy, is_packed=False, rounds_inputs=rounds_inputs)
+    return Float8Layout((ALL if strategy == "tensor" else 1, ALL)) if kind == _FLOAT8 else None
+
+
+def _strategy(weights: Mapping[str, Any]) -> Literal["channel", "tensor"] | None:
+    """What shares a scale, if it is all of a weight or each of its outputs."""
+    scheme = weights.get("qscheme")
+    if weights.get("group_size") is not None or (scheme == "per_channel" and weights.get("ch_axis") not in (None, 0)):
+        return None
+    return "tensor" if scheme == "per_tensor" else "channel" if scheme == "per_channel" else None
 
 
 def _pattern(name: str) -> re.Pattern[str]:

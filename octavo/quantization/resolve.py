@@ -13,7 +13,7 @@ from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
 from octavo.quantization.awq import parse_awq
 from octavo.quantization.bitsandbytes import parse_bitsandbytes
-from octavo.quantization.block_config import parse_gguf, round_to_integers
+from octavo.quantization.block_config import parse_gguf, round_to_integers, round_to_mxfp4
 from octavo.quantization.blocks import MADE_AT_LOAD
 from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
@@ -22,9 +22,11 @@ from octavo.quantization.gptq import parse_gptq
 from octavo.quantization.modelopt import parse_modelopt
 from octavo.quantization.mxfp4 import parse_mxfp4
 from octavo.quantization.quark import parse_quark
+from octavo.quantization.torchao import parse_torchao
 
 ROUNDED: dict[str, Callable[[SchemeOptions], QuantizationConfig]] = {
     "fp8": round_to_float8,
+    "mxfp4": round_to_mxfp4,
     **{name: partial(round_to_integers, name) for name in MADE_AT_LOAD},
 }
 """Values of the setting that round unquantised weights as they are loaded → how."""
@@ -39,6 +41,7 @@ METHODS: dict[str, Callable[[Mapping[str, Any], SchemeOptions], QuantizationConf
     "modelopt": parse_modelopt,
     "mxfp4": parse_mxfp4,
     "quark": parse_quark,
+    "torchao": parse_torchao,
 }
 """``quant_method`` of checkpoints → parser of their ``quantization_config``."""
 
@@ -65,7 +68,7 @@ def resolve_quantization(
     wanted = settings.model.quantization
     # Whoever asks for float32 asks for the file's exact values, which rounded activations would not give.
     expands = wanted is None and settings.model.dtype == "float32"
-    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks and not expands, expands)
+    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks and not expands, expands, has_groups)
     if wanted is None or (wanted == "gguf" and not config.quantization):
         return stored_quantization(config, options)
     if wanted in MADE_AT_LOAD and not (has_blocks or has_groups):

@@ -1,4 +1,8 @@
-"""Weights rounded to packed integers while they are loaded, on GPUs (``--quantization int8|int4``)."""
+"""Weights rounded while they are loaded (``--quantization int8|int4|mxfp4``), for devices that do not multiply blocks.
+
+GPUs keep packed integers or 4-bit floats (:class:`RoundedScheme`). Other devices keep the values of MXFP4 in the
+compute type (:class:`RoundedValues`), so that they compute the same.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,43 +11,59 @@ from functools import partial
 import torch
 
 from octavo.kernels import LinearOp
-from octavo.kernels.grouped import GroupedTensors, can_pack, grouped_linear, round_weight
-from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
+from octavo.kernels.float4 import MX_GROUP
+from octavo.kernels.grouped import GroupedTensors, Rounding, can_pack, dequantize, grouped_linear, round_weight
+from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme, empty_parameter
 from octavo.quantization.slot import WeightPart, WeightSlot
 
-GROUP = 128
-"""Inputs that share a scale. Blocks on CPUs have 32, as their kernels multiply so many at a time; a GPU would read a
-quarter more bytes for as many scales, and its kernel scales its sums after each group."""
+GROUPS: dict[Rounding, int] = {"int8": 128, "int4": 128, "mxfp4": MX_GROUP}
+"""Inputs that share a scale. Blocks of integers on CPUs have 32, as their kernels multiply so many at a time; a GPU
+would read a quarter more bytes for as many scales, and its kernel scales its sums after each group."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundedScheme(LinearScheme):
-    """Packed integers with a scale, and for 4 bits a minimum, per output and :data:`GROUP` inputs.
+    """Packed numbers with a scale, and for ``int4`` a minimum, per output and group of inputs.
 
     Attributes:
-        bits: 8 or 4.
+        format: what the numbers are.
         deterministic: a row's bits must not depend on the other rows.
     """
 
-    bits: int
+    format: Rounding
     deterministic: bool = False
 
+    @property
+    def stored_as(self) -> str:
+        return self.format
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return GROUPS[self.format]
+
+    @property
+    def bits(self) -> int:
+        """Of a number."""
+        return 8 if self.format == "int8" else 4
+
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
-        return can_pack(in_features, GROUP)
+        return can_pack(in_features, self.group)
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
-        size, groups = module.out_features, module.in_features // GROUP
+        size, groups = module.out_features, module.in_features // self.group
         codes = empty_parameter(size, module.in_features * self.bits // 8, dtype=torch.uint8)
+        scale_type = torch.uint8 if self.format == "mxfp4" else torch.float32
         module.register_parameter("weight", codes)
-        module.register_parameter("weight_scale", empty_parameter(size, groups, dtype=torch.float32))
-        minimum = empty_parameter(size, groups, dtype=torch.float16) if self.bits == 4 else None
+        module.register_parameter("weight_scale", empty_parameter(size, groups, dtype=scale_type))
+        minimum = empty_parameter(size, groups, dtype=torch.float16) if self.format == "int4" else None
         module.register_parameter("weight_minimum", minimum)
         module.register_parameter("bias", empty_parameter(size) if bias else None)
 
     def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
         stored = self._tensors(module)
         fields = [name for name in ("codes", "scales", "minimums") if getattr(stored, name) is not None]
-        rounding = _Rounding(self.bits, len(fields))
+        rounding = _Rounding(self.format, len(fields))
         for name in fields:
             view: torch.Tensor = getattr(stored, name)
             yield "weight", part.weight_slot(view[part.outputs], partial(rounding.field, name))
@@ -56,8 +76,36 @@ class RoundedScheme(LinearScheme):
         return grouped_linear(weight.codes, weight, bias, deterministic=self.deterministic)
 
     def _tensors(self, module: LinearWeights) -> GroupedTensors:
-        minimums = module.get_parameter("weight_minimum").data if self.bits == 4 else None
+        minimums = module.get_parameter("weight_minimum").data if self.format == "int4" else None
         return GroupedTensors(module.weight.data, module.weight_scale.data, None, self.bits, minimums)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedValues(LinearScheme):
+    """Weights in the compute type, with values of MXFP4.
+
+    Attributes:
+        plain: how they are stored.
+    """
+
+    plain: PlainScheme
+
+    def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
+        return in_features % MX_GROUP == 0
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        self.plain.create(module, bias=bias)
+
+    def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
+        for name, slot in self.plain.slots(module, part):
+            yield name, part.weight_slot(slot.view, _rounded_values) if name == "weight" else slot
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        return self.plain.make_gemm(module)
+
+
+def _rounded_values(weight: torch.Tensor) -> torch.Tensor:
+    return dequantize(round_weight(weight, "mxfp4", MX_GROUP), weight.dtype)
 
 
 class _Rounding:
@@ -67,8 +115,8 @@ class _Rounding:
         num_fields: how often :meth:`field` is called for each weight.
     """
 
-    def __init__(self, bits: int, num_fields: int) -> None:
-        self._bits = bits
+    def __init__(self, form: Rounding, num_fields: int) -> None:
+        self._form = form
         self._num_fields = num_fields
         self._num_left = 0
         self._rounded: GroupedTensors | None = None
@@ -76,7 +124,8 @@ class _Rounding:
     def field(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """A field of what the weight becomes."""
         if self._rounded is None:
-            self._rounded, self._num_left = round_weight(weight, self._bits, GROUP), self._num_fields
+            rounded = round_weight(weight, self._form, GROUPS[self._form])
+            self._rounded, self._num_left = rounded, self._num_fields
         found: torch.Tensor = getattr(self._rounded, name)
         self._num_left -= 1
         if self._num_left == 0:

@@ -18,6 +18,7 @@ class LinearWeights(nn.Module):
     weight: nn.Parameter
     weight_scale: nn.Parameter
     bias: nn.Parameter | None
+    scheme: "LinearScheme"
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -49,6 +50,11 @@ class LinearScheme(ABC):
     """
 
     has_rows: ClassVar[bool] = False
+
+    @property
+    def stored_as(self) -> str:
+        """The format of the weights in memory, for the plan; empty for their type."""
+        return ""
 
     @property
     def may_merge(self) -> bool:

@@ -1,8 +1,9 @@
 """Schemes of layers that a checkpoint stores as integers in groups, or in another form with tensors of its own.
 
 Which of them a layer has depends on the device: a CPU's compiled kernels take blocks of 32 inputs
-(:class:`RepackedScheme`), other devices unpack integers in each GEMM (:class:`PackedScheme`), and what neither can do
-is expanded to the compute type as it is loaded (:class:`ExpandedScheme`).
+(:class:`RepackedScheme`), other devices unpack integers in each GEMM (:class:`PackedScheme`) or round activations to
+multiply them as they are (:class:`Int8Scheme`), and what none can do is expanded to the compute type as it is loaded
+(:class:`ExpandedScheme`).
 """
 
 from abc import abstractmethod
@@ -12,8 +13,9 @@ from functools import partial
 
 import torch
 
-from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp
+from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp, int8_linear
 from octavo.kernels.blocks import INPUT_GROUP
+from octavo.kernels.float4 import exponents_of, float4_codes
 from octavo.kernels.grouped import GroupedTensors, ReorderedLinear, can_pack, grouped_linear, pack_codes, pack_unit
 from octavo.quantization.blocks import BlockScheme, pack_blocks
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
@@ -130,23 +132,31 @@ class PackedScheme(_GroupedScheme):
     def kept_as(self) -> str:
         return "unpacked in each GEMM"
 
+    @property
+    def stored_as(self) -> str:
+        return f"int{self.form.bits}" if self.form.kind == "integer" else self.form.kind
+
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
         return can_pack(in_features, self.form.group_of(in_features))
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
         form, size = self.form, (module.out_features, module.in_features * self.form.bits // 8)
         groups = module.out_features, form.num_groups(module.in_features)
-        codes = empty_parameter(*size, dtype=FLOAT8 if form.is_float else torch.uint8)
+        codes = empty_parameter(*size, dtype=FLOAT8 if form.kind == "float8" else torch.uint8)
+        scale_type = torch.uint8 if form.kind == "mxfp4" else torch.float32
         module.register_parameter("weight", codes)
-        module.register_parameter("weight_scale", empty_parameter(*groups, dtype=torch.float32))
-        zeros = empty_parameter(*groups, dtype=torch.uint8) if form.has_zeros else None
+        module.register_parameter("weight_scale", empty_parameter(*groups, dtype=scale_type))
+        zeros = None
+        if form.has_zeros:
+            zeros = empty_parameter(*groups, dtype=torch.float16 if form.has_minimums else torch.uint8)
         module.register_parameter("weight_zero", zeros)
         self._create_order(module)
         module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
     def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
         zeros = module.get_parameter("weight_zero").data if self.form.has_zeros else None
-        weight = GroupedTensors(module.weight.data, module.weight_scale.data, zeros, self.form.bits)
+        fields = (None, self.form.bits, zeros) if self.form.has_minimums else (zeros, self.form.bits, None)
+        weight = GroupedTensors(module.weight.data, module.weight_scale.data, *fields)
         bias = None if module.bias is None else module.bias.data
         op, is_copied = grouped_linear(weight.codes, weight, bias, deterministic=self.plain.deterministic)
         return self._reordered(module, op), is_copied
@@ -156,11 +166,48 @@ class PackedScheme(_GroupedScheme):
 
     def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
         weight = self._own(module, part, weight)
-        codes = pack_codes(weight.codes, pack_unit(weight.group)) if self.form.bits == 4 else weight.codes
+        codes, scales = weight.codes, weight.scales
+        if self.form.kind == "mxfp4":
+            codes, scales = float4_codes(codes), exponents_of(scales)
+        if self.form.bits == 4:
+            codes = pack_codes(codes, pack_unit(weight.group))
         self._place(module, part).copy_(codes)
-        module.weight_scale.data[part.outputs] = weight.scales
+        module.weight_scale.data[part.outputs] = scales
         if self.form.has_zeros:
-            module.get_parameter("weight_zero").data[part.outputs] = torch.as_tensor(weight.zeros)
+            zeros = torch.as_tensor(weight.zeros)
+            if self.form.has_minimums:
+                zeros = -weight.scales * zeros
+            module.get_parameter("weight_zero").data[part.outputs] = zeros
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Scheme(_GroupedScheme):
+    """Integers of 8 bits with a scale per output; activations are rounded per token, when they come.
+
+    Where the inputs are divided over devices, each rounds its own part of an activation, with a scale of its own.
+    """
+
+    @property
+    def kept_as(self) -> str:
+        return "multiplied as int8, activations by token"
+
+    def create(self, module: LinearWeights, *, bias: bool) -> None:
+        codes = empty_parameter(module.out_features, module.in_features, dtype=torch.int8)
+        module.register_parameter("weight", codes)
+        module.register_parameter("weight_scale", empty_parameter(module.out_features, dtype=torch.float32))
+        module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
+
+    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
+        bias = None if module.bias is None else module.bias.data
+        return int8_linear(module.weight.data, module.weight_scale.data, bias)
+
+    def _place(self, module: LinearWeights, part: WeightPart) -> torch.Tensor:
+        return module.weight.data[part.outputs]
+
+    def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
+        weight = self._own(module, part, weight)
+        self._place(module, part).copy_(signed_codes(weight))
+        module.weight_scale.data[part.outputs] = weight.scales[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +217,10 @@ class RepackedScheme(_GroupedScheme):
     @property
     def kept_as(self) -> str:
         return f"kept as {self.blocks.format}, activations in 8 bits"
+
+    @property
+    def stored_as(self) -> str:
+        return self.blocks.format
 
     @property
     def blocks(self) -> BlockScheme:
@@ -199,7 +250,7 @@ class RepackedScheme(_GroupedScheme):
 
 def block_format(form: GroupedForm) -> str:
     """The block format that has exactly the values of a form, but for scales in float16; empty if there is none."""
-    if form.is_float or (form.bits == 8 and form.has_zeros):
+    if form.kind != "integer" or (form.bits == 8 and form.has_zeros):
         return ""
     return "Q8_0" if form.bits == 8 else "Q4_1" if form.has_zeros else "Q4_0"
 
@@ -211,8 +262,7 @@ def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
     codes = weight.codes.unflatten(1, (-1, INPUT_GROUP))
     fields = [_halves(scales)]
     if name == "Q8_0":
-        assert not isinstance(weight.zeros, torch.Tensor), "block_format() says so"
-        fields.append((codes.to(torch.int16) - int(weight.zeros)).to(torch.int8).view(torch.uint8))
+        fields.append(signed_codes(weight).unflatten(1, (-1, INPUT_GROUP)).view(torch.uint8))
     else:
         if name == "Q4_1":
             zeros = torch.as_tensor(weight.zeros, device=scales.device).expand(weight.scales.shape)
@@ -222,6 +272,12 @@ def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
     raw = torch.cat(fields, -1)
     assert raw.shape[-1] == FORMATS[name].raw_bytes[0]
     return raw.flatten(1)
+
+
+def signed_codes(weight: GroupedWeight) -> torch.Tensor:
+    """The values before they are scaled, ``[out, in]`` int8, of a weight of 8 bits without zeros."""
+    assert not isinstance(weight.zeros, torch.Tensor), "its form says so"
+    return (weight.codes.to(torch.int16) - int(weight.zeros)).to(torch.int8)
 
 
 def _halves(values: torch.Tensor) -> torch.Tensor:

@@ -44,12 +44,12 @@ class TargetGroup(NamedTuple):
     Attributes:
         targets: which they are.
         scheme: how they are stored on the device.
-        layout: how they are stored in the checkpoint.
+        layout: how they are stored in the checkpoint; None for one tensor of values.
     """
 
     targets: Targets
     scheme: LinearScheme
-    layout: Layout
+    layout: Layout | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class TargetedConfig(QuantizationConfig):
             if isinstance(group.scheme, StoredScheme)
             else "float8, activations by token"
             for group in self.groups
+            if group.layout is not None
         )
         return f"{self.method}: {', and '.join(kinds)}"
 
@@ -104,8 +105,9 @@ class TargetedConfig(QuantizationConfig):
 
 def target_group(targets: Targets, layout: Layout, options: SchemeOptions) -> TargetGroup:
     """Layers in a layout, with the scheme that suits the device; see :class:`Float8Scheme` for scales of float8."""
-    if isinstance(layout, Float8Layout) and layout.block in _SOURCES:
-        return TargetGroup(targets, options.float8(_SOURCES[layout.block]), layout)
+    if isinstance(layout, Float8Layout) and layout.rounds_inputs and layout.block in _SOURCES:
+        scheme = options.float8(_SOURCES[layout.block], layout.weight_name, layout.scale_name)
+        return TargetGroup(targets, scheme, layout)
     return TargetGroup(targets, options.stored(layout), layout)
 
 

@@ -12,6 +12,7 @@ from octavo.records.engine import (
     StepOutputs,
     TokenLogprobs,
 )
+from octavo.records.experts import RoutedExperts
 from octavo.records.generation import ReasoningTags, RepetitionDetectionParams
 from octavo.records.key_spans import BlockKey, KeySpan
 from octavo.records.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
@@ -19,10 +20,12 @@ from octavo.records.outputs import CompletionOutput, RequestOutput, RequestState
 from octavo.records.plan import (
     MAX_BAD_WORD_TOKENS,
     CacheGroup,
+    CapturedRouting,
     Decision,
     MemoryPart,
     NgramDrafts,
     Plan,
+    WeightGroup,
     recent_tokens,
 )
 from octavo.records.pooling import (
@@ -65,6 +68,7 @@ __all__ = [
     "BlockUpdate",
     "CacheGroup",
     "CacheSpec",
+    "CapturedRouting",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",
@@ -106,6 +110,7 @@ __all__ = [
     "RequestOutputKind",
     "RequestStateStats",
     "RequestTimes",
+    "RoutedExperts",
     "RowLogprobs",
     "SampleLogprobs",
     "SamplingParams",
@@ -123,6 +128,7 @@ __all__ = [
     "TokenIds",
     "TokenLogprobs",
     "TokensPrompt",
+    "WeightGroup",
     "as_token_ids",
     "is_quantized",
     "recent_tokens",

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.records.experts import RoutedExperts
 from octavo.records.key_spans import KeySpan
 from octavo.records.pooling import PooledData, PoolingRequest, PoolingSpec
 from octavo.records.prompts import PromptEmbeds
@@ -94,6 +95,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
         num_cached_tokens: prompt tokens served from the prefix cache; sent with the first output.
         times: sent with the first token and at the end.
         pooled: the result of a pooling request.
+        routed: the experts of tokens that the model has read since the last output, if they are captured.
     """
 
     request_id: str
@@ -107,6 +109,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     times: RequestTimes | None = None
     is_refused: bool = False
     pooled: PooledData | None = None
+    routed: RoutedExperts | None = None
 
 
 class StepOutputs(msgspec.Struct, array_like=True):

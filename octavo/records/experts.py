@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
 Score = Literal["softmax", "sigmoid", "sparsemixer", "uniform"]
 
 
@@ -96,6 +100,27 @@ class RowExperts:
     gate: str
     up: str
     down: str
+
+
+class RoutedExperts(msgspec.Struct, array_like=True):
+    """The experts that consecutive tokens chose, in the form that is sent between processes.
+
+    Attributes:
+        shape: tokens, layers, experts per token.
+        data: int16 numbers of experts, −1 in layers without experts.
+    """
+
+    shape: list[int]
+    data: bytes
+
+    @classmethod
+    def of(cls, experts: NDArray[np.int16]) -> "RoutedExperts":
+        """From an array ``[tokens, layers, experts per token]``."""
+        return cls(list(experts.shape), experts.tobytes())
+
+    def array(self) -> NDArray[np.int16]:
+        """The array, read-only."""
+        return np.frombuffer(self.data, np.int16).reshape(self.shape)
 
 
 ExpertStorage = SeparateExperts | StackedExperts | RowExperts

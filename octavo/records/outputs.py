@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from octavo.records.logprobs import PromptLogprobs, SampleLogprobs
 
 
@@ -38,7 +41,10 @@ class CompletionOutput:
         logprobs: per generated token, token id → :class:`Logprob`.
         finish_reason: ``stop``, ``length``, ``repetition``, ``abort``, ``error`` or None while running.
         stop_reason: the stop string or stop token id; None for end of sequence.
-        routed_experts, lora_request, sampling_mask, spec_decode_metrics, weight_versions: always None; they exist for
+        routed_experts: ``[tokens, layers, experts per token]`` int16, with ``enable_return_routed_experts`` once the
+            completion has ended: the experts of all tokens of the prompt and of the text but the last, −1 in layers
+            without experts.
+        lora_request, sampling_mask, spec_decode_metrics, weight_versions: always None; they exist for
             code written for vLLM.
     """
 
@@ -47,7 +53,7 @@ class CompletionOutput:
     token_ids: Sequence[int]
     cumulative_logprob: float | None = None
     logprobs: SampleLogprobs | None = None
-    routed_experts: None = None
+    routed_experts: NDArray[np.int16] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: None = None

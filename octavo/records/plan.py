@@ -78,6 +78,42 @@ class NgramDrafts:
     max_length: int
 
 
+@dataclass(frozen=True, slots=True)
+class CapturedRouting:
+    """Capture of the experts that tokens choose.
+
+    Attributes:
+        group: index of the cache group in whose blocks' order they are kept.
+        num_layers, num_chosen: layers of the model, and experts that a token chooses in each.
+    """
+
+    group: int
+    num_layers: int
+    num_chosen: int
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token takes."""
+        return 2 * self.num_layers * self.num_chosen
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroup:
+    """Weights for one purpose that are stored alike.
+
+    Attributes:
+        purpose: such as ``attention``.
+        format: their type, or format.
+        num_bytes: in memory.
+        num_read: bytes of them that a step for one token reads.
+    """
+
+    purpose: str
+    format: str
+    num_bytes: int
+    num_read: int
+
+
 MAX_BAD_WORD_TOKENS = 128
 _NUM_RECENT_TOKENS = 256
 """Enough for the longest bad word behind the drafts of steps in flight."""
@@ -112,8 +148,10 @@ class Plan:
         drafter: who drafts tokens; None without speculative decoding.
         decode_len: number of tokens up to which a row of a step counts as decoding: 1, and one more per draft if the
             kernels of decode attention take as many.
+        routing: how the experts that tokens choose are captured; None if they are not.
         memory: parts of the device's memory.
         cache_tokens: tokens that fit into the cache if every layer keeps all of them.
+        weights: what each device's weights take and what a token reads of them, the largest group first.
         decode_limit: tokens/s at batch 1 at the memory bandwidth limit.
     """
 
@@ -134,8 +172,10 @@ class Plan:
     max_num_scheduled_tokens: int | None = None
     max_num_mixed_tokens: int | None = None
     num_exact_graphs: int = 0
+    routing: CapturedRouting | None = None
     memory: tuple[MemoryPart, ...] = ()
     cache_tokens: int = 0
+    weights: tuple[WeightGroup, ...] = ()
     decode_limit: float = 0.0
     decisions: tuple[Decision, ...] = field(default=())
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.records.engine import TokenLogprobs
+from octavo.records.experts import RoutedExperts
 from octavo.records.pooling import PooledData, PoolingRequest
 from octavo.records.prompts import PromptEmbeds
 from octavo.records.sampling_params import SamplingParams
@@ -143,6 +144,7 @@ class StepResult:
         num_drafts: ``[R]`` integers, how many these are.
         logprobs: row index → log-probabilities, for rows that requested them.
         pooled: row index → result of a pooling request whose last token was computed.
+        routed: row index → experts of tokens not told of before, for rows that draw; empty if they are not captured.
     """
 
     token_ids: NDArray[np.integer] | list[int]
@@ -151,3 +153,4 @@ class StepResult:
     num_drafts: NDArray[np.integer] | None = None
     logprobs: dict[int, RowLogprobs] = field(default_factory=dict)
     pooled: dict[int, PooledData] = field(default_factory=dict)
+    routed: dict[int, RoutedExperts] = field(default_factory=dict)

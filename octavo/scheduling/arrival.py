@@ -25,7 +25,8 @@ class RequestArrival:
         Raises:
             InvalidRequestError: its prompt leaves no room for a token, or it can never fit the cache.
         """
-        completion = make_completion(source, self._plan.max_model_len, rules)
+        plan = self._plan
+        completion = make_completion(source, plan.max_model_len, rules, has_routed_experts=plan.routing is not None)
         self._check_prompt(completion)
         if not self._cache.fits(completion.max_len):
             raise InvalidRequestError(

@@ -4,7 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.records import NAN_TOKEN, EngineOutput, EngineRequest, PooledData, RequestTimes, RowLogprobs, TokenLogprobs
+from octavo.records import (
+    NAN_TOKEN,
+    EngineOutput,
+    EngineRequest,
+    PooledData,
+    RequestTimes,
+    RoutedExperts,
+    RowLogprobs,
+    TokenLogprobs,
+)
 from octavo.sampling.rules import TokenRule
 
 NAN_ERROR = "The model's output was not a number; the request was ended, others go on."
@@ -23,12 +32,14 @@ class RowResult:
         num_tokens: the request's tokens including these.
         logprobs: log-probabilities, if the request asked for them.
         pooled: the result of a pooling request.
+        routed: the experts of tokens not told of before, if they are captured.
     """
 
     token_ids: list[int]
     num_tokens: int
     logprobs: RowLogprobs | None = None
     pooled: PooledData | None = None
+    routed: RoutedExperts | None = None
 
 
 class Completion(ABC):
@@ -107,12 +118,24 @@ class Completion(ABC):
 
 
 class Generation(Completion):
-    """Generated text."""
+    """Generated text.
+
+    Args:
+        has_routed_experts: the experts of each token come with it.
+    """
 
     min_new_tokens = 1
 
-    def __init__(self, source: EngineRequest, max_model_len: int, rules: Sequence[TokenRule] = ()) -> None:
+    def __init__(
+        self,
+        source: EngineRequest,
+        max_model_len: int,
+        rules: Sequence[TokenRule] = (),
+        *,
+        has_routed_experts: bool = False,
+    ) -> None:
         super().__init__(source, max_model_len, rules)
+        self._has_routed_experts = has_routed_experts
         params = source.params
         self._stop_ids = frozenset(params.stop_token_ids or ())
         self._eos_ids = frozenset(() if params.ignore_eos else source.eos_token_ids)
@@ -128,7 +151,7 @@ class Generation(Completion):
 
     @property
     def needs_host_check(self) -> bool:
-        return self.times.first_token == 0.0 or bool(self.rules)
+        return self.times.first_token == 0.0 or bool(self.rules) or self._has_routed_experts
 
     @property
     def reads_prefix_cache(self) -> bool:
@@ -157,6 +180,7 @@ class Generation(Completion):
                 token_ids, reason, stop_token = token_ids[:count], None, None
             reason = reason or rule.finish_reason
         output = EngineOutput(self.source.request_id, token_ids, finish_reason=reason, stop_reason=stop_token)
+        output.routed = result.routed
         if result.logprobs is not None and result.logprobs.sampled:
             output.logprobs = result.logprobs.sampled[: len(token_ids)]
         self.times.last_token = now
@@ -209,7 +233,14 @@ class Pooling(Completion):
         return len(self.source.prompt_token_ids)
 
 
-def make_completion(source: EngineRequest, max_model_len: int, rules: Sequence[TokenRule]) -> Completion:
-    """The completion that a request asks for."""
-    kind = Generation if source.pooling is None else Pooling
-    return kind(source, max_model_len, rules)
+def make_completion(
+    source: EngineRequest, max_model_len: int, rules: Sequence[TokenRule], *, has_routed_experts: bool = False
+) -> Completion:
+    """The completion that a request asks for.
+
+    Args:
+        has_routed_experts: see :class:`Generation`.
+    """
+    if source.pooling is not None:
+        return Pooling(source, max_model_len, rules)
+    return Generation(source, max_model_len, rules, has_routed_experts=has_routed_experts)

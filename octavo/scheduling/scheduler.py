@@ -326,7 +326,8 @@ class Scheduler:
         self, request: Request, token_ids: list[int], num_tokens: int, result: StepResult, row: int, now: float
     ) -> EngineOutput:
         """The output for a row whose tokens may be the first or the last, or advance rules."""
-        found = RowResult(token_ids, num_tokens, result.logprobs.get(row), result.pooled.get(row))
+        of_row = result.logprobs.get(row), result.pooled.get(row), result.routed.get(row)
+        found = RowResult(token_ids, num_tokens, *of_row)
         output = request.completion.take(found, now)
         self._count_output(request, output)
         if output.error is not None:

@@ -5,7 +5,7 @@ A GGUF file contains a vocabulary, not a tokenizer: normalisation and pre-tokeni
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -48,6 +48,7 @@ class _PreTokenization:
 
     Attributes:
         pattern: regex of a word; None is GPT-2's.
+        earlier: regexes of words that are split off before, in their order.
         splits_digits: every digit is a word.
         is_nfc: text is normalised to NFC first.
         ignores_merges: a word that is in the vocabulary is one token, whatever the merges.
@@ -55,6 +56,7 @@ class _PreTokenization:
     """
 
     pattern: str | None = None
+    earlier: tuple[str, ...] = ()
     splits_digits: bool = False
     is_nfc: bool = False
     ignores_merges: bool = False
@@ -67,10 +69,14 @@ _QWEN2 = _PreTokenization(
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
     is_nfc=True,
 )
-_LLAMA3 = _PreTokenization(
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
-    ignores_merges=True,
-    adds_bos=True,
+_GLM4 = _PreTokenization(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
+_LLAMA3 = replace(_GLM4, ignores_merges=True, adds_bos=True)
+_DEEPSEEK3 = _PreTokenization(
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+    earlier=(r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+"),
 )
 _TEKKEN = _PreTokenization(
     rf"{_WORD_IN_CASES % ('', '')}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}", ignores_merges=True, adds_bos=True
@@ -80,12 +86,14 @@ _GPT4O = _PreTokenization(
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
 _PRE_TOKENIZATIONS: dict[str, _PreTokenization] = {
-    **dict.fromkeys(("default", "gpt-2", "phi-2"), _GPT2),
+    **dict.fromkeys(("default", "gpt-2", "phi-2", "olmo", "dolma"), _GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), _SPLIT_DIGITS),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3),
     "tekken": _TEKKEN,
-    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), _GPT4O),
+    **dict.fromkeys(("glm4", "chatglm-bpe"), _GLM4),
+    "deepseek-v3": _DEEPSEEK3,
 }
 
 
@@ -161,9 +169,10 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend
     words: list[pre_tokenizers.PreTokenizer] = []
     if pre_tokenization.splits_digits:
         words.append(pre_tokenizers.Digits(individual_digits=True))
-    if pre_tokenization.pattern is not None:
-        words.append(pre_tokenizers.Split(Regex(pre_tokenization.pattern), behavior="isolated"))
-    words.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre_tokenization.pattern is None))
+    pattern = pre_tokenization.pattern
+    for regex in (*pre_tokenization.earlier, *(() if pattern is None else (pattern,))):
+        words.append(pre_tokenizers.Split(Regex(regex), behavior="isolated"))
+    words.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
     backend.pre_tokenizer = pre_tokenizers.Sequence(words)
     backend.decoder = decoders.ByteLevel()
     return backend

@@ -71,6 +71,17 @@ def test_a_plan_for_a_gpu_that_is_not_here(tmp_path: Path, capsys: pytest.Captur
     assert weights / 2 <= own < 0.6 * weights
 
 
+def test_a_named_gpu_has_a_speed_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    assert main(["plan", str(tmp_path), "--gpu", "h200"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "on NVIDIA H200, 140.40 GiB" in printed
+    assert "tokens/s for one request" in printed
+    assert "feed-forward bfloat16 72.0 KiB 0.000 ms a token" in printed
+    assert main(["plan", str(tmp_path), "--gpu", "h2000"]) != 0
+    assert "--gpu is 'h2000'; it is one of a100" in capsys.readouterr().err
+
+
 SHAPE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 64,

@@ -24,6 +24,9 @@ EVIDENCE = {
     "bitsandbytes": "tests/quantization/test_bitsandbytes.py",
     "quantised key/value cache": "tests/execution/test_quantized_cache.py",
     "INT8, INT4": "tests/quantization/test_block_models.py",
+    "W8A8": "tests/quantization/test_int8_models.py",
+    "torchao": "tests/quantization/test_torchao_models.py",
+    "MXFP4](": "tests/quantization/test_rounded_models.py",
     "bfloat16": "tests/test_batch_independence.py",
     "continuous batching": "tests/parity/test_tiny_models.py",
     "prefix caching": "tests/cache/test_cache_manager.py",
@@ -38,6 +41,7 @@ EVIDENCE = {
     "restart of a dead engine": "tests/gpu/test_faults_on_gpu.py",
     "sleep and wake-up": "tests/gpu/test_owners_on_gpu.py",
     "all sampling parameters": "tests/api/test_protocol_names.py",
+    "experts of each token": "tests/parity/test_routed_experts.py",
     "log-probabilities": "tests/gpu/test_engine_on_gpu.py",
     "structured output": "tests/gpu/test_grammar_on_gpu.py",
     "tool calls and reasoning": "tests/api/test_chat_tools.py",
@@ -76,7 +80,8 @@ def test_the_models_are_those_that_load() -> None:
 
 def test_the_models_from_gguf_files_are_those_that_load() -> None:
     named = {name for row in rows("Models") if row[4] == "yes" for name in re.findall(r"`(\w+)`", row[1])}
-    assert named == {*GGUF_ARCHITECTURES.values(), "MistralForCausalLM", "MPTForCausalLM", "Olmo3ForCausalLM"}
+    shared = {"MistralForCausalLM", "MixtralForCausalLM", "MPTForCausalLM", "Olmo3ForCausalLM", "DeepseekV3ForCausalLM"}
+    assert named == {*GGUF_ARCHITECTURES.values(), *shared}
 
 
 @pytest.mark.parametrize("heading", ["Devices and formats", "Engine", "Generation", "Interfaces"])

@@ -23,7 +23,7 @@ from octavo.kernels import StepShape
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.models.base import CausalLM
-from octavo.records import EngineRequest, SamplingParams
+from octavo.records import CapturedRouting, EngineOutput, EngineRequest, SamplingParams
 from octavo.sampling.device_sampler import DeviceSampler
 from octavo.sampling.grammar.constraint import Constraint
 
@@ -221,3 +221,24 @@ def test_captured_sizes_cover_every_batch_with_little_padding() -> None:
     full = [shape.num_tokens for shape in shapes if shape.has_chunks and shape.has_decodes and shape.num_rows == 256]
     for num_tokens in range(257, 1025):
         assert min(size for size in full if size >= num_tokens) - num_tokens < 128
+
+
+def test_captured_steps_keep_the_experts_of_tokens() -> None:
+    config = tiny_config("Qwen3MoeForCausalLM", LAYERS, 5)
+    model = tiny_model(config)
+    routing = CapturedRouting(0, num_layers=2, num_chosen=2)
+    expected = _experts(TinyEngine(config, model, routing=routing).run(make_requests()))
+    sizes = {"num_steps_ahead": 1, "max_num_seqs": 4, "max_num_batched_tokens": 32}
+    engine = DeviceEngine(config, model, routing=routing, **sizes)
+    engine.runner.capture()
+    found = _experts(engine.run(make_requests()))
+    assert found.keys() == expected.keys()
+    for request_id, experts in found.items():
+        assert np.array_equal(experts, expected[request_id])
+    assert found["1"].shape == (12 + 3 - 1, 2, 2)
+
+
+def _experts(outputs: dict[str, list[EngineOutput]]) -> dict[str, NDArray[np.int16]]:
+    """Each request's tokens' experts, in rising order."""
+    parts = {name: [each.routed.array() for each in own if each.routed is not None] for name, own in outputs.items()}
+    return {name: np.sort(np.concatenate(arrays)) for name, arrays in parts.items()}

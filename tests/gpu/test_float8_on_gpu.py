@@ -12,7 +12,7 @@ from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
 from octavo.kernels import FLOAT8, bind_kernels, float8_linear
-from octavo.kernels import float8 as twins
+from octavo.kernels import scaled as twins
 from octavo.platforms import CudaPlatform
 
 PROMPTS = [[1, 5, 9, 33, 70, 2], [8] * 11, [100]]

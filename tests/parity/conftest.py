@@ -1,14 +1,18 @@
 """Checkpoints that the parity tests share."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import worker_host
 from record import register_recorder
 from tiny_checkpoints import MAX_LENGTH, Checkpoint, write_checkpoint
 
 from octavo import LLM
+from octavo.execution import peer_process
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,3 +69,23 @@ def start() -> Iterator[Callable[..., LLM]]:
     yield start_on
     for llm in started:
         llm.shutdown()
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a process that is rank 1 of one model after the other."""
+    address = str(tmp_path_factory.mktemp("host") / "socket")
+    command = [sys.executable, worker_host.__file__, address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield address
+        process.stdin.close()
+
+
+@pytest.fixture
+def start_two(start: Callable[..., LLM], host: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
+    """Starts Octavo on a checkpoint, divided over two processes."""
+    monkeypatch.setattr(worker_host.HostedPeer, "address", host)
+    monkeypatch.setattr(peer_process, "PeerProcess", worker_host.HostedPeer)
+    return lambda source, **settings: start(source, tensor_parallel_size=2, **settings)

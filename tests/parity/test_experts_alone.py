@@ -3,9 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+from comparison import assert_logprobs
 from tiny_checkpoints import Checkpoint
+from torch import nn
 
 from octavo import LLM, RequestOutput, SamplingParams
+from octavo.layers.experts import Experts
 from octavo.platforms.native import native_kernels
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0, prompt_logprobs=0, detokenize=False)
@@ -26,3 +29,17 @@ def test_neighbours_do_not_change_a_bit(
     llm = start(checkpoint(name), dtype=dtype, device="cpu", enable_prefix_caching=False)
     alone = [figures(llm.generate([prompt], PARAMS, use_tqdm=False)[0]) for prompt in PROMPTS]
     assert [figures(output) for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)] == alone
+
+
+def test_experts_by_pytorchs_operations(checkpoint: Callable[[str], Checkpoint], start: Callable[..., LLM]) -> None:
+    source = checkpoint("qwen3-moe")
+    llm = start(source, moe_backend="torch", device="cpu")
+    params = SamplingParams(temperature=0, max_tokens=6, logprobs=-1, prompt_logprobs=-1, detokenize=False)
+    for output in llm.generate(PROMPTS, params, use_tqdm=False):
+        assert_logprobs(source.model, output)
+    (kinds,) = llm.apply_model(_kinds_of_experts)
+    assert kinds == {"PlainExperts"}
+
+
+def _kinds_of_experts(model: nn.Module) -> set[str]:
+    return {type(module._op).__name__ for module in model.modules() if isinstance(module, Experts)}

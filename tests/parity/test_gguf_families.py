@@ -9,13 +9,13 @@ import gguf
 import pytest
 import tiny_checkpoints
 import torch
-from comparison import assert_logprobs
+from gguf_files import assert_same_model, write_gguf
 from tiny.dense import CONFIGS
 from tiny.sizes import sizes
-from tiny_checkpoints import Checkpoint, write_checkpoint
+from tiny_checkpoints import write_checkpoint
 from transformers import Gemma2Config, GraniteConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel, SmolLM3Config
 
-from octavo import LLM, SamplingParams
+from octavo import LLM
 
 _KEYS = {
     "block_count": "num_hidden_layers",
@@ -111,29 +111,9 @@ def test_a_gguf_file_means_the_model_that_it_was_made_of(
     monkeypatch.setitem(tiny_checkpoints.CONFIGS, "converted", converted.config)
     model = write_checkpoint("converted", tmp_path / "hf").model
     path = tmp_path / "model.gguf"
-    _write(path, architecture, model, converted)
-    params = SamplingParams(temperature=0, max_tokens=4, prompt_logprobs=-1, logprobs=-1, detokenize=False)
-    prompt = [(7 * index) % 200 for index in range(50)]
-    (output,) = start(Checkpoint(model, path)).generate([prompt], params, use_tqdm=False)
-    assert output.prompt_logprobs is not None
-    assert_logprobs(model, output)
-
-
-def _write(path: Path, architecture: str, model: PreTrainedModel, converted: Converted) -> None:
-    config = model.config
-    writer = gguf.GGUFWriter(path, architecture)
-    metadata = {key: getattr(config, name, None) for key, name in _KEYS.items()} | converted.metadata
-    for key, value in metadata.items():
-        if isinstance(value, list):
-            writer.add_array(f"{architecture}.{key}", value)
-        elif value is not None:
-            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{architecture}.{key}", value)
-    for name, tensor in _tensors(architecture, model, converted):
-        writer.add_tensor(name, tensor.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    metadata = {key: getattr(model.config, name, None) for key, name in _KEYS.items()} | converted.metadata
+    write_gguf(path, architecture, metadata, _tensors(architecture, model, converted))
+    assert_same_model(path, model, start)
 
 
 @torch.no_grad()

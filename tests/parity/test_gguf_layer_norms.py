@@ -7,11 +7,11 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from comparison import assert_logprobs
+from gguf_files import assert_same_model, write_gguf
 from tiny_checkpoints import Checkpoint
 from transformers import PreTrainedModel
 
-from octavo import LLM, SamplingParams
+from octavo import LLM
 
 _KEYS = {
     "block_count": ("num_hidden_layers",),
@@ -53,25 +53,15 @@ def test_a_gguf_file_means_the_model_that_it_was_made_of(
 ) -> None:
     model = checkpoint(name).model
     path = tmp_path / "model.gguf"
-    _write(path, architecture, model, FILES[architecture, name])
-    params = SamplingParams(temperature=0, max_tokens=4, prompt_logprobs=-1, logprobs=-1, detokenize=False)
-    prompt = [(7 * index) % 200 for index in range(50)]
-    (output,) = start(Checkpoint(model, path)).generate([prompt], params, use_tqdm=False)
-    assert output.prompt_logprobs is not None
-    assert_logprobs(model, output)
-
-
-def _write(path: Path, architecture: str, model: PreTrainedModel, metadata: dict[str, Any]) -> None:
-    writer = gguf.GGUFWriter(path, architecture)
     found = {
         key: next((getattr(model.config, name) for name in names if getattr(model.config, name, None)), None)
         for key, names in _KEYS.items()
     }
-    for key, value in (found | metadata).items():
-        if isinstance(value, bool):
-            writer.add_bool(f"{architecture}.{key}", value)
-        elif value is not None:
-            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{architecture}.{key}", value)
+    write_gguf(path, architecture, found | FILES[architecture, name], _tensors(architecture, model))
+    assert_same_model(path, model, start)
+
+
+def _tensors(architecture: str, model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     (number,) = (number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
     for hf_name, tensor in _stacked(model):
@@ -79,11 +69,7 @@ def _write(path: Path, architecture: str, model: PreTrainedModel, metadata: dict
         known = hf_name.removeprefix("transformer.") if architecture == "bloom" else hf_name
         name = names.get_name(known, try_suffixes=(".weight", ".bias"))
         assert name is not None, hf_name
-        writer.add_tensor(name, _converted(architecture, hf_name, tensor, model).contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        yield name, _converted(architecture, hf_name, tensor, model)
 
 
 def _stacked(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,8 +1,7 @@
 """Models divided over two processes write what they write in one."""
 
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,6 @@ from tiny_llama import write_model
 
 from octavo import LLM, SamplingParams
 from octavo.errors import InvalidRequestError, ModelNotFoundError
-from octavo.execution import peer_process
 from octavo.records import StructuredOutputsParams
 
 Start = Callable[..., LLM]
@@ -32,26 +30,6 @@ pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(),
     reason="runs on a machine without a GPU; tests/gpu/test_tensor_parallel_on_gpu.py divides models over GPUs",
 )
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a process that is rank 1 of one model after the other."""
-    address = str(tmp_path_factory.mktemp("host") / "socket")
-    command = [sys.executable, worker_host.__file__, address]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        yield address
-        process.stdin.close()
-
-
-@pytest.fixture
-def start_two(start: Start, host: str, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Starts Octavo on a checkpoint, divided over two processes."""
-    monkeypatch.setattr(worker_host.HostedPeer, "address", host)
-    monkeypatch.setattr(peer_process, "PeerProcess", worker_host.HostedPeer)
-    return lambda source, **settings: start(source, tensor_parallel_size=2, **settings)
 
 
 def _outputs(llm: LLM, params: SamplingParams = GREEDY) -> list[tuple[list[int], list[Any]]]:

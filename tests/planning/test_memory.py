@@ -9,6 +9,7 @@ from cache_groups import cache_groups
 from tiny_models import FAMILIES, tiny_config
 
 from octavo.execution.state import BatchState
+from octavo.hub.config_file import parse_config
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.models.registry import build_model
@@ -79,6 +80,33 @@ def test_parameters_are_counted_however_they_are_stored(method: str, tie_word_em
     size = model_size(config, torch.bfloat16, stored)
     assert size.num_parameters == num_parameters(config)
     assert size.weight_bytes < 2 * size.num_parameters
+
+
+@pytest.mark.parametrize("tie_word_embeddings", [True, False])
+def test_weights_are_grouped_by_purpose_and_format(tie_word_embeddings: bool) -> None:
+    """Of experts, a token reads those that it chooses; of an embedding nothing, unless it is the head as well."""
+    raw = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 100,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "tie_word_embeddings": tie_word_embeddings,
+    }
+    size = model_size(parse_config(raw), torch.bfloat16, ROUNDED["int4"](SchemeOptions()))
+    groups = {(group.purpose, group.format): (group.num_bytes, group.num_read) for group in size.weights}
+    experts, embedding = 2 * 2 * 8 * 3 * 128 * 64, 2 * 100 * 128
+    assert groups["experts", "bfloat16"] == (experts, experts // 4)
+    assert groups["embeddings", "bfloat16"] == (embedding, embedding * tie_word_embeddings)
+    attention = 2 * (128 * (128 + 2 * 64) + 128 * 128)  # 4 bits, a scale and a minimum per 128 inputs
+    assert groups["attention", "int4"] == (attention // 2 + attention // 128 * 6,) * 2
+    assert (("head", "int8") in groups) != tie_word_embeddings
+    assert sum(num_bytes for num_bytes, _ in groups.values()) == size.weight_bytes
 
 
 def test_a_models_bytes_are_those_of_its_tensors() -> None:

@@ -233,6 +233,20 @@ class TestLengths:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize(
+        ("platform", "backend", "others"),
+        [
+            (FakePlatform(), "triton", "a CPU made up for a test does not have; set auto or torch"),
+            (ImaginedGpu(80 * GIB), "torch", "set auto or triton"),
+            (ImaginedGpu(80 * GIB), "deep_gemm", "set auto or triton"),
+        ],
+    )
+    def test_kernels_for_experts_that_the_device_does_not_have(
+        self, platform: Platform, backend: str, others: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=f"moe_backend is '{backend}', which .*{others}"):
+            plan_for(platform=platform, moe_backend=backend)
+
     def test_a_length_that_the_model_was_not_made_for(self) -> None:
         with pytest.raises(ConfigError, match="max_model_len is 513, but the model was made for at most 512"):
             plan_for(max_model_len=513)

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from dequantised_models import assert_computes
 from float8_checkpoints import compressed_tensors, write_float8
 from tiny_llama import SETTINGS, write_model
 from transformers import LlamaForCausalLM
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, UnsupportedModelError, WeightsError
-from octavo.kernels.float8 import quantize_rows
+from octavo.kernels.scaled import quantize_rows
 from octavo.layers.linear import Linear
 from octavo.quantization.float8 import Float8Scheme
 
@@ -85,6 +86,14 @@ def test_logits_are_near_those_of_the_dequantised_weights(
             for token, entry in entries.items():
                 # Activations are rounded to four significant bits in every layer.
                 assert entry.logprob == pytest.approx(expected[position, token].item(), abs=0.6)
+
+
+@pytest.mark.parametrize("strategy", ["channel", "tensor"])
+def test_activations_of_weights_alone_are_not_rounded(strategy: str, folder: Path, tmp_path: Path) -> None:
+    config = compressed_tensors(input_activations=None, weights={"strategy": strategy})
+    per_tensor = strategy == "tensor"
+    weights = write_float8(folder, tmp_path, config, per_tensor=per_tensor, is_quantised=_everything_but_the_head)
+    assert_computes(tmp_path, folder, weights)
 
 
 def test_activations_are_rounded_exactly_as_the_twin_does(folder: Path) -> None:

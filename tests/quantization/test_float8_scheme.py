@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from octavo.kernels import float8
-from octavo.kernels.float8 import FLOAT8, quantize_rows
+from octavo.kernels import scaled
+from octavo.kernels.scaled import FLOAT8, quantize_rows
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.layers.weights import collect_slots, finish
@@ -91,7 +91,7 @@ def test_many_rows_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     layer = _layer(torch.float32, "plain", _weight())
     x = torch.randn(3, 7, 48)
     whole = layer(x)
-    monkeypatch.setattr(float8, "_MAX_ROWS", 5)
+    monkeypatch.setattr(scaled, "_MAX_ROWS", 5)
     torch.testing.assert_close(layer(x), whole)
 
 

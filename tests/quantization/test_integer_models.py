@@ -149,7 +149,6 @@ def test_awq(is_packed: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.
     assert isinstance(layers["model.layers.0.self_attn.qkv_proj"].scheme, PlainScheme)
 
 
-INT8_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
 COMPRESSED_CASES: dict[str, dict[str, Any]] = {
     "groups": {},
     "asymmetric": {"symmetric": False},
@@ -167,8 +166,7 @@ COMPRESSED_CASES: dict[str, dict[str, Any]] = {
 def compressed_group(**changes: Any) -> dict[str, Any]:
     stored, _ = changes.pop("format", "pack-quantized"), changes.pop("zeros", None)
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "dynamic": False}
-    inputs = INT8_INPUTS if stored == "int-quantized" else None
-    return {"targets": ["Linear"], "weights": weights | changes, "input_activations": inputs, "format": stored}
+    return {"targets": ["Linear"], "weights": weights | changes, "input_activations": None, "format": stored}
 
 
 def compressed_layer(

@@ -8,7 +8,7 @@ from gguf import quants
 from gguf.constants import GGMLQuantizationType
 
 from octavo.kernels import apply_rope
-from octavo.kernels.float8 import quantize_rows
+from octavo.kernels.scaled import quantize_rows
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.layers.weights import collect_slots, finish

@@ -114,7 +114,7 @@ REJECTED: dict[str, tuple[Any, str]] = {
     "grouped": (compressed_tensors(weights={"strategy": "group", "group_size": 128}), "strategy 'group'"),
     "dynamic-weights": (compressed_tensors(weights={"dynamic": True}), "dynamic True"),
     "grouped-activations": (compressed_tensors(input_activations={"strategy": "group"}), "strategy 'group'"),
-    "weights-only": (compressed_tensors(input_activations=None), "activations not quantised"),
+    "half-rounded": (compressed_tensors(input_activations={"num_bits": 4}), "activations num_bits 4"),
     "output": (compressed_tensors(output_activations={"num_bits": 8}), "not supported"),
     "sparse": (compressed_tensors(sparsity_config={"format": "sparse-24-bitmask"}), "sparse-24-bitmask"),
     "transforms": (compressed_tensors(transform_config={"config_groups": {"a": 1}}), "transform_config"),
@@ -215,7 +215,7 @@ def test_gguf_files_stay_as_they_are_unless_float32_is_asked_for(settings: dict[
                 format="int-quantized", weights={"type": "int"}, input_activations={"type": "int", "num_bits": 8}
             ),
             "compressed-tensors: 8-bit integers, a scale per output; kept as Q8_0, activations in 8 bits",
-            "compressed-tensors: 8-bit integers, a scale per output; unpacked in each GEMM",
+            "compressed-tensors: 8-bit integers, a scale per output; multiplied as int8, activations by token",
         ),
         (
             {"quant_method": "fp8", "weight_block_size": [128, 128]},

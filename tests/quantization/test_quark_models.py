@@ -12,11 +12,12 @@ from integer_checkpoints import write_layers
 from tiny_llama import write_model
 
 from octavo.errors import UnsupportedModelError
+from octavo.platforms.cpu import CpuPlatform
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float8 import Float8Scheme
 from octavo.quantization.quark import parse_quark
 from octavo.quantization.scheme import PlainScheme
-from octavo.quantization.stored import ExpandedScheme
+from octavo.quantization.stored import ExpandedScheme, PackedScheme
 
 Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
 FLOAT8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "ch_axis": None, "group_size": None, "is_dynamic": False}
@@ -53,14 +54,18 @@ def mxfp4(shape: tuple[int, int], random: torch.Generator) -> Stored:
     return {"weight": drawn.packed, "weight_scale": drawn.scales}, drawn.weight
 
 
-def test_mxfp4(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_mxfp4(is_packed: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuPlatform, "has_blocks", lambda self: False)
     random = torch.Generator().manual_seed(0)
     config = quark(global_quant_config=BY_BLOCK, exclude=["lm_head", "*.self_attn.*"])
     weights = write_layers(
         folder, tmp_path, config, lambda layer, shape: mxfp4(shape, random) if ".mlp." in layer else None
     )
-    layers = layers_of(assert_computes(tmp_path, folder, weights))
-    assert isinstance(layers["model.layers.0.mlp.down_proj"].scheme, ExpandedScheme)
+    settings = {"quantization": "quark"} if is_packed else {}
+    layers = layers_of(assert_computes(tmp_path, folder, weights, **settings))
+    wanted = PackedScheme if is_packed else ExpandedScheme
+    assert isinstance(layers["model.layers.0.mlp.down_proj"].scheme, wanted)
     assert isinstance(layers["model.layers.0.self_attn.o_proj"].scheme, PlainScheme)
 
 
@@ -94,7 +99,7 @@ def test_layers_have_settings_by_pattern(folder: Path, tmp_path: Path) -> None:
     [
         (
             {"global_quant_config": BY_TENSOR | {"weight": {"dtype": "int8", "qscheme": "per_tensor"}}},
-            r"global_quant_config .*dtype 'int8', qscheme 'per_tensor'.*supported are fp8_e4m3",
+            r"global_quant_config .*dtype 'int8', qscheme 'per_tensor'.*supported are fp8_e4m3 and int8",
         ),
         ({"global_quant_config": BY_TENSOR | {"input_tensors": None}}, "activations not quantised"),
         ({"global_quant_config": BY_TENSOR | {"weight": [MXFP4, FLOAT8]}}, "dtype 'fp4'.*and dtype 'fp8_e4m3'"),

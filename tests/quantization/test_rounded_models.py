@@ -6,54 +6,64 @@ import torch
 from octavo.config import EngineConfig
 from octavo.hub.config_file import parse_config
 from octavo.kernels import block_kernels
-from octavo.kernels.grouped import dequantize, round_weight
+from octavo.kernels.float4 import FLOAT4_VALUES, float4_codes, float4_values, powers_of_two, round_to_float4
+from octavo.kernels.grouped import Rounding, dequantize, round_weight
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.platforms.native import native_kernels
 from octavo.quantization.block_config import round_to_integers
 from octavo.quantization.config import SchemeOptions
-from octavo.quantization.resolve import resolve_quantization
-from octavo.quantization.rounded import GROUP, RoundedScheme
+from octavo.quantization.resolve import ROUNDED, resolve_quantization
+from octavo.quantization.rounded import GROUPS, RoundedScheme, RoundedValues
 from octavo.quantization.scheme import PlainScheme
 
 
 @pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
-@pytest.mark.parametrize(("name", "bits"), [("int8", 8), ("int4", 4)])
-def test_values_are_those_of_a_cpus_blocks(name: str, bits: int) -> None:
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_values_are_those_of_a_cpus_blocks(name: Rounding) -> None:
     """With the same groups; one value in a thousand may differ, where two ranges are equally good or sums round."""
     weight = torch.randn(48, 128, generator=torch.Generator().manual_seed(0))
     weight[3], weight[4, :32], weight[5, :32] = 0, 0.25, weight[5, :32].abs() + 4
     kernels = block_kernels(torch.device("cpu"))
     assert kernels is not None
     native = kernels.linear(kernels.quantize(weight, name), name, (48, 128), None, torch.float32)
-    found, expected = dequantize(round_weight(weight, bits, 32), torch.float32), native.rows(torch.arange(48))
+    found, expected = dequantize(round_weight(weight, name, 32), torch.float32), native.rows(torch.arange(48))
     assert (found - expected).abs().gt(1e-6).sum() <= 6
     torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", ["int8", "int4", "mxfp4"])
 @pytest.mark.parametrize("is_transposed", [False, True])
-def test_layers_are_rounded_as_they_are_loaded(bits: int, is_transposed: bool) -> None:
-    build = Build(round_to_integers(f"int{bits}", SchemeOptions()), is_transposed=is_transposed)
-    layer = build.linear("qkv", 2 * GROUP, {"q": 40, "k": 24})
-    assert isinstance(layer, Linear) and layer.scheme == RoundedScheme(bits)
-    weight = torch.randn(64, 2 * GROUP, generator=torch.Generator().manual_seed(0))
-    x = torch.randn(3, 2 * GROUP, generator=torch.Generator().manual_seed(1))
+def test_layers_are_rounded_as_they_are_loaded(name: Rounding, is_transposed: bool) -> None:
+    """MXFP4 is kept in the compute type where there are no kernels that unpack it, with the same values."""
+    for options in (SchemeOptions(has_groups=True), SchemeOptions()):
+        build = Build(ROUNDED[name](options), is_transposed=is_transposed)
+        layer = build.linear("qkv", 256, {"q": 40, "k": 24})
+        is_packed = options.has_groups or name != "mxfp4"
+        assert isinstance(layer, Linear)
+        assert layer.scheme == (RoundedScheme(name) if is_packed else RoundedValues(PlainScheme()))
+        check_rounding(layer, name, is_transposed=is_transposed)
+
+
+def check_rounding(layer: Linear, name: Rounding, *, is_transposed: bool) -> None:
+    """Fill a layer twice, and hold it against the rounded weight."""
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3, 256, generator=torch.Generator().manual_seed(1))
     for factor in (1, -2):
-        for name, slot in layer.weight_slots("qkv"):
-            part = factor * (weight[:40] if name == "q.weight" else weight[40:])
+        for path, slot in layer.weight_slots("qkv"):
+            part = factor * (weight[:40] if path == "q.weight" else weight[40:])
             slot.fill(part.T if is_transposed else part)
         layer.finish_weights()
-        rounded = dequantize(round_weight(factor * weight, bits, GROUP), torch.float32)
-        torch.testing.assert_close(layer(x), x @ rounded.T)
-        assert (rounded / factor - weight).square().mean() < (1e-4 if bits == 8 else 0.02), "values are normal"
+        rounded = dequantize(round_weight(factor * weight, name, GROUPS[name]), torch.float32)
+        torch.testing.assert_close(layer(x), x @ rounded.T, rtol=1e-5, atol=1e-4)
+        assert (rounded / factor - weight).square().mean() < (1e-4 if name == "int8" else 0.02), "values are normal"
 
 
 def test_layers_that_do_not_fit_and_heads() -> None:
     build = Build(round_to_integers("int4", SchemeOptions()))
-    layer = build.linear("proj", GROUP + 32, 16)
+    layer = build.linear("proj", 128 + 32, 16)
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PlainScheme)
-    assert build.quantization.head_scheme("lm_head") == RoundedScheme(8)
+    assert build.quantization.head_scheme("lm_head") == RoundedScheme("int8")
 
 
 def test_devices_that_unpack_integers() -> None:
@@ -70,5 +80,29 @@ def test_devices_that_unpack_integers() -> None:
         }
     )
     found = resolve_quantization(config, model, has_float8=False, has_groups=True)
-    assert found.scheme("model.layers.0.mlp.up_proj") == RoundedScheme(4, deterministic=True)
+    assert found.scheme("model.layers.0.mlp.up_proj") == RoundedScheme("int4", deterministic=True)
     assert found.description == "int4, a scale per output and 128 inputs"
+
+
+def test_4_bit_floats() -> None:
+    """Nearest values, ties to even codes, the largest at the end; every code stands for a value of its own."""
+    codes = torch.arange(16, dtype=torch.uint8)
+    assert torch.equal(float4_codes(float4_values(codes)), codes)
+    halfway = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 9.0, -0.25, -2.5])
+    assert float4_codes(halfway).tolist() == [0, 2, 2, 4, 4, 6, 6, 7, 8, 12]
+
+
+def test_groups_of_mxfp4_have_the_better_of_two_powers() -> None:
+    """Held against all powers of two and all values."""
+    groups = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)) * torch.logspace(-9, 9, 64)[:, None]
+    groups[0] = 0
+    codes, exponents = round_to_float4(groups)
+    found = float4_values(codes) * powers_of_two(exponents)[:, None]
+    assert not found[0].any()
+    errors = (found - groups).square().sum(-1)
+    table = torch.tensor(sorted(set(FLOAT4_VALUES)))
+    least = torch.full((64,), float("inf"))
+    for exponent in range(-40, 40):
+        nearest = (groups[..., None] - table * 2.0**exponent).square().amin(-1)
+        least = torch.minimum(least, nearest.sum(-1))
+    torch.testing.assert_close(errors, least)

@@ -71,6 +71,24 @@ def test_digits_stand_alone_for_smollm():
     assert len(tokenizer.encode("2024")) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("glm4", "It's 12345!", ["It", "'s", "Ġ", "123", "45", "!"]),
+        ("deepseek-v3", "a12345漢字b.x .", ["a", "123", "45", "漢字", "b", ".x", "Ġ."]),
+        ("olmo", "It's 12345", ["It", "'s", "Ġ12345"]),
+    ],
+)
+def test_words_by_the_name_of_the_rules(name, text, words):
+    split = tokenizer_from_gguf(demo_metadata() | {"tokenizer.ggml.pre": name}).backend.pre_tokenizer
+    assert [word for word, _ in split.pre_tokenize_str(text)] == [_byte_level(word) for word in words]
+
+
+def _byte_level(word):
+    letters = {byte: letter for letter, byte in byte_alphabet().items()}
+    return word if "Ġ" in word else "".join(letters[byte] for byte in word.encode())
+
+
 def _merge_like_sentencepiece(metadata, text):
     """The definition: again and again merge the neighbours that make the token of the highest score, leftmost first."""
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]

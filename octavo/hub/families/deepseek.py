@@ -21,6 +21,8 @@ class DeepseekFields:
         latent_scale: factor on the normed vectors that keys and values are made of.
         rope_interleave: whether rotary embedding turns neighbouring values, instead of those half a head apart.
         num_indexed: an indexer chooses so many tokens for each query to attend to; None for all.
+        has_kv_by_head: whether checkpoints have the projections to keys and to values apart and by head, the former
+            transposed.
     """
 
     experts: ExpertFields
@@ -33,6 +35,7 @@ class DeepseekFields:
     attention_bias: bool
     latent_scale: float = 1.0
     num_indexed: int | None = None
+    has_kv_by_head: bool = False
 
 
 def _parse_v2(values: ConfigValues, config: ModelConfig) -> DeepseekFields:
@@ -69,6 +72,7 @@ def latent_fields(values: ConfigValues, config: ModelConfig, experts: ExpertFiel
         score_scale=(plain_dim + config.head_dim) ** -0.5 * _magnitude(config.rope) ** 2,
         rope_interleave=values.flag("rope_interleave"),
         attention_bias=values.flag("attention_bias"),
+        has_kv_by_head=values.flag("has_kv_by_head"),
     )
 
 

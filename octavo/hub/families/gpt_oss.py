@@ -7,7 +7,7 @@ from octavo.hub.config_values import ConfigValues
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families.experts import ExpertFields, parse_routing
 from octavo.hub.model_config import ModelConfig
-from octavo.records.experts import ExpertSpec, StackedExperts
+from octavo.records.experts import ExpertSpec, SeparateExperts, StackedExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,12 @@ class GptOssFields:
 
 def _parse_own(values: ConfigValues, config: ModelConfig) -> GptOssFields:
     is_mxfp4 = config.quantization.get("quant_method") == "mxfp4"
+    stacked = StackedExperts(is_transposed=not is_mxfp4, is_interleaved=True, is_mxfp4=is_mxfp4)
     experts = ExpertFields(
         parse_routing(values, renormalises=True),
         config.intermediate_size,
         (True,) * config.num_layers,
-        storage=StackedExperts(is_transposed=not is_mxfp4, is_interleaved=True, is_mxfp4=is_mxfp4),
+        storage=SeparateExperts() if values.flag("is_from_gguf") else stacked,
         spec=ExpertSpec("clamped_swiglu", values.number("swiglu_alpha"), values.number("swiglu_limit")),
         has_bias=True,
     )

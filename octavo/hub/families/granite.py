@@ -10,7 +10,7 @@ from octavo.hub.decoder_config import NO_WINDOW, DecoderFamily
 from octavo.hub.families.deepseek import LATENT_FIXED, DeepseekFields, latent_fields
 from octavo.hub.families.experts import ExpertFields, parse_routing
 from octavo.hub.model_config import ModelConfig
-from octavo.records.experts import Routing, StackedExperts
+from octavo.records.experts import Routing, SeparateExperts, StackedExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,15 @@ def _parse_hybrid(values: ConfigValues, config: ModelConfig) -> GraniteFields:
 
 
 def _parse_granite_moe(values: ConfigValues, config: ModelConfig) -> GraniteFields:
+    is_from_gguf = values.flag("is_from_gguf")
+    stacked = StackedExperts("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight")
     experts = ExpertFields(
         parse_routing(values, renormalises=True),
         config.intermediate_size,
         (True,) * config.num_layers,
         shared_size=values.count("shared_intermediate_size", least=0),
-        is_shared_fused=True,
-        storage=StackedExperts("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),
+        is_shared_fused=not is_from_gguf,
+        storage=SeparateExperts(down="output_linear") if is_from_gguf else stacked,
     )
     return replace(_parse_granite(values, config), experts=experts)
 

@@ -136,4 +136,10 @@ def _pointers(weight: GroupedTensors) -> tuple[torch.Tensor | None, ...]:
 
 def _constants(weight: GroupedTensors) -> dict[str, int]:
     unit = pack_unit(weight.group)
-    return {"BITS": weight.bits, "MIDDLE": weight.middle, "UNIT": unit, "GROUP_UNITS": weight.group // unit}
+    return {
+        "BITS": weight.bits,
+        "IS_FLOAT": weight.is_float4,
+        "MIDDLE": weight.middle,
+        "UNIT": unit,
+        "GROUP_UNITS": weight.group // unit,
+    }

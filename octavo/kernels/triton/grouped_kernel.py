@@ -33,6 +33,7 @@ def grouped_kernel(
     x_stride,
     num_parts,
     BITS: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
     MIDDLE: tl.constexpr,
     UNIT: tl.constexpr,
     GROUP_UNITS: tl.constexpr,
@@ -52,6 +53,7 @@ def grouped_kernel(
         partials: float32 ``[num_parts, num_rows, channels padded to whole tiles]`` if ``SPLIT``.
         arrivals: int32, one counter per tile, zero before and after the launch; if ``SPLIT``.
         num_parts: number of parts of the sum.
+        IS_FLOAT: whether codes are 4-bit floats, with exponents as scales.
         MIDDLE: the zero of groups that have none of their own.
         UNIT: inputs that are packed together and multiplied at a time.
         GROUP_UNITS: units of a group.
@@ -73,14 +75,14 @@ def grouped_kernel(
     if SPLIT:
         total = _multiply(
             x_rows, code_rows, scales, zeros, minimums, rows * num_groups, is_row, part, num_parts, num_units,
-            BITS, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
+            BITS, IS_FLOAT, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
         )  # fmt: skip
     else:
         total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for each in range(num_parts):
             total += _multiply(
                 x_rows, code_rows, scales, zeros, minimums, rows * num_groups, is_row, each, num_parts, num_units,
-                BITS, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
+                BITS, IS_FLOAT, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
             )  # fmt: skip
     is_last = part >= 0
     if SPLIT:
@@ -115,6 +117,7 @@ def _multiply(
     num_parts,
     num_units,
     BITS: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
     MIDDLE: tl.constexpr,
     UNIT: tl.constexpr,
     GROUP_UNITS: tl.constexpr,
@@ -133,15 +136,14 @@ def _multiply(
         x_spots = x_rows[:, None] + unit * UNIT + columns[None, :]
         x_low = tl.load(x_spots, mask=is_row[:, None], other=0.0)
         spots = group_rows + unit // GROUP_UNITS
-        scale = tl.load(scales + spots)
+        scale = _scale(tl.load(scales + spots), IS_FLOAT)
         zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
         if zeros is not None:
             zero = tl.load(zeros + spots).to(tl.int16)
         if BITS == 4:
             x_high = tl.load(x_spots + WIDTH, mask=is_row[:, None], other=0.0)
-            low, high = (packed & 15).to(tl.int16), (packed >> 4).to(tl.int16)
-            product = tl.dot((low - zero[:, None]).to(dtype), x_low.T)
-            product = tl.dot((high - zero[:, None]).to(dtype), x_high.T, product)
+            product = tl.dot(_numbers(packed & 15, zero[:, None], IS_FLOAT).to(dtype), x_low.T)
+            product = tl.dot(_numbers(packed >> 4, zero[:, None], IS_FLOAT).to(dtype), x_high.T, product)
             if minimums is not None:  # times the sum of the inputs
                 ones = tl.full((BLOCK_N, WIDTH), 1.0, dtype)
                 sums = tl.dot(ones, x_high.T, tl.dot(ones, x_low.T))
@@ -155,6 +157,28 @@ def _multiply(
 
 
 @triton.jit
+def _numbers(codes, zero, IS_FLOAT: tl.constexpr):
+    """What codes of 4 bits stand for before they are scaled, as small integers; twice the value of floats."""
+    numbers = codes.to(tl.int16)
+    if IS_FLOAT:
+        exponent = (numbers >> 1) & 3
+        size = ((numbers & 1) + tl.where(exponent > 0, 2, 0)) << (tl.maximum(exponent, 1) - 1)
+        numbers = tl.where(numbers < 8, size, -size).to(tl.int16)
+    else:
+        numbers -= zero
+    return numbers
+
+
+@triton.jit
+def _scale(stored, IS_FLOAT: tl.constexpr):
+    """Scales of :func:`_numbers`: as they are, or powers of two by their exponents, halved."""
+    scale = stored.to(tl.float32)
+    if IS_FLOAT:
+        scale = (stored.to(tl.int32) << 23).to(tl.float32, bitcast=True) * 0.5
+    return scale
+
+
+@triton.jit
 def dequantize_kernel(
     codes,
     scales,
@@ -164,6 +188,7 @@ def dequantize_kernel(
     num_channels,
     num_features,
     BITS: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
     MIDDLE: tl.constexpr,
     UNIT: tl.constexpr,
     GROUP_UNITS: tl.constexpr,
@@ -178,10 +203,10 @@ def dequantize_kernel(
     mask = (n < num_channels)[:, None]
     spots = rows * (num_features // UNIT // GROUP_UNITS) + unit // GROUP_UNITS
     packed = tl.load(codes + (rows * (num_features * BITS // 8))[:, None] + unit * WIDTH + columns[None, :], mask)
-    scale = tl.load(scales + spots, n < num_channels)[:, None]
-    zero = tl.full((BLOCK_N,), MIDDLE, tl.float32)
+    scale = _scale(tl.load(scales + spots, n < num_channels), IS_FLOAT)[:, None]
+    zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
     if zeros is not None:
-        zero = tl.load(zeros + spots, n < num_channels).to(tl.float32)
+        zero = tl.load(zeros + spots, n < num_channels).to(tl.int16)
     minimum = tl.zeros((BLOCK_N,), tl.float32)
     if minimums is not None:
         minimum = tl.load(minimums + spots, n < num_channels).to(tl.float32)
@@ -193,7 +218,8 @@ def dequantize_kernel(
     places = values + (rows * num_features)[:, None] + unit * UNIT + columns[None, :]
     dtype: tl.constexpr = values.dtype.element_ty
     if BITS == 4:
-        tl.store(places, (((packed & 15).to(tl.float32) - zero) * scale + minimum).to(dtype), mask)
-        tl.store(places + WIDTH, (((packed >> 4).to(tl.float32) - zero) * scale + minimum).to(dtype), mask)
+        low, high = _numbers(packed & 15, zero, IS_FLOAT), _numbers(packed >> 4, zero, IS_FLOAT)
+        tl.store(places, (low.to(tl.float32) * scale + minimum).to(dtype), mask)
+        tl.store(places + WIDTH, (high.to(tl.float32) * scale + minimum).to(dtype), mask)
     else:
-        tl.store(places, ((packed.to(tl.float32) - zero) * scale + minimum).to(dtype), mask)
+        tl.store(places, ((packed.to(tl.float32) - zero.to(tl.float32)) * scale + minimum).to(dtype), mask)

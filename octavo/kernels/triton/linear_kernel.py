@@ -192,7 +192,7 @@ def _part_borders(part, num_parts, num_features, BLOCK_K: tl.constexpr):
 def add_parts(spots, stride, num_parts, is_row, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """The sum of all parts in order; small tiles load several parts at a time to hide the latency."""
     AT_ONCE: tl.constexpr = 8 if BLOCK_M * BLOCK_N <= 2048 else 4 if BLOCK_M * BLOCK_N <= 4096 else 1
-    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    total = tl.zeros((BLOCK_N, BLOCK_M), spots.dtype.element_ty)
     for first in range(0, num_parts, AT_ONCE):
         for ahead in tl.static_range(AT_ONCE):
             spot = spots + (first + ahead) * stride

@@ -2,17 +2,17 @@
 
 import torch
 
-from octavo.kernels import basic, experts, float8, grouped, routing, state_space
+from octavo.kernels import basic, experts, grouped, routing, scaled, state_space
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.latent_attention import latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear
 from octavo.kernels.step import StepKernels, step_kernels
 from octavo.kernels.triton import activation, compile, gather, mask, norm, rotary  # noqa: F401
 from octavo.kernels.triton import experts as triton_experts
-from octavo.kernels.triton import float8 as triton_float8
 from octavo.kernels.triton import grouped as triton_grouped
 from octavo.kernels.triton import latent_attention as triton_latent
 from octavo.kernels.triton import routing as triton_routing
+from octavo.kernels.triton import scaled as triton_scaled
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.state_space_conv import causal_conv
@@ -29,8 +29,9 @@ basic.add_layer_norm.register("cuda")(norm.add_layer_norm)
 basic.silu_and_mul.register("cuda")(activation.silu_and_mul)
 basic.gelu_tanh_and_mul.register("cuda")(activation.gelu_tanh_and_mul)
 basic.qk_rope_store.register("cuda")(rotary.qk_rope_store)
-float8.quantize_rows.register("cuda")(triton_float8.quantize_rows)
-float8.float8_linear.register("cuda")(triton_float8.float8_linear)
+scaled.quantize_rows.register("cuda")(triton_scaled.quantize_rows)
+scaled.float8_linear.register("cuda")(triton_scaled.float8_linear)
+scaled.int8_linear.register("cuda")(triton_scaled.int8_linear)
 grouped.grouped_linear.register("cuda")(triton_grouped.grouped_linear)
 experts.make_experts.register("cuda")(triton_experts.make_experts)
 routing.make_logits.register("cuda")(triton_routing.make_logits)

@@ -15,9 +15,13 @@ _IGNORED_SUFFIXES = (
     *(f".{module}.{mask}" for module in ("attn", "attention") for mask in ("bias", "masked_bias", "causal_mask")),
 )
 # Static scales of activations, which get a scale per token or are not rounded, and of a cache that is not quantised
-# with them. GPTQ's writers store the groups of inputs, and biases of zeros, of layers that have no such thing;
-# bitsandbytes a number for the order of INT8 weights, of which one is left.
-_UNUSED_SCALES = (".input_scale", ".input_zero_point", ".k_scale", ".v_scale", ".g_idx", ".weight_format")
+# with them. Zeros of weights that have none by their configuration. GPTQ's writers store the groups of inputs, and
+# biases of zeros, of layers that have no such thing; bitsandbytes a number for the order of INT8 weights, of which one
+# is left.
+_UNUSED_SCALES = (
+    *(".input_scale", ".input_zero_point", ".weight_zero_point", ".k_scale", ".v_scale"),
+    *("._weight_zero_point", ".g_idx", ".weight_format"),
+)
 _GPTQ_WEIGHT, _BIAS = ".qweight", ".bias"
 
 

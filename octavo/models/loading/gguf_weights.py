@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.gguf_names import GGUFConversion, gguf_conversion, hf_name
+from octavo.hub.gguf_names import EACH, GGUFConversion, gguf_conversion, hf_name
 from octavo.hub.model_config import ModelConfig
 from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
@@ -123,7 +123,10 @@ class GGUFCheckpoint:
         self._config = config
         self._architecture = str(file.metadata.get("general.architecture"))
         self._tensors = {
-            hf_name(name, self._architecture): tensor for name, tensor in file.tensors.items() if name not in _DERIVED
+            own_name: part
+            for name, tensor in file.tensors.items()
+            if name not in _DERIVED
+            for own_name, part in _by_expert(hf_name(name, self._architecture), tensor, config.raw.get("num_experts"))
         }
         for tensor in file.tensors.values():
             if tensor.type_name not in SUPPORTED:
@@ -165,6 +168,17 @@ class GGUFCheckpoint:
                     yield _RawTensor(self.path, tensor, raw, change)
                 if others:
                     yield from _split(self.path, tensor, TensorArrival(others, tensor.shape, torch.float32), change)
+
+
+def _by_expert(name: str, tensor: GGUFTensor, num_experts: int | None) -> Iterator[tuple[str, GGUFTensor]]:
+    """A tensor, or each expert's part of a tensor of all experts, under its name."""
+    if EACH not in name or num_experts is None or tensor.shape[0] != num_experts or len(tensor.shape) < 2:
+        yield name, tensor
+        return
+    size = tensor.num_bytes // num_experts
+    for index in range(num_experts):
+        own = replace(tensor, shape=tensor.shape[1:], offset=tensor.offset + index * size, num_bytes=size)
+        yield name.replace(EACH, str(index)), own
 
 
 def _split(path: Path, tensor: GGUFTensor, arrival: TensorArrival, change: GGUFConversion) -> Iterator[_Piece]:

@@ -28,7 +28,7 @@ from octavo.execution.runner import ModelRunner
 from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels.dispatch import bind
-from octavo.kernels.triton import float8, launch, linear, prefill_hopper, register  # noqa: F401
+from octavo.kernels.triton import launch, linear, prefill_hopper, register, scaled  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
@@ -38,10 +38,12 @@ from octavo.layers.head_terms import AttentionTerms, alibi_slopes
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
+from octavo.quantization.block_config import round_to_mxfp4
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float8_config import round_to_float8
 from octavo.quantization.gptq import parse_gptq
+from octavo.quantization.quark import parse_quark
 from octavo.records import NgramDrafts
 from octavo.sampling.device_sampler import DeviceSampler
 
@@ -56,6 +58,8 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-int8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-mxfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "gpt-oss-bfloat16": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
@@ -99,7 +103,7 @@ def main(case: str) -> None:
     JITFunction.run = compile_only
     triton.runtime.driver.set_active(_Driver())
     launch._has_dependent_launch = lambda device: True
-    float8._converts = lambda device: True
+    scaled._converts = lambda device: True
     linear.is_supported = prefill_hopper._is_hopper = lambda device: True
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("octavo.") and hasattr(module, "num_multiprocessors"):
@@ -114,6 +118,11 @@ def main(case: str) -> None:
         quantization = round_to_float8(SchemeOptions(has_float8=True))
     elif case.endswith("int4"):
         quantization = parse_gptq({"bits": 4, "group_size": 32, "sym": False}, SchemeOptions())
+    elif case.endswith("mxfp4"):
+        quantization = round_to_mxfp4(SchemeOptions(has_groups=True))
+    elif case.endswith("int8"):
+        int8 = {"dtype": "int8", "qscheme": "per_channel"}
+        quantization = parse_quark({"global_quant_config": {"weight": int8, "input_tensors": int8}}, SchemeOptions())
     stored = next((CACHES[kind] for kind in CACHES if f"cache-{kind}" in case), CacheFormat())
     model = build_model(config, Build(quantization, cache=stored), MAX_LEN)
     if "sinks" in case or "slopes" in case:

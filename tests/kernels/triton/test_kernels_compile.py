@@ -19,6 +19,8 @@ CASES = {
     "llama-bfloat16-drafts": True,
     "llama-bfloat16-float8": True,
     "llama-bfloat16-int4": True,
+    "llama-bfloat16-int8": True,
+    "llama-bfloat16-mxfp4": True,
     "llama-bfloat16": True,
     "qwen3-moe-bfloat16": True,
     "gpt-oss-bfloat16": True,
@@ -49,7 +51,8 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
     assert names & experts == (experts if has_experts else set())
     assert ("_hopper_kernel" in names) == has_hopper_kernel
-    assert ("_quantize_kernel" in names) == case.endswith("float8")
+    assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
+    assert ("int8_kernel" in names) == case.endswith("int8")
     assert names & {"grouped_kernel", "dequantize_kernel"} == (
-        {"grouped_kernel", "dequantize_kernel"} if case.endswith("int4") else set()
+        {"grouped_kernel", "dequantize_kernel"} if case.endswith(("int4", "mxfp4")) else set()
     )

@@ -20,6 +20,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "8-bits": {"bits": 8},
     "8-bits-zeros": {"bits": 8, "zeros": "integers", "group": 64},
     "one-group": {"group": 256},
+    "mxfp4": {"group": 32, "scales": "exponents"},
 }
 
 
@@ -36,6 +37,8 @@ def make(device: torch.device, num_outputs: int, num_inputs: int, kind: str) -> 
     elif chosen["zeros"]:
         minimums = (-8 * scales).half()
     packed = pack_codes(codes, pack_unit(chosen["group"])) if chosen["bits"] == 4 else codes
+    if "scales" in chosen:
+        scales = torch.randint(122, 126, groups, generator=generator, dtype=torch.uint8)
     tensors = [None if tensor is None else tensor.to(device) for tensor in (packed, scales, zeros, minimums)]
     return GroupedTensors(*tensors[:3], chosen["bits"], tensors[3])
 

@@ -1,0 +1,57 @@
+"""Floats of 4 bits (e2m1), and scales that are powers of two, stored as their exponents (OCP MX 1.0)."""
+
+import torch
+
+FLOAT4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""What the codes stand for."""
+MX_GROUP = 32
+"""Numbers that share a scale."""
+_LARGEST = 6.0
+_BIAS = 127
+
+
+def float4_values(codes: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """What codes stand for, of any shape."""
+    return torch.tensor(FLOAT4_VALUES, dtype=dtype, device=codes.device)[codes.long()]
+
+
+def float4_codes(values: torch.Tensor) -> torch.Tensor:
+    """Codes of the nearest values, ties to even; larger ones become the largest. Float32 of any shape → uint8."""
+    sizes = values.abs().clamp(max=_LARGEST)
+    steps = torch.where(sizes < 2, 0.5, torch.where(sizes < 4, 1.0, 2.0))
+    sizes = (sizes / steps).round_() * steps
+    # Eight codes in three runs of equal steps.
+    codes = torch.minimum(torch.minimum(2 * sizes, sizes + 2), sizes / 2 + 4)
+    return (codes + 8 * values.signbit()).to(torch.uint8)
+
+
+def powers_of_two(exponents: torch.Tensor) -> torch.Tensor:
+    """Scales that are stored as their exponents, uint8 → float32."""
+    return torch.exp2(exponents.float() - _BIAS)
+
+
+def exponents_of(scales: torch.Tensor) -> torch.Tensor:
+    """The inverse of :func:`powers_of_two`."""
+    return (torch.frexp(scales).exponent - 1 + _BIAS).to(torch.uint8)
+
+
+def round_to_float4(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round groups of numbers, each with the power of two that has the least squared error.
+
+    Args:
+        groups: ``[..., groups, numbers of a group]`` float32.
+
+    Returns:
+        Codes of the same shape, and exponents ``[..., groups]``, both uint8.
+    """
+    # The smaller one cuts off numbers between 6 and 8 times the scale, the larger one has coarser steps.
+    smaller = (torch.frexp(groups.abs().amax(-1)).exponent - 3).clamp(2 - _BIAS, _BIAS - 1)
+    found = []
+    for exponents in (smaller, smaller + 1):
+        scales = torch.exp2(exponents.float())[..., None]
+        codes = float4_codes(groups / scales)
+        found.append((codes, exponents, (float4_values(codes) * scales - groups).square().sum(-1)))
+    (codes, exponents, errors), (other_codes, other_exponents, other_errors) = found
+    is_better = other_errors < errors
+    codes = torch.where(is_better[..., None], other_codes, codes)
+    return codes, (torch.where(is_better, other_exponents, exponents) + _BIAS).to(torch.uint8)
