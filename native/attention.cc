@@ -195,30 +195,22 @@ void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
     }
     const Walk<T> walk{attend, unit, kv_head, group, queries, scaled, scores};
     if (unit.split >= 0) {
-        float* part = attend.plan->partials.data() + (unit.split * layer.num_kv_heads + kv_head) * part_size(layer);
-        walk.partition(unit.first_partition, state_at(part, queries));
+        walk.partition(unit.first_partition,
+                       part_at(*attend.plan, unit, layer.num_kv_heads, kv_head, part_size(layer), queries));
         return;
     }
-    walk.partition(unit.first_partition, first);
-    for (int64_t partition = unit.first_partition + 1; partition < unit.last_partition; ++partition) {
-        walk.partition(partition, later);
-        merge(first, later, queries, head_dim);
-    }
+    walk_partitions(walk, first, later, head_dim);
     write<T>(layer, unit, kv_head, first, attend.to);
 }
 
 template <class T>
 void merge_units(const MergeSplits& arguments, const AttentionSplit& split, int64_t kv_head) {
     const AttentionLayer& layer = arguments.layer;
-    AttentionPlan& plan = *arguments.plan;
-    const AttentionUnit& unit = plan.units[split.first_unit];
+    const AttentionUnit& unit = arguments.plan->units[split.first_unit];
     const int64_t queries = unit.num_tokens * (layer.num_heads / layer.num_kv_heads);
-    const auto part = [&](int64_t index) {
-        const int64_t number = plan.units[split.first_unit + index].split * layer.num_kv_heads + kv_head;
-        return state_at(plan.partials.data() + number * part_size(layer), queries);
-    };
-    for (int32_t i = 1; i < split.num_units; ++i) merge(part(0), part(i), queries, layer.head_dim);
-    write<T>(layer, unit, kv_head, part(0), arguments.to);
+    const SoftmaxState merged = merge_parts(*arguments.plan, split, layer.num_kv_heads, kv_head, part_size(layer),
+                                            queries, layer.head_dim);
+    write<T>(layer, unit, kv_head, merged, arguments.to);
 }
 
 template <class T>
@@ -320,8 +312,7 @@ void RotateAndStore::run(int64_t chunk) const {
 }
 
 int64_t Attend::count_chunks() const {
-    const size_t size = plan->num_split_units * layer.num_kv_heads * part_size(layer);
-    if (plan->partials.size() < size) plan->partials.resize(size);
+    reserve_parts(*plan, layer.num_kv_heads, part_size(layer));
     return (int64_t)plan->units.size() * layer.num_kv_heads;
 }
 

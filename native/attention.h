@@ -102,4 +102,37 @@ struct MergeSplits {
     void run(int64_t chunk) const;
 };
 
+// The state of a unit of a split row, of `size` values in the plan's memory; `head` is one of the unit's `num_heads`.
+inline SoftmaxState part_at(AttentionPlan& plan, const AttentionUnit& unit, int64_t num_heads, int64_t head,
+                            int64_t size, int64_t queries) {
+    return state_at(plan.partials.data() + (unit.split * num_heads + head) * size, queries);
+}
+
+// Attends to a unit's partitions one after another, and merges them in `first`; `later` is for each of the others.
+template <class Walk>
+inline void walk_partitions(const Walk& walk, SoftmaxState first, SoftmaxState later, int64_t head_dim) {
+    const AttentionUnit& unit = walk.unit;
+    walk.partition(unit.first_partition, first);
+    for (int64_t partition = unit.first_partition + 1; partition < unit.last_partition; ++partition) {
+        walk.partition(partition, later);
+        merge(first, later, walk.queries, head_dim);
+    }
+}
+
+// Merges the parts of a split row in the first of them, which is the result; arguments as of part_at().
+inline SoftmaxState merge_parts(AttentionPlan& plan, const AttentionSplit& split, int64_t num_heads, int64_t head,
+                                int64_t size, int64_t queries, int64_t head_dim) {
+    const auto part = [&](int64_t index) {
+        return part_at(plan, plan.units[split.first_unit + index], num_heads, head, size, queries);
+    };
+    for (int32_t i = 1; i < split.num_units; ++i) merge(part(0), part(i), queries, head_dim);
+    return part(0);
+}
+
+// Memory for all parts of split rows.
+inline void reserve_parts(AttentionPlan& plan, int64_t num_heads, int64_t size) {
+    const size_t needed = plan.num_split_units * num_heads * size;
+    if (plan.partials.size() < needed) plan.partials.resize(needed);
+}
+
 }  // namespace octavo

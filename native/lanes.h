@@ -299,6 +299,11 @@ inline Lanes exp(const Lanes& x) {
     OCTAVO_EACH_PART r.part[i] = exp(x.part[i]);
     return r;
 }
+inline float exp_of(float x) {
+    float lanes[kLanes];
+    store(lanes, exp(splat(x)));
+    return lanes[0];
+}
 inline Lanes tanh(const Lanes& x) {
     // 1 - 2 / (e^2x + 1): exact at both ends, since e^2x becomes 0 or infinity.
     const Lanes one = splat(1.f), two = splat(2.f);

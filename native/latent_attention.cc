@@ -134,30 +134,22 @@ void attend_unit(const AttendLatent& attend, int64_t index, int64_t group) {
     }
     const LatentWalk<T> walk{attend, unit, queries, stride, scaled, scores};
     if (unit.split >= 0) {
-        float* part = attend.plan->partials.data() + (unit.split * layer.num_groups() + group) * part_size(layer);
-        walk.partition(unit.first_partition, state_at(part, queries));
+        walk.partition(unit.first_partition,
+                       part_at(*attend.plan, unit, layer.num_groups(), group, part_size(layer), queries));
         return;
     }
-    walk.partition(unit.first_partition, first);
-    for (int64_t partition = unit.first_partition + 1; partition < unit.last_partition; ++partition) {
-        walk.partition(partition, later);
-        merge(first, later, queries, layer.rank);
-    }
+    walk_partitions(walk, first, later, layer.rank);
     write<T>(layer, unit, group, first);
 }
 
 template <class T>
 void merge_units(const MergeLatent& arguments, const AttentionSplit& split, int64_t group) {
     const LatentLayer& layer = arguments.layer;
-    AttentionPlan& plan = *arguments.plan;
-    const AttentionUnit& unit = plan.units[split.first_unit];
+    const AttentionUnit& unit = arguments.plan->units[split.first_unit];
     const int64_t queries = unit.num_tokens * layer.group_size;
-    const auto part = [&](int64_t index) {
-        const int64_t number = plan.units[split.first_unit + index].split * layer.num_groups() + group;
-        return state_at(plan.partials.data() + number * part_size(layer), queries);
-    };
-    for (int32_t i = 1; i < split.num_units; ++i) merge(part(0), part(i), queries, layer.rank);
-    write<T>(layer, unit, group, part(0));
+    const SoftmaxState merged =
+        merge_parts(*arguments.plan, split, layer.num_groups(), group, part_size(layer), queries, layer.rank);
+    write<T>(layer, unit, group, merged);
 }
 
 template <class T>
@@ -178,8 +170,7 @@ void StoreLatent::run(int64_t chunk) const {
 }
 
 int64_t AttendLatent::count_chunks() const {
-    const size_t size = plan->num_split_units * layer.num_groups() * part_size(layer);
-    if (plan->partials.size() < size) plan->partials.resize(size);
+    reserve_parts(*plan, layer.num_groups(), part_size(layer));
     return (int64_t)plan->units.size() * layer.num_groups();
 }
 

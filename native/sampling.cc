@@ -105,19 +105,19 @@ struct Draw {
     const SamplingRows& rows;
     const T* x;
     const float *largest, *masses;
-    float best, scale;
+    float best, scale;  // the likeliest token's logit; one over the temperature
     double share;  // of the mass, at which the drawn token lies
     std::vector<float> weights, sorted;
     std::vector<Candidate> candidates;
 
     Draw(const SamplingRows& rows, int64_t row, float best)
         : rows(rows),
-          x(reinterpret_cast<const T*>(rows.logits + row * rows.stride)),
+          x(rows.logits_of<T>(row)),
           largest(rows.largest + row * rows.num_groups()),
           masses(rows.masses + row * rows.num_groups()),
-          best(best) {
+          best(best),
+          scale(rows.scale_of(row)) {
         const int64_t place = rows.parameters_of(row);
-        scale = (float)(1. / rows.temperature[place]);
         share = uniform(rows.stream_key[place], rows.lengths[row] - rows.prompt_len[place]);
         weights.resize(kGroupTokens);
     }
@@ -125,18 +125,17 @@ struct Draw {
     int64_t group_size(int64_t group) const {
         return std::min(kGroupTokens, rows.vocab_size - group * kGroupTokens);
     }
-    float weight_of(float logit) const {
-        float lanes[kLanes];
-        store(lanes, exp(splat((logit - best) * scale)));
-        return lanes[0];
-    }
+    float weight_of(float logit) const { return exp_of((logit - best) * scale); }
     double mass_of(int64_t group) const { return (double)masses[group] * weight_of(largest[group]); }
+    double mass_of_all() const {
+        double total = 0;
+        for (int64_t group = 0; group < rows.num_groups(); ++group) total += mass_of(group);
+        return total;
+    }
 
     // Among all tokens.
     int64_t draw_any() {
-        double total = 0;
-        for (int64_t group = 0; group < rows.num_groups(); ++group) total += mass_of(group);
-        const double goal = share * total;
+        const double goal = share * mass_of_all();
         double before = 0, here = 0;
         int64_t group = 0, last = 0;
         for (; group < rows.num_groups(); ++group) {
@@ -183,24 +182,29 @@ struct Draw {
                          candidates.end());
     }
 
-    void sort_weights() {
+    void list_weights() {
         sorted.clear();
         for (const Candidate& each : candidates) sorted.push_back(each.weight);
-        std::sort(sorted.begin(), sorted.end(), std::greater<float>());
+    }
+
+    // The k-th largest of what is listed.
+    float find_kth(int64_t k) {
+        std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end(), std::greater<float>());
+        return sorted[k - 1];
     }
 
     // A logit that at least k tokens reach.
     float reached_by(int64_t k) {
         if (k > rows.num_groups()) return -kInfinity;
         sorted.assign(largest, largest + rows.num_groups());
-        std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end(), std::greater<float>());
-        return sorted[k - 1];
+        return find_kth(k);
     }
 
     // Keeps the smallest set of the likeliest candidates that has a mass, and those that tie with its last; false if
     // all of them together have less.
     bool keep_mass(double target) {
-        sort_weights();
+        list_weights();
+        std::sort(sorted.begin(), sorted.end(), std::greater<float>());
         double running = 0;
         for (const float weight : sorted) {
             running += weight;
@@ -235,10 +239,8 @@ struct Draw {
         if (has_k) {
             gather(reached_by(k), (float)min_p);
             if ((int64_t)candidates.size() > k) {
-                sorted.clear();
-                for (const Candidate& each : candidates) sorted.push_back(each.weight);
-                std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end(), std::greater<float>());
-                drop_below(sorted[k - 1]);
+                list_weights();
+                drop_below(find_kth(k));
             }
         } else if (min_p > 0) {
             gather(-kInfinity, (float)min_p);
@@ -253,8 +255,7 @@ struct Draw {
     // The candidates of top-p alone. Weights below a cut of half of (1 - p) of the mass, shared by all tokens, cannot
     // matter; mostly far fewer tokens do, so higher cuts are tried first.
     void draw_nucleus(double p) {
-        double mass = 0;
-        for (int64_t group = 0; group < rows.num_groups(); ++group) mass += mass_of(group);
+        const double mass = mass_of_all();
         const double least = (1 - p) * mass * 0.5 / (double)rows.vocab_size;
         for (const double part : {1e-3, 3e-5, 0.}) {
             gather(-kInfinity, (float)std::max(least, part * mass));
@@ -266,10 +267,10 @@ struct Draw {
 
 template <class T>
 void survey(const SamplingRows& rows, int64_t row, int64_t first, int64_t last) {
-    const T* x = reinterpret_cast<const T*>(rows.logits + row * rows.stride);
+    const T* x = rows.logits_of<T>(row);
     float weights[kGroupTokens];
     const bool is_random = rows.is_random(row);
-    const float scale = is_random ? (float)(1. / rows.temperature[rows.parameters_of(row)]) : 0.f;
+    const float scale = is_random ? rows.scale_of(row) : 0.f;
     for (int64_t start = first; start < last; start += kGroupTokens) {
         const int64_t place = row * rows.num_groups() + start / kGroupTokens;
         const int64_t count = std::min(kGroupTokens, last - start);
@@ -293,7 +294,7 @@ int64_t choose(const SamplingRows& rows, int64_t row) {
     const float best = largest[group];
     if (!(std::fabs(best) < kInfinity)) return kNanToken;
     if (rows.is_random(row)) return Draw<T>(rows, row, best).draw(rows.parameters_of(row));
-    const T* x = reinterpret_cast<const T*>(rows.logits + row * rows.stride);
+    const T* x = rows.logits_of<T>(row);
     int64_t token = group * kGroupTokens;
     while (to_float(x[token]) != best) ++token;
     return token;

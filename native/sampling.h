@@ -35,6 +35,11 @@ struct SamplingRows {
     int64_t num_real() const { return counts[0] < num_rows ? counts[0] : num_rows; }
     int64_t parameters_of(int64_t row) const { return slots[row] * parameter_stride; }
     bool is_random(int64_t row) const;
+    float scale_of(int64_t row) const { return (float)(1. / temperature[parameters_of(row)]); }
+    template <class T>
+    const T* logits_of(int64_t row) const {
+        return reinterpret_cast<const T*>(logits + row * stride);
+    }
 };
 
 // Reads all logits once. A group that has a NaN has infinity as its largest.

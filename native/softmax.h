@@ -37,12 +37,6 @@ inline void scale_row(float* row, float factor, int64_t size) {
     for (int64_t i = 0; i < size; ++i) row[i] *= factor;
 }
 
-inline float exp_of(float x) {
-    float lanes[kLanes];
-    store(lanes, exp(splat(x)));
-    return lanes[0];
-}
-
 // Adds the softmax over later keys.
 inline void merge(SoftmaxState into, SoftmaxState later, int64_t queries, int64_t head_dim) {
     for (int64_t q = 0; q < queries; ++q) {
