@@ -21,6 +21,9 @@ from octavo.records import BlockUpdate, NewRow, Plan, Step, TokenIds
 _ON_DEVICE = -1
 """In place of a step's token that the device has already."""
 
+_ALIGNMENT = 64
+"""Numbers that what follows the step's tokens in the arena is aligned to."""
+
 _SHORT_ROW = 512
 """Mean lengths below this make no difference to how attention splits rows."""
 
@@ -41,6 +44,7 @@ class BatchState(DeviceState):
         self._num_blocks = plan.max_blocks_per_seq
         sizes = {
             "recent_tokens": slots * num_recent,
+            "step_tokens": -(-max_tokens // _ALIGNMENT) * _ALIGNMENT,
             "num_computed": slots,
             "block_tables": len(plan.groups) * slots * self._num_blocks,
             "num_drafts": slots,
@@ -60,7 +64,7 @@ class BatchState(DeviceState):
             row_num_drawn=views["row_num_drawn"],
             num_computed=views["num_computed"],
             recent_tokens=views["recent_tokens"].view(slots, num_recent),
-            step_tokens=torch.full((max_tokens,), _ON_DEVICE, dtype=torch.int32, device=device),
+            step_tokens=views["step_tokens"].fill_(_ON_DEVICE)[:max_tokens],
             block_tables=views["block_tables"].view(len(plan.groups), slots, self._num_blocks),
             block_sizes=to_device(np.array([group.block_size for group in plan.groups], np.int32), device),
             num_drafts=views["num_drafts"],
@@ -68,20 +72,25 @@ class BatchState(DeviceState):
         )
         # By slot, the known tokens of requests whose steps so far did not reach the last of them.
         self._unread: dict[int, TokenIds] = {}
+        self._is_unread = np.zeros(slots, np.bool_)
         self._num_sent = 0
         self._slots = slots
         self._last_rows: tuple[NDArray[np.generic], ...] = ()
         self._last_mean = 0
 
     def apply(self, step: Step) -> None:
-        """Bring the device up to date with a step: one copy and one scatter, and a copy of the tokens of prompts."""
+        """Bring the device up to date with a step: one copy and one scatter."""
         changes: Changes = ([], [])
         for slot in step.freed_slots:
             self._unread.pop(slot, None)
+            self._is_unread[slot] = False
         for row in step.new_rows:
             self._add_row(changes, row, step)
-        if self._unread or self._num_sent:
-            self._send_tokens(changes, step)
+        if self._num_sent:
+            self.step_tokens[: self._num_sent].fill_(_ON_DEVICE)
+            self._num_sent = 0
+        if self._unread:
+            self._add_tokens(changes, step)
         if step.block_updates:
             self._add_blocks(changes, step.block_updates)
         rows = (step.slots, step.num_new, step.num_drawn)
@@ -104,23 +113,22 @@ class BatchState(DeviceState):
 
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
         self._unread[row.slot] = row.token_ids
+        self._is_unread[row.slot] = True
         position = int(np.flatnonzero(step.slots == row.slot)[0])
         self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
         self._put(changes, "num_drafts", row.slot, np.zeros(1, np.int32))
 
-    def _send_tokens(self, changes: Changes, step: Step) -> None:
-        """Send the step's tokens of prompts and, with the last of a prompt, what the device keeps of it."""
-        sent = np.full(max(step.num_tokens, self._num_sent), _ON_DEVICE, np.int32)
-        self._num_sent = 0
+    def _add_tokens(self, changes: Changes, step: Step) -> None:
+        """Add the step's tokens of prompts and, with the last of a prompt, what the device keeps of it."""
         ends = np.cumsum(step.num_new)
-        for row in np.flatnonzero(np.isin(step.slots, list(self._unread))):
+        for row in np.flatnonzero(self._is_unread[step.slots]):
             slot, start, count = int(step.slots[row]), int(step.num_computed[row]), int(step.num_new[row])
             tokens = self._unread[slot]
-            sent[ends[row] - count : ends[row]] = tokens[start : start + count]
             self._num_sent = int(ends[row])
+            self._put(changes, "step_tokens", self._num_sent - count, tokens[start : start + count])
             if start + count >= len(tokens):
                 self._keep_recent(changes, slot, self._unread.pop(slot))
-        self.step_tokens[: len(sent)].copy_(to_device(sent, self.arena.device))
+                self._is_unread[slot] = False
 
     def _keep_recent(self, changes: Changes, slot: int, tokens: TokenIds) -> None:
         recent = np.zeros(self.num_recent, np.int32)
