@@ -131,10 +131,9 @@ class BatchState(DeviceState):
                 self._is_unread[slot] = False
 
     def _keep_recent(self, changes: Changes, slot: int, tokens: TokenIds) -> None:
-        recent = np.zeros(self.num_recent, np.int32)
-        first = max(len(tokens) - self.num_recent, 0)
-        recent[np.arange(first, len(tokens)) % self.num_recent] = tokens[first:]
-        self._put(changes, "recent_tokens", slot * self.num_recent, recent[: len(tokens)])
+        first = len(tokens) - self.num_recent
+        recent = np.roll(tokens[first:], first) if first > 0 else tokens  # position p at p modulo the ring's size
+        self._put(changes, "recent_tokens", slot * self.num_recent, recent)
 
     def _add_blocks(self, changes: Changes, updates: list[BlockUpdate]) -> None:
         """Add all updates at once: most steps have several, of one block each."""
