@@ -14,7 +14,9 @@ from octavo.platforms import runtime_of
 from octavo.platforms.native import native_kernels
 from octavo.records import SamplingParams
 
-pytestmark = pytest.mark.skipif(native_kernels() is None, reason="only compiled kernels can be recorded")
+pytestmark = pytest.mark.skipif(
+    native_kernels() is None, reason="only compiled kernels can be recorded; run on an AMD EPYC"
+)
 
 
 def add_terms(model: CausalLM) -> None:

@@ -81,7 +81,7 @@ def test_a_state_that_is_not_a_number_ends_its_request_alone() -> None:
     assert len(tokens(outputs["good"])) == 4
 
 
-@pytest.mark.skipif(native_kernels() is None, reason="the compiled kernels' promise")
+@pytest.mark.skipif(native_kernels() is None, reason="the compiled kernels' promise; run on an AMD EPYC")
 def test_neighbours_and_chunks_do_not_change_a_bit() -> None:
     model = tiny_model(CONFIG)
     params = SamplingParams(temperature=0.7, max_tokens=10, logprobs=0, prompt_logprobs=0)

@@ -20,7 +20,7 @@ def figures(output: RequestOutput) -> list[float]:
     return [next(iter(row.values())).logprob for row in rows if row is not None]
 
 
-@pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels")
+@pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["qwen2-moe", "gpt-oss-unbiased", "llama4", "laguna-per-channel"])
 def test_neighbours_do_not_change_a_bit(

@@ -25,7 +25,7 @@ MODEL = "bundled:smollm2"
 OPTIONS = SchemeOptions(has_blocks=True)
 SIZES = {"q_proj": 64, "k_proj": 32, "v_proj": 32}
 
-needs_kernels = pytest.mark.skipif(native_kernels() is None, reason="needs a processor that compiled kernels run on")
+needs_kernels = pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
 
 
 def gguf_config(**types: str) -> dict[str, object]:

@@ -21,7 +21,7 @@ from octavo.quantization.scheme import LinearScheme, PlainScheme
 from octavo.quantization.slot import SplitPairs, WeightSlot
 
 HEADS, HEAD_DIM, ROTARY, INPUTS = 4, 16, 12, 64
-needs_kernels = pytest.mark.skipif(native_kernels() is None, reason="needs a processor that compiled kernels run on")
+needs_kernels = pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
 
 
 @dataclass(frozen=True, slots=True)
