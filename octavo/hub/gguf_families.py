@@ -3,6 +3,7 @@
 import math
 import struct
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 from octavo.errors import UnsupportedModelError, WeightsError
@@ -45,6 +46,28 @@ def _gemma2(raw: dict[str, Any], file: GGUFFile) -> None:
 
 def _gemma3(raw: dict[str, Any], file: GGUFFile) -> None:
     _set_query_scale(raw, _GEMMA3_27B_LAYERS)
+
+
+def _gemma3n(raw: dict[str, Any], file: GGUFFile) -> None:
+    """Some sizes are visible in the tensors only; sparsity is in deviations of a normal distribution from its mean."""
+    copy_keys(
+        raw,
+        file,
+        "gemma3n",
+        altup_active_idx="altup.active_idx",
+        altup_num_inputs="altup.num_inputs",
+        hidden_size_per_layer_input="embedding_length_per_layer_input",
+        num_kv_shared_layers="attention.shared_kv_layers",
+    )
+    _set_layer_types(raw, file, "gemma3n")
+    deviations = file.metadata.get("gemma3n.activation_sparsity_scale")
+    if isinstance(deviations, list):
+        raw["activation_sparsity_pattern"] = [NormalDist().cdf(number) for number in deviations]
+    for key, name in {"vocab_size_per_layer_input": "per_layer_token_embd", "laurel_rank": "blk.0.laurel_l"}.items():
+        tensor = file.tensors.get(f"{name}.weight")
+        raw[key] = None if tensor is None else tensor.shape[0]
+    projections = file.tensors.get("altup_proj.weight")
+    raw["num_stacked"] = None if projections is None else projections.shape[0]
 
 
 def _set_query_scale(raw: dict[str, Any], largest: int) -> None:
@@ -200,6 +223,7 @@ ADJUSTMENTS: dict[str, Callable[[dict[str, Any], GGUFFile], None]] = {
     "llama": _llama,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma3n": _gemma3n,
     "phi3": _phi3,
     "glm4": _glm4,
     "granite": _granite,

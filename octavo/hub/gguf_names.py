@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from octavo.hub.model_config import ModelConfig
 
 EACH = "*"
-"""Stands for each expert's number in the name of a tensor whose first dimension are experts."""
+"""Stands for each number in the name of a tensor that stacks several of a checkpoint's, such as those of experts."""
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
@@ -106,6 +106,20 @@ _LAYER_BY_ARCHITECTURE = {
     "qwen3moe": {**_LAYER, **_EXPERTS},
     "gemma2": _GEMMA_LAYER,
     "gemma3": _GEMMA_LAYER,
+    "gemma3n": {
+        **_GEMMA_LAYER,
+        "inp_gate": "per_layer_input_gate",
+        "proj": "per_layer_projection",
+        "post_norm": "post_per_layer_input_norm",
+        "altup_correct_coef": "altup.correction_coefs",
+        "altup_correct_scale.weight": "altup.correct_output_scale",
+        "altup_predict_coef": "altup.prediction_coefs",
+        "altup_router": "altup.modality_router",
+        "altup_router_norm": "altup.router_norm",
+        "laurel_l": "laurel.linear_left",
+        "laurel_r": "laurel.linear_right",
+        "laurel_post_norm": "laurel.post_laurel_norm",
+    },
     "olmo2": {**_LAYER, **_POST_NORMS},
     "exaone4": {**_LAYER, **_POST_NORMS},
     "phi3": {**_LAYER, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
@@ -159,6 +173,14 @@ _TOP_BY_ARCHITECTURE = {
     "falcon": _MEGATRON_TOP,
     "gpt2": _GPT2_TOP,
     "gptneox": {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
+    "gemma3n": {
+        **_TOP,
+        "per_layer_token_embd": "model.embed_tokens_per_layer",
+        "per_layer_model_proj": "model.per_layer_model_projection",
+        "per_layer_proj_norm": "model.per_layer_projection_norm",
+        "altup_proj": f"model.altup_projections.{EACH}",
+        "altup_unembd_proj": f"model.altup_unembed_projections.{EACH}",
+    },
     "mpt": {"token_embd": "transformer.wte", "output_norm": "transformer.norm_f", "output": "lm_head"},
     "phi2": {**_TOP, "output_norm": "model.final_layernorm"},
     "starcoder": _GPT2_TOP,

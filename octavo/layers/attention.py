@@ -6,7 +6,7 @@ from octavo.kernels import NO_TERMS, AttentionSpec, HeadNorms, HeadTerms, RopeTa
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
 from octavo.layers.context import CachedLayer, StepContext
-from octavo.records import CacheSpec, Full, SlidingWindow
+from octavo.records import CacheSpec, Full, Shared, SlidingWindow
 
 
 class Attention(CachedLayer):
@@ -15,18 +15,26 @@ class Attention(CachedLayer):
     Args:
         name: of its cache; its beginning is that of the layer's tensors in checkpoints.
         window: number of tokens that a query attends to, itself included; None for all.
+        of: name of the earlier layer's cache that it reads in place of one of its own; None for its own.
+
+    Attributes:
+        name: of the cache that it reads.
     """
 
-    def __init__(self, name: str, spec: AttentionSpec, build: Build, window: int | None = None) -> None:
-        stored = build.cache.of_layer(name, window)
+    def __init__(
+        self, name: str, spec: AttentionSpec, build: Build, window: int | None = None, *, of: str | None = None
+    ) -> None:
+        source = of or name
+        stored = build.cache.of_layer(source, window)
         shape = (spec.num_kv_heads, spec.head_dim, stored_type(stored))
         kept: CacheSpec = Full(*shape, has_scales=stored.has_own_scales)
         if window is not None:
             kept = SlidingWindow(*shape, window, has_scales=stored.has_own_scales)
-        super().__init__({name: kept})
-        self.name = name
+        super().__init__({name: kept if of is None else Shared(of)})
+        self.name = source
         self.spec = spec
-        self.scales = LayerScales(name, stored, ("k_scale", "v_scale"))
+        self.window = window
+        self.scales = LayerScales(source, stored, ("k_scale", "v_scale"))
 
     def forward(
         self,

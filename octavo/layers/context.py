@@ -1,14 +1,14 @@
 """What layers that remember need beside a step's tokens: their caches, and where in them the step's rows are."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from octavo.kernels.attention import LayerAttention
-from octavo.records import CacheSpec
+from octavo.records import CacheSpec, Shared
 
 
 @dataclass(slots=True)
@@ -19,11 +19,14 @@ class StepContext:
         attention: implementation of attention over keys and values.
         caches: tensors of each cache by its name, in the layout of its kind; see :mod:`octavo.execution.kv_cache`.
         inputs: per cache, what its group's block table means for this step, in the form that its kind's kernels take.
+        new_keys: per cache that several layers read, the step's keys and values as its own layer projects them,
+            ``[T, 2·Hkv·D]``; filled by that layer.
     """
 
     attention: LayerAttention
     caches: Mapping[str, tuple[torch.Tensor, ...]]
     inputs: Mapping[str, Any]
+    new_keys: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def compute_type() -> str:
@@ -38,6 +41,6 @@ class CachedLayer(nn.Module):
         cache_specs: its caches by name, unique within the model.
     """
 
-    def __init__(self, cache_specs: Mapping[str, CacheSpec]) -> None:
+    def __init__(self, cache_specs: Mapping[str, CacheSpec | Shared]) -> None:
         super().__init__()
         self.cache_specs = cache_specs

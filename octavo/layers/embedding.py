@@ -79,6 +79,11 @@ class Embedding(nn.Module):
         self._packed = packed
         self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
 
+    @property
+    def given_places(self) -> torch.Tensor | None:
+        """The places that :meth:`replacing` fills, ``[n]``; None outside of its context."""
+        return None if self._replaced is None else self._replaced[0]
+
     def _empty_weight(self) -> nn.Parameter:
         weight = nn.Parameter(torch.empty(self._num_rows, self._shape[1], dtype=self._dtype), requires_grad=False)
         weight.data[len(self._tokens) :].zero_()

@@ -1,11 +1,15 @@
 """Feed-forward layers."""
 
+from statistics import NormalDist
+
 import torch
 from torch import nn
 
 from octavo.errors import UnsupportedModelError
+from octavo.kernels.linear import GATES
 from octavo.layers.activation import Activation
 from octavo.layers.build import Build
+from octavo.layers.row_mean import RowMean
 from octavo.parallel import Section
 
 _GATES = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
@@ -52,6 +56,38 @@ class GatedMLP(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         return self.down_proj(self.gate_up_proj.gated(x, self.activation))
+
+
+class SparseGatedMLP(GatedMLP):
+    """A gated layer in which a share of each token's gates is 0: those that a normal distribution has below the rest.
+
+    Args:
+        sparsity: that share.
+    """
+
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: str, build: Build, *, sparsity: float
+    ) -> None:
+        super().__init__(hidden_size, intermediate_size, activation, build)
+        self._tensor_parallel = build.tensor_parallel
+        self._num_own = len(build.tensor_parallel.share(intermediate_size, "outputs of a layer"))
+        self._num_deviations = NormalDist().inv_cdf(sparsity)
+        self.mean = RowMean(self._num_own)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        y = self.gate_up_proj(x)
+        gates = y[:, : self._num_own].float()
+        centered = gates - self._mean(gates)
+        cutoff = self._mean(centered.square()).sqrt() * self._num_deviations
+        y[:, : self._num_own] = (centered - cutoff).relu()
+        return self.down_proj(GATES[self.activation](y))
+
+    def _mean(self, own: torch.Tensor) -> torch.Tensor:
+        """The mean over all devices' parts of rows."""
+        mean: torch.Tensor = self.mean(own)
+        tp = self._tensor_parallel
+        return mean if tp.size == 1 else tp.all_reduce(mean) / tp.size
 
 
 class MLP(nn.Module):

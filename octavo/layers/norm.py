@@ -52,6 +52,15 @@ class RMSNorm(Norm):
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
 
 
+class UnitRMSNorm(RMSNorm):
+    """An RMS norm without a weight: kernels read ones, which no checkpoint has."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps)
+        del self.weight
+        self.register_buffer("weight", torch.ones(size), persistent=False)
+
+
 class UnitOffsetRMSNorm(RMSNorm):
     """An RMS norm whose weight is stored as the difference from one (Gemma).
 

@@ -19,13 +19,16 @@ from octavo.layers.embedding import Embedding, Head, PositionEmbedding
 from octavo.layers.norm import Norm, RMSNorm
 from octavo.layers.rotary import MAIN_ROPE, QueryScale, RotaryEmbedding, position_table
 from octavo.layers.weights import CheckpointNames
-from octavo.records import CacheSpec
+from octavo.records import CacheSpec, Shared
 
 
 def cache_specs(model: nn.Module) -> dict[str, CacheSpec]:
-    """What a model's layers keep in the cache, by name, in the order of the layers."""
+    """What a model's layers keep in the cache, by name, in the order of the layers; a shared cache counts once."""
     layers = (module for module in model.modules() if isinstance(module, CachedLayer))
-    return {name: spec for layer in layers for name, spec in layer.cache_specs.items()}
+    declared = {name: spec for layer in layers for name, spec in layer.cache_specs.items()}
+    own = {name: spec for name, spec in declared.items() if not isinstance(spec, Shared)}
+    assert all(spec.of in own for spec in declared.values() if isinstance(spec, Shared)), "caches are shared that exist"
+    return own
 
 
 class CausalLM(nn.Module, ABC):
@@ -74,6 +77,8 @@ class LayerStack(nn.Module):
         rotary: rotary tables by the names that layers use; each is read once per step.
         positions: learned vectors that are added to those of the tokens.
         embedding_norm: of the sum.
+        entry: makes what the first layer gets, of the embeddings, the token ids and
+            :attr:`Embedding.given_places`; None if it gets the embeddings.
     """
 
     def __init__(
@@ -85,11 +90,13 @@ class LayerStack(nn.Module):
         *,
         positions: PositionEmbedding | None = None,
         embedding_norm: Norm | None = None,
+        entry: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.embed_tokens = embedding
         self.embed_positions = positions
         self.embed_norm = embedding_norm
+        self.entry = entry
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.rotary = nn.ModuleDict(rotary)
@@ -97,6 +104,8 @@ class LayerStack(nn.Module):
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, step: StepContext) -> torch.Tensor:
         """See :meth:`CausalLM.forward`."""
         x = self._embed(token_ids, positions)
+        if self.entry is not None:
+            x = self.entry(x, token_ids, self.embed_tokens.given_places)
         residual: torch.Tensor | None = None
         ropes = {name: rotary(positions) for name, rotary in self.rotary.items()}
         for layer in self.layers:
@@ -117,7 +126,7 @@ class DecoderLM(CausalLM):
         layer: builds the layer of an index, with the parameters for that place.
         norm: makes the final norm of a size and an epsilon.
         embedding_scale, given_scale: see :class:`Embedding`.
-        positions, embedding_norm: see :class:`LayerStack`.
+        positions, embedding_norm, entry: see :class:`LayerStack`.
         ropes: tables by name; see :func:`position_table`. By default the configuration's rotary embedding alone.
         head_bias, softcap, logit_scale: see :class:`Head`.
     """
@@ -134,6 +143,7 @@ class DecoderLM(CausalLM):
         given_scale: float | None = None,
         positions: PositionEmbedding | None = None,
         embedding_norm: Norm | None = None,
+        entry: nn.Module | None = None,
         ropes: Mapping[str, RopeConfig | QueryScaling | None] | None = None,
         head_bias: bool = False,
         softcap: float | None = None,
@@ -155,6 +165,7 @@ class DecoderLM(CausalLM):
             {name: position_table(config.head_dim, rope, max_positions) for name, rope in ropes.items()},
             positions=positions,
             embedding_norm=embedding_norm,
+            entry=entry,
         )
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         self.lm_head = Head(

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-import torch
-
 from octavo.errors import UnsupportedModelError
 from octavo.hub.families.llama4 import Llama4Fields
 from octavo.hub.model_config import ModelConfig, QueryScaling, RopeConfig
@@ -13,7 +11,7 @@ from octavo.layers.attention_variants import ScaledQueryAttention
 from octavo.layers.build import Build
 from octavo.layers.decoder import PreNormLayer, RotaryAttention
 from octavo.layers.moe import feed_forward
-from octavo.layers.norm import RMSNorm
+from octavo.layers.norm import RMSNorm, UnitRMSNorm
 from octavo.layers.rotary import MAIN_ROPE, NO_ROPE, QUERY_SCALE
 from octavo.models.base import DecoderLM
 
@@ -65,13 +63,4 @@ class _UnitNormAttention(RotaryAttention):
 
     def __init__(self, config: ModelConfig, layer: int, build: Build, **options: Any) -> None:
         super().__init__(config, layer, build, **options)
-        self.q_norm = self.k_norm = _UnitRMSNorm(config.head_dim, config.rms_norm_eps)
-
-
-class _UnitRMSNorm(RMSNorm):
-    """An RMS norm without a weight: kernels read ones, which no checkpoint has."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__(size, eps)
-        del self.weight
-        self.register_buffer("weight", torch.ones(size), persistent=False)
+        self.q_norm = self.k_norm = UnitRMSNorm(config.head_dim, config.rms_norm_eps)

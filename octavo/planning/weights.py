@@ -18,17 +18,18 @@ def weight_groups(model: nn.Module, *, is_tied: bool) -> tuple[WeightGroup, ...]
     """The weights of a model that was built on the meta device, the largest group first.
 
     Args:
-        is_tied: whether the embedding is the head's weight as well, so that each step reads it.
+        is_tied: whether the first embedding is the head's weight as well, so that each step reads it.
     """
     shares = {
         id(layer.experts): layer.gate.routing.num_chosen / layer.gate.routing.num_experts
         for layer in model.modules()
         if isinstance(layer, SparseMLP)
     }
+    tied = next((module for module in model.modules() if isinstance(module, Embedding)), None) if is_tied else None
     found: dict[tuple[str, str], list[int]] = {}
     counted: set[int] = set()
     for purpose, module in _purposes(model):
-        read = shares.get(id(module), float(purpose != "embeddings" or is_tied))
+        read = shares.get(id(module), float(purpose != "embeddings" or module is tied))
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.numel() == 0 or id(parameter) in counted:
                 continue

@@ -1,7 +1,7 @@
 """Plain records that layers and processes exchange: requests, steps, outputs, plans. No behaviour, no tensors."""
 
 from octavo.records.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-from octavo.records.cache_spec import CacheSpec, Full, Latent, SlidingWindow, State, StateTensor, is_quantized
+from octavo.records.cache_spec import CacheSpec, Full, Latent, Shared, SlidingWindow, State, StateTensor, is_quantized
 from octavo.records.engine import (
     STEP_SIZES,
     EngineInfo,
@@ -116,6 +116,7 @@ __all__ = [
     "SamplingParams",
     "ScoringOutput",
     "ScoringRequestOutput",
+    "Shared",
     "SlidingWindow",
     "StartPhase",
     "State",

@@ -127,7 +127,22 @@ class State:
         return 2
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The cache of an earlier layer, which this one reads in place of one of its own.
+
+    A model declares it like any other kind. It takes no memory, so cache, planning and scheduler see the earlier layer
+    alone; see :func:`octavo.models.base.cache_specs`.
+
+    Attributes:
+        of: the cache's name.
+    """
+
+    of: str
+
+
 CacheSpec = Full | SlidingWindow | Latent | State
+"""The kinds that take memory."""
 
 
 def is_quantized(spec: CacheSpec) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import (
     ApertusConfig,
     ArceeConfig,
@@ -12,6 +13,8 @@ from transformers import (
     Ernie4_5Config,
     Exaone4Config,
     Gemma2Config,
+    Gemma3nConfig,
+    Gemma3nTextConfig,
     GemmaConfig,
     Glm4Config,
     GlmConfig,
@@ -35,7 +38,9 @@ from transformers import (
 from octavo.errors import UnsupportedModelError
 from octavo.hub import ModelConfig, load_model_config, resolve
 from octavo.hub.config_file import parse_config
+from octavo.hub.families.gemma3n import Gemma3nFields
 from octavo.hub.families.olmo import OlmoFields
+from octavo.planning.memory import model_size
 
 FAMILIES: dict[str, type[PreTrainedConfig]] = {
     "ApertusForCausalLM": ApertusConfig,
@@ -127,11 +132,30 @@ def test_saved_and_absent_keys_mean_what_they_mean_to_transformers(architecture:
         ("MiniCPMForCausalLM", {"num_experts": 8}, "num_experts"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ("GlmForCausalLM", {"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ("Gemma3nForCausalLM", {"num_kv_shared_layers": 31}, "num_kv_shared_layers"),
+        ("Gemma3nForCausalLM", {"activation_sparsity_pattern": [1.0] * 35}, "activation_sparsity_pattern"),
+        ("Gemma3nForCausalLM", {"intermediate_size": [16384]}, "intermediate_size"),
     ],
 )
 def test_what_is_not_implemented_is_rejected_by_name(architecture: str, values: dict[str, Any], words: str) -> None:
     with pytest.raises(UnsupportedModelError, match=words):
         parse_config({"architectures": [architecture], **values})
+
+
+def test_of_gemma3n_with_other_parts_the_language_model_is_read() -> None:
+    theirs = Gemma3nConfig(text_config=Gemma3nTextConfig(num_hidden_layers=10, num_kv_shared_layers=4))
+    raw = {**theirs.to_dict(), "architectures": ["Gemma3nForConditionalGeneration"]}
+    config = parse_config(raw)
+    own = config.own_as(Gemma3nFields)
+    assert own.shared_layers == {6: 5, 7: 5, 8: 5, 9: 4}
+    assert own.mlp_sizes == tuple(theirs.text_config.intermediate_size)
+    assert own.sparsity == tuple(theirs.text_config.activation_sparsity_pattern)
+    assert (config.rope.theta, own.local_rope.theta) == (1_000_000.0, 10_000.0)
+    absent = parse_config({"architectures": ["Gemma3nForCausalLM"]}).own_as(Gemma3nFields)
+    assert sum(absent.sparsity) == pytest.approx(10 * 0.95)
+    assert set(absent.shared_layers.values()) == {18, 19}
+    size = model_size(config, torch.bfloat16)
+    assert sorted(size.cache_specs) == sorted(f"model.layers.{index}.self_attn" for index in range(6))
 
 
 def test_early_names_of_longrope() -> None:

@@ -1,8 +1,11 @@
 """GGUF files of dense families, written from tiny models as llama.cpp's converters write them."""
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import gguf
@@ -10,7 +13,7 @@ import pytest
 import tiny_checkpoints
 import torch
 from gguf_files import assert_same_model, write_gguf
-from tiny.dense import CONFIGS
+from tiny import dense, first
 from tiny.sizes import sizes
 from tiny_checkpoints import write_checkpoint
 from transformers import Gemma2Config, GraniteConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel, SmolLM3Config
@@ -33,6 +36,10 @@ _KEYS = {
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
+    "altup.active_idx": "altup_active_idx",
+    "altup.num_inputs": "altup_num_inputs",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+    "attention.shared_kv_layers": "num_kv_shared_layers",
 }
 
 
@@ -65,10 +72,21 @@ def _minicpm() -> PreTrainedConfig:
 
 _LONGROPE = {"rope.dimension_count": 10, "rope.scaling.original_context_length": 4, "rope.scaling.attn_factor": 2.0}
 _WINDOWS = "attention.sliding_window_pattern"
+CONFIGS = first.CONFIGS | dense.CONFIGS
 
 FILES = {
     "gemma": [Converted(CONFIGS["gemma"], has_shifted_norms=True)],
     "gemma2": [Converted(_gemma2, has_shifted_norms=True)],
+    "gemma3n": [
+        Converted(
+            CONFIGS["gemma3n"],
+            {
+                _WINDOWS: [letter == "l" for letter in "llglglg"],
+                "activation_sparsity_scale": [NormalDist().inv_cdf(0.7), -math.inf] * 3 + [NormalDist().inv_cdf(0.7)],
+                "rope.freq_base": 1_000_000.0,
+            },
+        )
+    ],
     "phi3": [
         Converted(CONFIGS["phi3"], {"attention.sliding_window": 0, "rope.dimension_count": 12}),
         Converted(CONFIGS["phi3-window"], {"rope.dimension_count": 12}),
@@ -123,8 +141,8 @@ def _tensors(architecture: str, model: PreTrainedModel, converted: Converted) ->
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     heads = {".q_proj.": config.num_attention_heads, ".k_proj.": config.num_key_value_heads}
     found = []
-    for hf_name, parameter in model.named_parameters():
-        name, tensor = names.get_name(hf_name, try_suffixes=(".weight", ".bias")), parameter.detach()
+    for hf_name, parameter in _stacked(model):
+        name, tensor = names.get_name(hf_name, try_suffixes=(".weight", ".bias")), parameter
         assert name is not None, hf_name
         if converted.has_shifted_norms and hf_name.endswith("norm.weight"):
             tensor = tensor + 1
@@ -138,3 +156,16 @@ def _tensors(architecture: str, model: PreTrainedModel, converted: Converted) ->
         if factors is not None:
             found.append((f"rope_factors_{kind}.weight", torch.tensor(factors)))
     return found
+
+
+def _stacked(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """The model's weights, with numbered projections outside of layers as one, and all names with a suffix."""
+    lists: dict[str, list[torch.Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        found = re.fullmatch(r"(model\.\w+)\.\d+\.weight", name)
+        if found:
+            lists.setdefault(f"{found[1]}.weight", []).append(parameter.detach())
+        else:
+            yield f"{name}.weight" if name.endswith("_scale") else name, parameter.detach()
+    for name, weights in lists.items():
+        yield name, torch.stack(weights)

@@ -11,6 +11,7 @@ import tiny_checkpoints
 import torch
 from comparison import assert_logprobs
 from safetensors.torch import load_file, save_file
+from tiny import first
 from tiny.sizes import sizes
 from tiny_checkpoints import Checkpoint, write_checkpoint
 from transformers import GraniteConfig, LlamaConfig, PreTrainedConfig, Qwen2Config
@@ -50,11 +51,21 @@ def _fuse_by_head(weights: Weights, config: PreTrainedConfig) -> Weights:
     return fused
 
 
+def _with_other_parts(weights: Weights, config: PreTrainedConfig) -> Weights:
+    """Beside those of other parts, and with keys and values in layers that share those of others."""
+    shared = range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers)
+    for index in shared:
+        for part in ("k_proj", "v_proj", "k_norm"):
+            weights[f"model.layers.{index}.self_attn.{part}.weight"] = torch.zeros(3)
+    return weights | {"model.vision_tower.proj.weight": torch.zeros(3), "model.embed_audio.norm.weight": torch.zeros(3)}
+
+
 def _llama(**changes: Any) -> Callable[[], PreTrainedConfig]:
     return lambda: LlamaConfig(**sizes(**changes))
 
 
 _BIASES: dict[str, str | None] = {"attention_bias": "bias", "mlp_bias": None}
+_LANGUAGE_PARTS = ("model.layers", "model.norm", "model.embed_tokens", "model.per_layer", "model.altup")
 _MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 
 MODELS = {
@@ -116,6 +127,11 @@ MODELS = {
         ),
         keys=dict.fromkeys(_MULTIPLIERS),
         values={"scale_emb": 3, "scale_depth": 0.9, "dim_model_base": 24},
+    ),
+    "Gemma3nForConditionalGeneration": Renamed(
+        first.CONFIGS["gemma3n"],
+        weights={part: f"model.language_model.{part.removeprefix('model.')}" for part in _LANGUAGE_PARTS},
+        convert=_with_other_parts,
     ),
     "TeleFLMForCausalLM": Renamed(
         lambda: GraniteConfig(**sizes(embedding_multiplier=3.0, attention_multiplier=12**-0.5, logits_scaling=2.0)),

@@ -44,8 +44,9 @@ def test_vectors_read_as_their_tokens(checkpoint: Get, start: Start, name: str, 
     assert again[0].num_cached_tokens > 0
 
 
-def test_vectors_of_no_token_read_as_hugging_face_reads_them(checkpoint: Get, start: Start) -> None:
-    source = checkpoint("llama")
+@pytest.mark.parametrize("name", ["llama", "gemma3n"])
+def test_vectors_of_no_token_read_as_hugging_face_reads_them(checkpoint: Get, start: Start, name: str) -> None:
+    source = checkpoint(name)
     llm = start(source, enable_prompt_embeds=True)
     generator = torch.Generator().manual_seed(0)
     scale = float(embed(source, [5]).std())

@@ -122,11 +122,12 @@ class GGUFCheckpoint:
         self.path = path
         self._config = config
         self._architecture = str(file.metadata.get("general.architecture"))
+        num_stacked = config.raw.get("num_experts", config.raw.get("num_stacked"))
         self._tensors = {
             own_name: part
             for name, tensor in file.tensors.items()
             if name not in _DERIVED
-            for own_name, part in _by_expert(hf_name(name, self._architecture), tensor, config.raw.get("num_experts"))
+            for own_name, part in _unstacked(hf_name(name, self._architecture), tensor, num_stacked)
         }
         for tensor in file.tensors.values():
             if tensor.type_name not in SUPPORTED:
@@ -170,13 +171,13 @@ class GGUFCheckpoint:
                     yield from _split(self.path, tensor, TensorArrival(others, tensor.shape, torch.float32), change)
 
 
-def _by_expert(name: str, tensor: GGUFTensor, num_experts: int | None) -> Iterator[tuple[str, GGUFTensor]]:
-    """A tensor, or each expert's part of a tensor of all experts, under its name."""
-    if EACH not in name or num_experts is None or tensor.shape[0] != num_experts or len(tensor.shape) < 2:
+def _unstacked(name: str, tensor: GGUFTensor, count: int | None) -> Iterator[tuple[str, GGUFTensor]]:
+    """A tensor, or each of those that it stacks, under its name."""
+    if EACH not in name or count is None or tensor.shape[0] != count or len(tensor.shape) < 2:
         yield name, tensor
         return
-    size = tensor.num_bytes // num_experts
-    for index in range(num_experts):
+    size = tensor.num_bytes // count
+    for index in range(count):
         own = replace(tensor, shape=tensor.shape[1:], offset=tensor.offset + index * size, num_bytes=size)
         yield name.replace(EACH, str(index)), own
 

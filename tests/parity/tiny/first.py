@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import (
     DeepseekV2Config,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
     LlamaConfig,
     Mamba2Config,
@@ -23,6 +24,23 @@ def _gemma3(pattern: str, **changes: Any) -> Gemma3TextConfig:
     layers = {"num_hidden_layers": len(pattern), "layer_types": [kinds[letter] for letter in pattern]}
     usual = sizes(head_dim=16, query_pre_attn_scalar=24, sliding_window=12, **layers)
     return Gemma3TextConfig(**(usual | changes))
+
+
+def _gemma3n(pattern: str, num_shared: int, **changes: Any) -> Gemma3nTextConfig:
+    """``pattern`` as of :func:`_gemma3`; the last ``num_shared`` layers have no keys of their own."""
+    kinds = {"l": "sliding_attention", "g": "full_attention"}
+    own = {"altup_num_inputs": 3, "laurel_rank": 6, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 190}
+    sparsity = [0.7 if index % 2 == 0 else 0.0 for index in range(len(pattern))]
+    usual = sizes(
+        head_dim=8,
+        sliding_window=12,
+        num_hidden_layers=len(pattern),
+        layer_types=[kinds[letter] for letter in pattern],
+        num_kv_shared_layers=num_shared,
+        activation_sparsity_pattern=sparsity,
+        **own,
+    )
+    return Gemma3nTextConfig(**(usual | changes))
 
 
 def _deepseek_v2(**changes: Any) -> DeepseekV2Config:
@@ -67,6 +85,11 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "gemma3-released-pattern": lambda: _gemma3("lllllglllllgl", hidden_size=32, sliding_window=8),
     "gemma3-linear-rope": lambda: _gemma3("llgll", rope_parameters=_GEMMA3_SCALING, sliding_window=16),
     "gemma3-soft-caps": lambda: _gemma3("lglg", attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
+    "gemma3n": lambda: _gemma3n("llglglg", 3),
+    "gemma3n-windows-shared": lambda: _gemma3n(
+        "lgll", 2, altup_active_idx=1, altup_correct_scale=False, intermediate_size=[40, 40, 80, 80]
+    ),
+    "gemma3n-biased": lambda: _gemma3n("lg", 0, attention_bias=True, tie_word_embeddings=False),
     "deepseek-v2-lite": lambda: _deepseek_v2(q_lora_rank=None),
     "deepseek-v2-grouped": lambda: _deepseek_v2(
         topk_method="group_limited_greedy",
