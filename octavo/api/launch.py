@@ -24,7 +24,6 @@ from octavo.config import EngineConfig, ServerSettings
 from octavo.engine.child import EngineChild
 from octavo.engine.state import START_FAILED
 from octavo.engine.supervisor import Supervisor
-from octavo.errors import ConfigError
 from octavo.garbage import freeze_until_exit, garbage_collection_off
 from octavo.telemetry.logs import configure_logging, log_stats
 from octavo.telemetry.phases import process_age
@@ -62,10 +61,6 @@ def run_server(settings: EngineConfig, server: ServerSettings, child: EngineChil
     Raises:
         OctavoError: a setting or the model is wrong, or the address is taken.
     """
-    if settings.model.enable_return_routed_experts:
-        raise ConfigError(
-            "enable_return_routed_experts is for LLM and AsyncLLM; no answer over HTTP has a place for experts."
-        )
     log = settings.logging
     configure_logging(log.log_level, log.log_format, log.log_config_file)
     if server.enable_admin_endpoints and not server.api_key:

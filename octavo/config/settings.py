@@ -152,10 +152,7 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     ] = False
     enable_return_routed_experts: Annotated[
         bool,
-        Meta(
-            description="Answers of LLM and AsyncLLM tell which experts each token chose (routing replay); not for "
-            "servers."
-        ),
+        Meta(description="Answers tell which experts each token chose (routing replay)."),
     ] = False
     max_model_len: Annotated[
         PositiveInt | None,

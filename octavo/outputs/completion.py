@@ -204,8 +204,9 @@ class CompletionState:
 
     def _routed_experts(self) -> NDArray[np.int16]:
         """See :attr:`CompletionOutput.routed_experts`."""
-        num_read = len(self.request.prompt_token_ids) + len(self.token_ids) - 1
-        return np.concatenate([routed.array() for routed in self._routed])[:num_read]
+        num_prompt = len(self.request.prompt_token_ids)
+        first, num_read = self._params.routed_experts_prompt_start, num_prompt + len(self.token_ids) - 1
+        return np.concatenate([routed.array() for routed in self._routed])[min(first, num_prompt) : num_read]
 
     def replay(self, leader_id: str | None) -> EngineRequest:
         """The request that lets an engine continue from here.

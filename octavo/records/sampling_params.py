@@ -76,6 +76,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         repetition_detection: ends a text that repeats itself, with the finish reason ``repetition``.
         logprob_token_ids: return log-probabilities of these tokens instead of the most likely ones.
         flat_logprobs: return log-probabilities as :class:`~octavo.records.FlatLogprobs`, cheap for many positions.
+        routed_experts_prompt_start: number of first tokens of the prompt whose experts are left out of
+            :attr:`CompletionOutput.routed_experts`; at most all of the prompt's.
         guided_decoding: what vLLM called ``structured_outputs`` before; moved there at construction, None afterwards.
     """
 
@@ -111,6 +113,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     repetition_detection: RepetitionDetectionParams | None = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
+    routed_experts_prompt_start: int = 0
     guided_decoding: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
@@ -213,6 +216,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, MAX_TOKENS_LIMIT)
         _check_int("min_tokens", self.min_tokens, 0, MAX_TOKENS_LIMIT)
+        _check_int("routed_experts_prompt_start", self.routed_experts_prompt_start, 0, MAX_TOKENS_LIMIT)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens must not exceed max_tokens ({self.max_tokens}), got {self.min_tokens}.", "min_tokens"

@@ -49,11 +49,11 @@ ANSWERS: dict[str, Any] = {
 # What docs/differences.md explains.
 IGNORED_FIELDS = {
     *("early_stopping", "guided_decoding_backend", "media_io_kwargs", "mm_payload", "mm_processor_kwargs"),
-    *("return_mm_kwargs", "routed_experts_prompt_start", "session_id", "stream_interval"),
+    *("return_mm_kwargs", "session_id", "stream_interval"),
 }
 MISSING_ANSWERS = {
     *("annotations", "audio", "created_cache_tokens", "ec_transfer_params", "function_call", "kv_transfer_params"),
-    *("multimodal_tokens", "permission", "routed_experts", "service_tier", "weight_versions"),
+    *("multimodal_tokens", "permission", "service_tier", "weight_versions"),
 }
 MISSING_ROUTES = {
     *("/cohere/v2/chat", "/cohere/v2/chat/render", "/collective_rpc", "/fault_tolerance/apply"),

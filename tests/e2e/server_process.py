@@ -60,12 +60,12 @@ class ServerProcess:
         flags: further ones of the command line.
     """
 
-    def __init__(self, *flags: str, api_key: str = "none") -> None:
+    def __init__(self, *flags: str, api_key: str = "none", model: str = MODEL) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.api_key = api_key
         self.log = Path(tempfile.mkstemp(suffix=".log")[1])
-        command = [sys.executable, "-m", "octavo.cli.main", "serve", MODEL, "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "octavo.cli.main", "serve", model, "--host", "127.0.0.1"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port), *SMALL, *flags], env=environment(), stderr=log

@@ -1,17 +1,23 @@
 """The experts that answers tell of (routing replay) are those that Hugging Face's routers choose."""
 
 import asyncio
+import base64
+import io
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_checkpoints import Checkpoint
 from transformers import PreTrainedModel
 
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "e2e")]
+from server_process import ServerProcess
+
 from octavo import LLM, AsyncLLM, RequestOutputKind, SamplingParams
-from octavo.api.launch import run_server
-from octavo.config import EngineConfig, ModelSettings, ServerSettings
 from octavo.errors import ConfigError
 from octavo.records import RequestOutput
 
@@ -90,10 +96,28 @@ def test_an_engine_in_a_process_of_its_own(checkpoint: Callable[[str], Checkpoin
     _assert_routed(source.model, asyncio.run(generate()))
 
 
-def test_servers_have_no_place_for_experts() -> None:
-    settings = EngineConfig(model=ModelSettings(model="nowhere", enable_return_routed_experts=True))
-    with pytest.raises(ConfigError, match="is for LLM and AsyncLLM"):
-        run_server(settings, ServerSettings())
+def test_a_server_tells_of_them_too(checkpoint: Callable[[str], Checkpoint]) -> None:
+    source = checkpoint("qwen3-moe")
+    flags = ("--skip-tokenizer-init", "--enable-return-routed-experts", "--max-model-len", "256")
+    server = ServerProcess(*flags, model=str(source.folder))
+    prompt = PROMPTS[1]
+    body = {"prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    try:
+        server.wait_until_healthy()
+        answers = [
+            server.http.post("/v1/completions", json={**body, "routed_experts_prompt_start": first}).json()
+            for first in (0, 5, 99)
+        ]
+    finally:
+        server.stop()
+    found = [answer["choices"][0] for answer in answers]
+    token_ids = [*prompt, *found[0]["token_ids"]][:-1]
+    expected = _chosen(source.model, token_ids)
+    for first, choice in zip((0, 5, len(prompt)), found, strict=True):
+        experts = np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
+        assert len(experts) == len(token_ids) - first
+        for layer, chosen in expected.items():
+            assert np.array_equal(np.sort(experts[:, layer], 1), chosen[first:].numpy())
 
 
 @pytest.mark.parametrize(

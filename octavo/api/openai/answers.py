@@ -26,6 +26,7 @@ class CompletionChoice(msgspec.Struct):
     token_ids: list[int] | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class CompletionResponse(msgspec.Struct, tag_field="object", tag="text_completion"):
@@ -78,6 +79,7 @@ class ChatChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     token_ids: list[int] | None = None
+    routed_experts: str | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):

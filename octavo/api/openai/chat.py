@@ -32,6 +32,8 @@ from octavo.api.openai.answers import (
 from octavo.api.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from octavo.api.openai.sampling import beam_length_penalty, chat_params, refuse_unsupported, truncate
 from octavo.api.pieces import ListWriter, encode_event
+from octavo.api.routed_experts import num_entries as num_expert_entries
+from octavo.api.routed_experts import routed_experts
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, send_json
 from octavo.errors import InvalidRequestError
@@ -168,7 +170,9 @@ class ChatAnswer:
         output, answers = gathered
         completions = [update.completion for update, _ in answers.values()]
         return pieces.num_entries(output.prompt_logprobs) + sum(
-            len(completion.token_ids) * self._has_token_ids + pieces.num_entries(completion.logprobs)
+            len(completion.token_ids) * self._has_token_ids
+            + pieces.num_entries(completion.logprobs)
+            + num_expert_entries(completion)
             for completion in completions
         )
 
@@ -189,6 +193,7 @@ class ChatAnswer:
                 update.finish_reason,
                 update.completion.stop_reason,
                 list(update.completion.token_ids) if self._has_token_ids else None,
+                routed_experts(update.completion),
             )
             for index, (update, answer) in sorted(answers.items())
         ]

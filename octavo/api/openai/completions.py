@@ -30,6 +30,8 @@ from octavo.api.openai.sampling import (
     returns_prompt_only,
 )
 from octavo.api.pieces import ListWriter, encode_event
+from octavo.api.routed_experts import num_entries as num_expert_entries
+from octavo.api.routed_experts import routed_experts
 from octavo.api.usage import RequestMetrics, StreamedMetrics, UsageCounter, UsageMode, request_metrics
 from octavo.api.watched import WatchedResponse, direct_writer, last_items, merge, send_json
 from octavo.inputs.embeds import decode_embeds
@@ -186,6 +188,7 @@ class CompletionAnswer:
                 num_prompt += len(output.prompt_token_ids or ())
             for completion in output.outputs:
                 num_entries += 1 + num_prompt + pieces.num_entries(completion.logprobs)
+                num_entries += num_expert_entries(completion)
         return await pieces.write(num_entries, partial(self._whole, outputs))
 
     def _whole(self, outputs: Sequence[RequestOutput], write: ListWriter) -> CompletionResponse:
@@ -195,6 +198,7 @@ class CompletionAnswer:
             for completion in output.outputs:
                 choice = self._choice(prompt_index, output, completion, write)
                 _tell_absent(choice)
+                choice.routed_experts = routed_experts(completion)
                 if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
                     choice.prompt_logprobs = write(finite_prompt_logprobs(output.prompt_logprobs))
                 choices.append(choice)

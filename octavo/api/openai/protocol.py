@@ -60,6 +60,7 @@ class GenerationRequest(SamplingRequest):
     vllm_xargs: ExtraArgs = None
     return_token_ids: bool | None = False
     return_tokens_as_token_ids: bool | None = False
+    routed_experts_prompt_start: Int64 | None = None
 
 
 class CompletionRequest(GenerationRequest):

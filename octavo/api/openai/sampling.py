@@ -24,6 +24,7 @@ from octavo.records.beam_search import MAX_BEAM_WIDTH
 _SHARED_FIELDS = (
     *SAMPLING_FIELDS,
     *("n", "min_tokens", "logprob_token_ids", "thinking_token_budget", "allowed_token_ids", "bad_words"),
+    "routed_experts_prompt_start",
 )
 # What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
 # otherwise.

@@ -19,6 +19,8 @@ from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prom
 from octavo.api.middleware import KEY_INDEX, clean_request_id
 from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.request_body import AbortRequest, reject_unsupported
+from octavo.api.routed_experts import num_entries as num_expert_entries
+from octavo.api.routed_experts import routed_experts
 from octavo.api.scale_out.message import DerenderedAnswer
 from octavo.api.scale_out.protocol import (
     UNSUPPORTED,
@@ -215,6 +217,7 @@ class TokensAnswer:
         num_entries = pieces.num_entries(output.prompt_logprobs)
         for completion in output.outputs:
             num_entries += len(completion.token_ids) + pieces.num_entries(completion.logprobs)
+            num_entries += num_expert_entries(completion)
         return await pieces.write(num_entries, partial(self._whole, output))
 
     def _whole(self, output: RequestOutput, write: ListWriter) -> GenerateAnswer:
@@ -261,6 +264,7 @@ class TokensAnswer:
             completion.finish_reason,
             completion.stop_reason,
             self._logprobs(completion, write),
+            routed_experts=routed_experts(completion),
         )
         if self._is_text:
             choice.text = completion.text

@@ -89,6 +89,7 @@ class GenerateChoice(msgspec.Struct):
     logprobs: TokensLogprobs | ChatLogprobs | None = None
     text: str | UnsetType = UNSET
     message: ChatMessage | UnsetType = UNSET
+    routed_experts: str | UnsetType = UNSET
 
 
 class GenerateAnswer(msgspec.Struct, kw_only=True):
