@@ -85,10 +85,7 @@ struct Walk {
     float* scores;        // [queries][kTileKeys]
 
     // The first and one past the last key that a query sees.
-    int64_t first_key(int64_t query) const {
-        const int64_t window = attend.rows.window;
-        return window == 0 ? 0 : std::max<int64_t>(0, position(query) - window + 1);
-    }
+    int64_t first_key(int64_t query) const { return attend.rows.first_key(position(query)); }
     int64_t last_key(int64_t query) const { return position(query) + 1; }
     int64_t position(int64_t query) const { return unit.first_position + query / group_size; }
 
@@ -283,8 +280,7 @@ void PlanAttention::run(int64_t) const {
             unit.first_token = token;
             unit.num_tokens = std::min(most_tokens, stop - token);
             unit.first_position = position + token - start;
-            const int32_t first_key = rows.window == 0 ? 0 : std::max(0, unit.first_position - rows.window + 1);
-            unit.first_partition = first_key / (int32_t)kPartitionKeys;
+            unit.first_partition = (int32_t)(rows.first_key(unit.first_position) / kPartitionKeys);
             unit.last_partition = (unit.first_position + unit.num_tokens - 1) / (int32_t)kPartitionKeys + 1;
             unit.split = -1;
             const int32_t partitions = unit.last_partition - unit.first_partition;

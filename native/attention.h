@@ -6,6 +6,7 @@
 // position in the sequence alone: a token's attention has the same bits whether it is decoded, prefilled or drafted.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "lanes.h"
@@ -48,7 +49,14 @@ struct AttentionRows {
     const int32_t* slots;
     const int64_t* slot_mapping;
     int64_t table_stride;
-    int32_t block_size, window;  // window 0: none
+    int32_t block_size;
+    int32_t window;  // tokens that a query sees; negative: it sees its own chunk of so many tokens; 0: all
+
+    // The first key that a query at a position sees.
+    int64_t first_key(int64_t position) const {
+        if (window < 0) return position - position % -window;
+        return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+    }
 };
 
 struct PlanAttention {

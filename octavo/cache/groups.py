@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from octavo.cache.block_pool import NULL_BLOCK, BlockPool, key_suffix
-from octavo.records import CacheGroup, CacheSpec, Full, Latent, SlidingWindow, State
+from octavo.records import CacheGroup, CacheSpec, ChunkedLocal, Full, Latent, SlidingWindow, State
 
 UNLIMITED = (1 << 31) - 1
 """More tokens than any sequence has."""
@@ -99,6 +99,16 @@ class WindowPolicy(GroupPolicy):
         return (num_dropped + 1) * self.block_size + self.reach - 1
 
 
+class ChunkPolicy(WindowPolicy):
+    """A query needs the blocks from the beginning of its chunk on; at a chunk's beginning, none."""
+
+    def num_dead_blocks(self, num_computed: int) -> int:
+        return num_computed // self.reach * self.reach // self.block_size
+
+    def num_tokens_before_drop(self, num_dropped: int) -> int:
+        return -(-(num_dropped + 1) * self.block_size // self.reach) * self.reach
+
+
 class StatePolicy(WindowPolicy):
     """A token needs the block with the state after the token before it; a block's last state is a snapshot."""
 
@@ -108,6 +118,7 @@ class StatePolicy(WindowPolicy):
 _POLICIES: dict[type[CacheSpec], type[GroupPolicy]] = {
     Full: FullPolicy,
     SlidingWindow: WindowPolicy,
+    ChunkedLocal: ChunkPolicy,
     Latent: FullPolicy,
     State: StatePolicy,
 }

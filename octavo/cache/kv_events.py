@@ -14,7 +14,7 @@ import msgspec
 
 from octavo.cache.listeners import StoredBlocks
 from octavo.config.kv_events import KVEventsConfig
-from octavo.records import BlockKey, CacheGroup, CacheSpec, Full, Latent, SlidingWindow, State
+from octavo.records import BlockKey, CacheGroup, CacheSpec, ChunkedLocal, Full, Latent, SlidingWindow, State
 
 MEDIUM = "GPU"
 """Where blocks lie, in vLLM's terms: the memory of the device, whichever it is."""
@@ -159,6 +159,7 @@ class KVEventRecorder:
 _KINDS: dict[type[CacheSpec], str] = {
     Full: "full_attention",
     SlidingWindow: "sliding_window",
+    ChunkedLocal: "chunked_local_attention",
     Latent: "mla_attention",
     State: "mamba",
 }

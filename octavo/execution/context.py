@@ -55,7 +55,7 @@ class ContextBuilder:
             block_size=group.block_size,
             num_kv_heads=num_kv_heads,
             runs_per_block=self.plan.block_bytes // (group.block_size * spec.run_bytes),
-            window=group.window,
+            window=group.signed_window,
             rows=self.inputs.rows,
             shape=shape,
             is_quantized=is_quantized(spec),

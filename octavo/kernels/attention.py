@@ -67,7 +67,8 @@ class AttentionInputs:
         block_size: tokens per block.
         num_kv_heads: key/value heads of every layer of the group.
         runs_per_block: distance from a block to the next, in heads' runs of ``block_size`` keys.
-        window: number of tokens that a query attends to, itself included; None for all.
+        window: number of tokens that a query attends to, itself included; negative for chunks of so many tokens, within
+            which queries attend; None for all tokens.
         rows: the rows' lengths.
         shape: the step's size, or bounds of it.
         is_quantized: whether caches have another type than the computation.
@@ -327,8 +328,17 @@ def causal_mask(
     keys = torch.arange(first_key, first_key + num_keys, device=device)[None, :]
     visible = keys <= queries
     if window is not None:
-        visible &= keys > queries - window
+        visible &= keys >= first_visible(queries, window)
     return visible
+
+
+def first_visible(positions: torch.Tensor, window: int) -> torch.Tensor:
+    """The first key that queries at some positions see; it may be negative.
+
+    Args:
+        window: see :class:`AttentionInputs`.
+    """
+    return positions - positions % -window if window < 0 else positions - window + 1
 
 
 def sink_softmax(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:

@@ -6,7 +6,7 @@ from octavo.kernels import NO_TERMS, AttentionSpec, HeadNorms, HeadTerms, RopeTa
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
 from octavo.layers.context import CachedLayer, StepContext
-from octavo.records import CacheSpec, Full, Shared, SlidingWindow
+from octavo.records import CacheSpec, ChunkedLocal, Full, Shared, SlidingWindow
 
 
 class Attention(CachedLayer):
@@ -15,6 +15,7 @@ class Attention(CachedLayer):
     Args:
         name: of its cache; its beginning is that of the layer's tensors in checkpoints.
         window: number of tokens that a query attends to, itself included; None for all.
+        chunk: queries attend within chunks of so many tokens; not together with a window.
         of: name of the earlier layer's cache that it reads in place of one of its own; None for its own.
 
     Attributes:
@@ -22,7 +23,14 @@ class Attention(CachedLayer):
     """
 
     def __init__(
-        self, name: str, spec: AttentionSpec, build: Build, window: int | None = None, *, of: str | None = None
+        self,
+        name: str,
+        spec: AttentionSpec,
+        build: Build,
+        window: int | None = None,
+        *,
+        chunk: int | None = None,
+        of: str | None = None,
     ) -> None:
         source = of or name
         stored = build.cache.of_layer(source, window)
@@ -30,6 +38,8 @@ class Attention(CachedLayer):
         kept: CacheSpec = Full(*shape, has_scales=stored.has_own_scales)
         if window is not None:
             kept = SlidingWindow(*shape, window, has_scales=stored.has_own_scales)
+        elif chunk is not None:
+            kept = ChunkedLocal(*shape, chunk, has_scales=stored.has_own_scales)
         super().__init__({name: kept if of is None else Shared(of)})
         self.name = source
         self.spec = spec

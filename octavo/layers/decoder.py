@@ -35,6 +35,7 @@ class RotaryAttention(nn.Module):
         is_fused: whether checkpoints have queries, keys and values as one layer ``qkv_proj``.
         fused_order: how that layer's outputs are stored; None if all queries come before all keys before all values.
         is_interleaved: whether checkpoints have rotary pairs ``(2i, 2i + 1)``; not together with ``head_norm``.
+        chunk: queries attend within chunks of so many tokens; None for layers that do not.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class RotaryAttention(nn.Module):
         fused_order: QKVOrder | None = None,
         is_interleaved: bool = False,
         terms: AttentionTerms | None = None,
+        chunk: int | None = None,
     ) -> None:
         super().__init__()
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
@@ -75,7 +77,7 @@ class RotaryAttention(nn.Module):
         self.sizes = own_heads * head_dim, own_kv_heads * head_dim, own_kv_heads * head_dim
         spec = AttentionSpec(own_heads, own_kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, softcap)
         window = config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
-        self.attention = Attention(build.name, spec, build, window)
+        self.attention = Attention(build.name, spec, build, window, chunk=chunk)
         self.terms = terms
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:

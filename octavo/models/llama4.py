@@ -1,10 +1,9 @@
-"""Llama 4 (text): experts that weight what they get, layers without positions, norms without weights."""
+"""Llama 4 (text): attention within chunks, experts that weight what they get, layers without positions."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from octavo.errors import UnsupportedModelError
 from octavo.hub.families.llama4 import Llama4Fields
 from octavo.hub.model_config import ModelConfig, QueryScaling, RopeConfig
 from octavo.layers.attention_variants import ScaledQueryAttention
@@ -17,7 +16,7 @@ from octavo.models.base import DecoderLM
 
 
 class Llama4ForCausalLM(DecoderLM):
-    """Scout and Maverick's language model, for sequences of at most one attention chunk."""
+    """Scout and Maverick's language model."""
 
     module_names: ClassVar[Mapping[str, str]] = {
         "mlp": "feed_forward",
@@ -28,11 +27,6 @@ class Llama4ForCausalLM(DecoderLM):
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
         own = config.own_as(Llama4Fields)
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
-        if own.chunk is not None and max_positions > own.chunk:
-            raise UnsupportedModelError(
-                f"The model attends in chunks (attention_chunk_size = {own.chunk}), which is not supported for longer "
-                f"sequences; set max_model_len to at most {own.chunk}."
-            )
 
         def layer(index: int, build: Build) -> PreNormLayer:
             options = {"qkv_bias": own.attention_bias, "output_bias": own.attention_bias}
@@ -50,9 +44,8 @@ class Llama4ForCausalLM(DecoderLM):
         if index in own.unrotated:
             kind = RotaryAttention if own.query_scaling is None else ScaledQueryAttention
             return kind(config, index, build, rope=NO_ROPE, **options)
-        if own.has_query_norms:
-            return _UnitNormAttention(config, index, build, is_interleaved=True, **options)
-        return RotaryAttention(config, index, build, is_interleaved=True, **options)
+        kind = _UnitNormAttention if own.has_query_norms else RotaryAttention
+        return kind(config, index, build, is_interleaved=True, chunk=own.chunk, **options)
 
 
 class _UnitNormAttention(RotaryAttention):

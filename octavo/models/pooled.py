@@ -19,7 +19,7 @@ from octavo.layers.pooling import Pooler
 from octavo.layers.rotary import RotaryEmbedding
 from octavo.layers.weights import CheckpointNames
 from octavo.models.base import CausalLM, cache_specs
-from octavo.records import Full, SlidingWindow
+from octavo.records import ChunkedLocal, Full, SlidingWindow
 
 
 class EncoderBackbone(nn.Module):
@@ -97,7 +97,7 @@ class BidirectionalDecoder:
         self._model = model
         self._windows: dict[str, int | None] = {}
         for name, spec in cache_specs(model).items():
-            if not isinstance(spec, Full | SlidingWindow):
+            if not isinstance(spec, Full | SlidingWindow) or isinstance(spec, ChunkedLocal):
                 raise UnsupportedModelError(
                     f"The model is to attend in both directions; layers with a {type(spec).__name__} cache cannot."
                 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import lcm
 
-from octavo.records import CacheGroup, CacheSpec, Full, SlidingWindow, State, is_quantized
+from octavo.records import CacheGroup, CacheSpec, ChunkedLocal, Full, SlidingWindow, State, is_quantized
 
 SNAPSHOT_INTERVAL = 512
 """Tokens between the states that prompts continue from: a state is as large as the keys of some hundred."""
@@ -49,8 +49,8 @@ def make_groups(
 
 
 def _effective(spec: CacheSpec, max_model_len: int) -> CacheSpec:
-    """A window that spans the longest sequence masks nothing and frees no blocks."""
-    if isinstance(spec, SlidingWindow) and spec.window >= max_model_len:
+    """A window or a chunk that spans the longest sequence masks nothing and frees no blocks."""
+    if isinstance(spec, SlidingWindow | ChunkedLocal) and (spec.reach or 0) >= max_model_len:
         return Full(spec.num_kv_heads, spec.head_dim, spec.dtype, has_scales=spec.has_scales)
     return spec
 

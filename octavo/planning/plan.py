@@ -25,6 +25,7 @@ from octavo.quantization.resolve import resolve_quantization
 from octavo.records import (
     CacheGroup,
     CacheSpec,
+    ChunkedLocal,
     Decision,
     Full,
     Latent,
@@ -550,6 +551,7 @@ def _held_part(held: int) -> list[MemoryPart]:
 _KINDS: dict[type[CacheSpec], str] = {
     Full: "with full attention",
     SlidingWindow: "with a sliding window",
+    ChunkedLocal: "with attention within chunks",
     Latent: "of latent vectors",
     State: "of recurrent states",
 }

@@ -1,7 +1,17 @@
 """Plain records that layers and processes exchange: requests, steps, outputs, plans. No behaviour, no tensors."""
 
 from octavo.records.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-from octavo.records.cache_spec import CacheSpec, Full, Latent, Shared, SlidingWindow, State, StateTensor, is_quantized
+from octavo.records.cache_spec import (
+    CacheSpec,
+    ChunkedLocal,
+    Full,
+    Latent,
+    Shared,
+    SlidingWindow,
+    State,
+    StateTensor,
+    is_quantized,
+)
 from octavo.records.engine import (
     STEP_SIZES,
     EngineInfo,
@@ -69,6 +79,7 @@ __all__ = [
     "CacheGroup",
     "CacheSpec",
     "CapturedRouting",
+    "ChunkedLocal",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",

@@ -57,6 +57,22 @@ class SlidingWindow(Full):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkedLocal(Full):
+    """Keys and values of the tokens since the beginning of a chunk (Llama 4).
+
+    Attributes:
+        chunk: tokens of a chunk; chunks begin at its multiples, and a query attends to its own.
+    """
+
+    chunk: int
+
+    @property
+    def reach(self) -> int | None:
+        """A chunk, at most."""
+        return self.chunk
+
+
+@dataclass(frozen=True, slots=True)
 class Latent:
     """One vector per token, from which all heads' keys and values follow (DeepSeek-V2, arXiv:2405.04434).
 
@@ -141,7 +157,7 @@ class Shared:
     of: str
 
 
-CacheSpec = Full | SlidingWindow | Latent | State
+CacheSpec = Full | SlidingWindow | ChunkedLocal | Latent | State
 """The kinds that take memory."""
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from octavo.records.cache_spec import CacheSpec, SlidingWindow, State, is_quantized
+from octavo.records.cache_spec import CacheSpec, ChunkedLocal, SlidingWindow, State, is_quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,11 @@ class CacheGroup:
     def window(self) -> int | None:
         """Number of tokens that a query attends to, itself included; None for all."""
         return self.spec.window if isinstance(self.spec, SlidingWindow) else None
+
+    @property
+    def signed_window(self) -> int | None:
+        """The window as kernels take it: negative for chunks of so many tokens, within which queries attend."""
+        return -self.spec.chunk if isinstance(self.spec, ChunkedLocal) else self.window
 
     def max_blocks(self, num_tokens: int, max_chunk: int) -> int:
         """Maximum number of blocks that a request of ``num_tokens`` tokens holds at once, given the longest chunk."""

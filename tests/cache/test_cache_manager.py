@@ -8,11 +8,12 @@ from cache_groups import STATE, cache_group, cache_groups
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from visible_keys import first_key
 
 from octavo.cache import NULL_BLOCK, CacheManager, PrefixHasher, RequestCache, prefix_key
-from octavo.records import BlockKey, CacheSpec, KeySpan, as_token_ids
+from octavo.records import BlockKey, CacheSpec, ChunkedLocal, KeySpan, as_token_ids
 
-WINDOWS = st.integers(1, 9)
+WINDOWS = st.integers(1, 9) | st.integers(-9, -1)
 GROUPS = st.one_of(
     st.just((None,)),
     st.tuples(WINDOWS),
@@ -114,8 +115,10 @@ class ManagerMachine(RuleBasedStateMachine):
 
     def _first_needed(self, group: int, num_computed: int) -> int:
         """First block that the query at position ``num_computed`` needs."""
-        reach = self.groups[group].spec.reach
-        return 0 if reach is None else max(0, num_computed - reach + 1) // self.sizes[group]
+        spec = self.groups[group].spec
+        if isinstance(spec, ChunkedLocal):
+            return first_key(num_computed, -spec.chunk) // self.sizes[group]
+        return first_key(num_computed, spec.reach) // self.sizes[group]
 
     @rule(data=st.data(), count=st.integers(1, 8), publishes=st.booleans() | st.just(True))
     def compute(self, data: st.DataObject, count: int, publishes: bool) -> None:
@@ -279,6 +282,17 @@ def test_a_gap_between_entered_blocks_splits_the_report() -> None:
     manager.publish(cache, as_token_ids([7] * 5), 5)
     assert [report.hashes for report in mirror.reports] == [hashes[:2], hashes[3:]]
     assert [report.parent_hash for report in mirror.reports] == [None, hashes[2]]
+
+
+def test_a_chunk_returns_its_blocks_when_it_ends() -> None:
+    manager = CacheManager(10, 2, cache_groups(-6, block_size=2), max_chunk=8)
+    cache = manager.new_request(None)
+    freed = []
+    for num_tokens in range(14):
+        assert manager.grow([cache], [num_tokens], [num_tokens + 1]) is not None
+        freed.append(cache.tables[0].count(NULL_BLOCK))
+    assert freed == [0] * 6 + [3] * 6 + [6] * 2
+    assert manager.fits(10**6)
 
 
 def num_hashed(window: int | None, num_cached: int, num_tokens: int) -> int:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub import ModelConfig
@@ -15,6 +16,8 @@ from octavo.hub.families.sparse import SparseFields
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots
 from octavo.models.registry import build_model
+from octavo.planning.memory import model_size
+from octavo.records import ChunkedLocal, Full
 from octavo.records.experts import Routing, StackedExperts
 
 
@@ -96,12 +99,12 @@ def test_gpt_oss() -> None:
     assert packed.own_as(GptOssFields).experts.storage == StackedExperts(is_interleaved=True, is_mxfp4=True)
 
 
-def test_llama4_is_for_one_chunk() -> None:
+def test_layers_of_llama4_with_rotary_embedding_attend_within_chunks() -> None:
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 64}
-    config = parse("Llama4ForCausalLM", **sizes, num_hidden_layers=1, intermediate_size=16, intermediate_size_mlp=16)
-    assert config.max_position_embeddings == 8192
-    with pytest.raises(UnsupportedModelError, match="attention_chunk_size = 8192"):
-        build_model(config, Build(), 8193)
+    config = parse("Llama4ForCausalLM", **sizes, num_hidden_layers=4, intermediate_size=16, intermediate_size_mlp=16)
+    assert config.max_position_embeddings == 131072
+    specs = list(model_size(config, torch.float32).cache_specs.values())
+    assert specs == [ChunkedLocal(1, 16, "float32", 8192)] * 3 + [Full(1, 16, "float32")]
 
 
 _TINY: dict[str, Any] = {

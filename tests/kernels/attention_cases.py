@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
+from visible_keys import first_key
 
 from octavo.kernels import NO_TERMS, AttentionInputs, AttentionSpec, DeviceRows, HeadTerms, StepShape
 
@@ -71,7 +72,7 @@ def make_case(
     tables = torch.randint(0, num_blocks, (len(lengths), max(counts) + spare_blocks), generator=random)
     for row, count in enumerate(counts):
         first_query = lengths[row][1] - lengths[row][0]
-        first = 0 if window is None else max(0, first_query - window + 1) // block_size
+        first = first_key(first_query, window) // block_size
         own, order = order[:count], order[count:]
         tables[row, first:count] = torch.tensor(own[first:], dtype=torch.int64)
     num_tokens = sum(query_len for query_len, _ in lengths)

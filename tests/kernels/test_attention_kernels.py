@@ -27,7 +27,7 @@ def lengths(draw: st.DrawFn) -> list[tuple[int, int]]:
     seed=st.integers(0, 999),
     lengths=lengths(),
     block_size=st.integers(1, 17),
-    window=st.none() | st.integers(1, 20),
+    window=st.none() | st.integers(1, 20) | st.integers(-20, -1),
     num_kv_heads=st.integers(1, 3),
     ratio=st.integers(1, 3),
     head_dim=st.sampled_from([4, 8, 20]),
@@ -73,14 +73,16 @@ def test_fast_attention_equals_the_reference(
     torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("window", [None, 1, 5, 100])
+@pytest.mark.parametrize("window", [None, 1, 5, 100, -1, -5, -100])
 def test_the_reference_equals_dense_attention_over_a_sequence_in_order(window: int | None) -> None:
     case = make_case(0, [(11, 23)], window=window)
     positions = torch.arange(23)
     blocks = case.inputs.block_tables[0].long()
     keys, values = (part[blocks[positions // 4], :, positions % 4] for part in case.cache)
     queries = positions[-11:, None]
-    visible = (positions <= queries) & (positions > queries - (window or 100))
+    visible = positions <= queries
+    if window is not None:
+        visible &= positions > queries - window if window > 0 else positions // -window == queries // -window
     expected = F.scaled_dot_product_attention(
         case.q.transpose(0, 1).double(),
         keys.repeat_interleave(2, 1).transpose(0, 1).double(),
@@ -127,7 +129,7 @@ def test_terms_of_heads_follow_their_formula(
         torch.testing.assert_close(attend(backend, case).double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [None, 3, 130, 200])
+@pytest.mark.parametrize("window", [None, 3, 130, 200, -130, -20])
 @pytest.mark.parametrize("terms", ["", "sinks and slopes"])
 def test_chunks_longer_than_a_tile_of_queries(window: int | None, terms: str) -> None:
     lengths = [(300, 300), (1, 40), (140, 333)]

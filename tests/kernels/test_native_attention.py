@@ -6,6 +6,7 @@ import pytest
 import torch
 from attention_cases import TERMS, Case, make_case, make_inputs, make_terms
 from native_builds import threads
+from visible_keys import first_key
 
 from octavo.kernels import (
     NO_TERMS,
@@ -231,7 +232,7 @@ def test_blocks_of_other_sizes_are_pytorchs(native: NativeKernels) -> None:
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("window", [1, 5, 16, 100, 257, 1000])
+@pytest.mark.parametrize("window", [1, 5, 16, 100, 257, 1000, -1, -40, -256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_windows_and_soft_caps(native: NativeKernels, dtype: torch.dtype, window: int, softcap: float | None) -> None:
     check(native, make_step([*MIXED, (1, 600)], dtype, window=window, softcap=softcap))
@@ -265,7 +266,7 @@ def test_numbers_of_keys(native: NativeKernels, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[(300, 300)], [(140, 600), (70, 70), (1, 1)], [(33, 256), (32, 257), (31, 256)]])
-@pytest.mark.parametrize("window", [None, 130])
+@pytest.mark.parametrize("window", [None, 130, -130])
 def test_long_chunks(native: NativeKernels, lengths: Lengths, window: int | None) -> None:
     check(native, make_step(lengths, head_dim=16, window=window))
 
@@ -282,7 +283,9 @@ def test_a_token_without_a_place_is_not_stored(native: NativeKernels) -> None:
     check(native, step)
 
 
-@pytest.mark.parametrize(("window", "terms"), [(None, ""), (40, ""), (9, "sinks"), (None, "sinks and slopes")])
+@pytest.mark.parametrize(
+    ("window", "terms"), [(None, ""), (40, ""), (-24, ""), (9, "sinks"), (None, "sinks and slopes")]
+)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_token_has_the_same_bits_in_every_step(
     native: NativeKernels, dtype: torch.dtype, window: int | None, terms: str
@@ -303,7 +306,7 @@ def test_a_token_has_the_same_bits_in_every_step(
             token += 1
 
 
-@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("window", [None, 20, -20])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_what_no_request_sees_may_be_nan(native: NativeKernels, dtype: torch.dtype, window: int | None) -> None:
     step = make_step(MIXED, dtype, window=window)
@@ -311,7 +314,7 @@ def test_what_no_request_sees_may_be_nan(native: NativeKernels, dtype: torch.dty
     cache = torch.full_like(step.cache, torch.nan)
     places = cache.transpose(2, 3).flatten(1, 2)  # a copy, by place
     for row, (query_len, seq_len) in enumerate(MIXED):
-        first = 0 if window is None else max(0, seq_len - query_len - window + 1)
+        first = first_key(seq_len - query_len, window)
         seen = own_places(step.inputs, row, range(first, seq_len))
         places[:, seen] = step.cache.transpose(2, 3).flatten(1, 2)[:, seen]
     cache = places.unflatten(1, (cache.shape[1], -1)).transpose(2, 3).contiguous()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from cache_groups import cache_group
+from visible_keys import first_key
 
 from octavo.cache import NULL_BLOCK
 from octavo.records import (
@@ -56,7 +57,7 @@ def make_plan(
     Args:
         block_size: tokens per prefix hash.
         num_blocks: the null block included.
-        kinds: of cache groups; a number is a window, None full attention.
+        kinds: of cache groups; a number is a window, a negative one a chunk, None full attention.
         ratios: the groups' block sizes, in hashes; 1 if left out.
     """
     sizes = [block_size * ratio for ratio in ratios] or [block_size] * len(kinds)
@@ -285,8 +286,7 @@ class SimulatedDevice:
         for group, table in enumerate(row.tables):
             if self._is_state(group):
                 continue
-            window = self.plan.groups[group].window
-            begin = 0 if window is None else max(0, first - window + 1)
+            begin = first_key(first, self.plan.groups[group].signed_window)
             for position in range(begin, end):
                 is_poisoned |= self._check_entry(row, group, table, position)
         return is_poisoned

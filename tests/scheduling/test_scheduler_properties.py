@@ -16,7 +16,7 @@ from simulated_device import make_plan
 from octavo.cache import CacheManager
 from octavo.records import CacheSpec, EngineRequest, KeySpan, NewRow, Plan, SamplingParams, Step
 
-WINDOWS = st.integers(1, 12)
+WINDOWS = st.integers(1, 12) | st.integers(-12, -1)
 KINDS = st.one_of(
     st.just((None,)),
     st.tuples(WINDOWS),

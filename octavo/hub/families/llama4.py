@@ -1,7 +1,6 @@
 """Llama 4 (text): configuration parsing."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import ConfigValues, invalid
@@ -22,7 +21,7 @@ class Llama4Fields:
         unrotated: layers without rotary embedding.
         has_query_norms: whether each head's query and key are normed in the other layers.
         query_scaling: of queries in layers without rotary embedding; None for none.
-        chunk: layers with rotary embedding attend in chunks of so many tokens; None for none.
+        chunk: layers with rotary embedding attend within chunks of so many tokens; None for none.
     """
 
     experts: ExpertFields
@@ -77,12 +76,6 @@ def _unrotated(values: ConfigValues, config: ModelConfig) -> frozenset[int]:
     return frozenset(index for index, has_rope in enumerate(listed) if not has_rope)
 
 
-def _one_chunk(values: ConfigValues) -> dict[str, Any]:
-    """The longest sequence is one chunk, within which the layers that attend in chunks see all earlier tokens."""
-    longest, chunk = values.count("max_position_embeddings", 1 << 27), values.optional_count("attention_chunk_size")
-    return {} if chunk is None else {"max_position_embeddings": min(longest, chunk)}
-
-
 FAMILIES = {
     "Llama4ForCausalLM": DecoderFamily(
         model="octavo.models.llama4:Llama4ForCausalLM",
@@ -112,7 +105,6 @@ FAMILIES = {
             "eos_token_id": 2,
         },
         fixed=NO_WINDOW,
-        derive=_one_chunk,
         parse_own=_parse_own,
     )
 }

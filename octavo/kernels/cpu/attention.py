@@ -24,6 +24,7 @@ from octavo.kernels.attention import (
     HeadTerms,
     attention_backend,
     causal_mask,
+    first_visible,
     sink_softmax,
 )
 from octavo.kernels.cache_scales import CacheScales
@@ -59,12 +60,14 @@ class _Chunk:
     Attributes:
         start, stop: its tokens in the step.
         gather: ``[Hkv · blocks]`` int64.
-        first_query: position of the first query, counted from the first gathered key.
+        origin: position of the first gathered key.
+        first_query: position of the first query, counted from there.
     """
 
     start: int
     stop: int
     gather: torch.Tensor
+    origin: int
     first_query: int
 
 
@@ -201,10 +204,14 @@ def _runs(inputs: AttentionInputs, blocks: torch.Tensor) -> torch.Tensor:
 
 def _first_block(inputs: AttentionInputs, row: int) -> int:
     """Index in the block table of the first block that any of the row's queries sees."""
-    if inputs.window is None:
+    return _first_key(inputs.seq_lens[row] - inputs.query_lens[row], inputs.window) // inputs.block_size
+
+
+def _first_key(position: int, window: int | None) -> int:
+    """The first key that a query sees."""
+    if window is None:
         return 0
-    first_query = inputs.seq_lens[row] - inputs.query_lens[row]
-    return max(0, first_query - inputs.window + 1) // inputs.block_size
+    return position - position % -window if window < 0 else max(0, position - window + 1)
 
 
 def _plan_decodes(
@@ -246,7 +253,7 @@ def _plan_decode_group(
     queries = (lengths - query_len)[:, None, None] + torch.arange(query_len)[:, None]  # [B, Q, 1]
     visible = positions <= queries
     if inputs.window is not None:
-        visible &= positions > queries - inputs.window
+        visible &= positions >= first_visible(queries, inputs.window)
     mask = None if bool(visible.all()) else _additive(visible).to(dtype)[:, None]
     tokens = None if tokens is None else tokens.flatten()
     return _DecodeGroup(tokens, len(rows), _runs(inputs, blocks), mask, queries, positions)
@@ -256,8 +263,8 @@ def _plan_chunk(inputs: AttentionInputs, row: int, start: int) -> _Chunk:
     query_len, seq_len = inputs.query_lens[row], inputs.seq_lens[row]
     first = _first_block(inputs, row)
     blocks = inputs.block_tables[row, first : -(-seq_len // inputs.block_size)]
-    first_query = seq_len - query_len - first * inputs.block_size
-    return _Chunk(start, start + query_len, _runs(inputs, blocks), first_query)
+    origin = first * inputs.block_size
+    return _Chunk(start, start + query_len, _runs(inputs, blocks), origin, seq_len - query_len - origin)
 
 
 def _additive(visible: torch.Tensor) -> torch.Tensor:
@@ -362,7 +369,8 @@ def _attend_chunk(
     for start in range(0, num_queries, tile):
         stop = min(start + tile, num_queries)
         first, last = chunk.first_query + start, chunk.first_query + stop
-        lowest = 0 if plan.window is None else max(0, first - plan.window + 1)
+        # In chunks of tokens, this is where the first query's begins: so equal tiles have equal masks.
+        lowest = _first_key(chunk.origin + first, plan.window) - chunk.origin if plan.window else 0
         scores = _scores(queries[:, :, start:stop].reshape(kv_heads, -1, head_dim), keys[:, lowest:last], spec)
         # Without a window every query of the tile sees all keys before the tile.
         masked_from = first if plan.window is None else lowest

@@ -197,7 +197,7 @@ def decode_attention(
         query_starts: ``[R + 1]`` int32, each row's first token; not read if ``length`` is 1.
         num_rows: ``R`` of the launch.
         length: maximum number of new tokens of a row.
-        window: number of tokens that a query attends to, itself included; None for all.
+        window: see :class:`octavo.kernels.attention.AttentionInputs`.
         softcap: scores become ``c · tanh(scores / c)``; None for no cap.
         sinks: ``[H]``, attention sinks: an extra logit per head in the softmax, without a value.
         slopes: ``[H]``, ALiBi: a score falls by its head's slope for each token from key to query.

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from octavo.kernels.triton.cache_scales import as_weighed
 from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
+from octavo.kernels.triton.window import first_visible
 
 _LOWEST = tl.constexpr(-1e30)
 """The initial maximum: below all scores, but finite, so that its difference to itself is 0 and not NaN."""
@@ -124,7 +125,7 @@ def paged_decode_kernel(
         num_new = tl.load(query_starts + row + 1) - token.to(tl.int32)
     # Tokens before the row's own, and the first of them that the row's first token sees.
     end = seq_len - num_new
-    first = tl.maximum(end + 1 - window, 0) if HAS_WINDOW else 0
+    first = first_visible(end, window) if HAS_WINDOW else 0
     first_tile = first // TOKENS
     num_tiles = tl.maximum(tl.cdiv(end, TOKENS) - first_tile, 1)
     chunk_tiles = min_tiles
@@ -298,7 +299,7 @@ def _attend_chunk(
                     queries = taken
         is_seen = is_seen[:, None, :]
         if HAS_WINDOW and LENGTH > 1:
-            is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] > end + query_token - window)
+            is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] >= first_visible(end + query_token, window))
         distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
         peak, total, acc = _attend_tile(
             queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
@@ -449,7 +450,7 @@ def _attend_new(
             v_scale = tl.load(scales_at + scale_part, is_new, other=0.0)
         is_seen = is_new[:, None, :] & (new[:, None, :] <= query_token)
         if HAS_WINDOW:
-            is_seen = is_seen & (new[:, None, :] > query_token - window)
+            is_seen = is_seen & (end + new[:, None, :] >= first_visible(end + query_token, window))
         distance = query_token - new[:, None, :]
         peak, total, acc = _attend_tile(
             queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP

@@ -50,7 +50,7 @@ def prefill_attention(
         out: ``[≥ T, H, D]``, the last two dimensions contiguous; only tokens of chunks are written.
         num_tokens, num_rows, max_query_len: upper bounds known to the host.
         is_fresh: every chunk starts at position 0, so that the cache is not read.
-        window: number of tokens that a query attends to, itself included; None for all.
+        window: see :class:`octavo.kernels.attention.AttentionInputs`; only the portable kernel has chunks.
         softcap: scores become ``c · tanh(scores / c)``.
         sinks: ``[H]``, attention sinks: a logit added to each softmax's denominator (arXiv:2309.17453).
         slopes: ``[H]``, ALiBi: a score falls by its head's slope for each token from key to query; only the portable
@@ -62,7 +62,8 @@ def prefill_attention(
     cache = None if is_fresh and scales is None else kv_cache
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
     is_long = deterministic or max_query_len > _SHORT_CHUNK
-    if is_long and slopes is None and scales is None and can_hopper_prefill(q, k, cache):
+    has_chunks = window is not None and window < 0
+    if is_long and not has_chunks and slopes is None and scales is None and can_hopper_prefill(q, k, cache):
         hopper_prefill(
             q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
             num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,

@@ -13,6 +13,7 @@ from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.cache_scales import as_weighed, scale_arguments
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 from octavo.kernels.triton.prefill_tiles import count_tiles, find_tile
+from octavo.kernels.triton.window import first_visible
 
 LOG2_E = 1.4426950408889634
 
@@ -117,7 +118,7 @@ def _attend(
         if MASKED:
             visible = exists[None, :] & (keys[None, :] <= positions[:, None])
             if WINDOW:
-                visible &= keys[None, :] > positions[:, None] - window
+                visible &= keys[None, :] >= first_visible(positions, window)[:, None]
             scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, 1) * factor)
         shift = tl.where(new_max == float("-inf"), 0.0, new_max) if MASKED else new_max
@@ -233,9 +234,9 @@ def _prefill_kernel(
     inner_start = 0
     first_key = 0
     if WINDOW:
-        first_key = tl.maximum(first_position - window + 1, 0)
+        first_key = first_visible(first_position, window)
         outer_start = first_key // BLOCK_N * BLOCK_N
-        inner_start = tl.cdiv(tl.maximum(stop - window, 0), BLOCK_N) * BLOCK_N
+        inner_start = tl.cdiv(first_visible(stop - 1, window), BLOCK_N) * BLOCK_N
         inner_start = tl.maximum(inner_start, outer_start)
         acc, row_max, row_sum = _attend(
             acc, row_max, row_sum, q, positions, slopes, outer_start, tl.minimum(inner_start, stop), first_key, seq_len,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from visible_keys import first_key
 
 from octavo.kernels.basic import apply_rope, rms_norm
 from octavo.kernels.triton.decode_attention import (
@@ -69,7 +70,7 @@ class Case:
         return self.head_dim**-0.5
 
     def first(self, row: int) -> int:
-        return 0 if self.window is None else max(self.lengths[row] - self.window, 0)
+        return first_key(self.lengths[row] - 1, self.window)
 
     def blocks(self, row: int) -> torch.Tensor:
         """The block of each token that a row sees."""
@@ -195,7 +196,7 @@ def test_any_block_size(block_size: int, num_tokens: int, device: torch.device) 
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("window", [1, 16, 70])
+@pytest.mark.parametrize("window", [1, 16, 70, -83, -50, -1])
 @pytest.mark.parametrize("num_splits", [1, 2])
 def test_reads_only_the_window(window: int, num_splits: int, device: torch.device) -> None:
     case = Case([1, 20, 250], 2, 1, 16, device, window=window)
@@ -363,7 +364,7 @@ def test_fused_with_a_part_rotated(head_dim: int, rotary_dim: int, device: torch
     check_fused(Case([65, 3], 2, 1, head_dim, device, has_sinks=True, has_slopes=True), rotary_dim, None, 1)
 
 
-@pytest.mark.parametrize("window", [1, 17])
+@pytest.mark.parametrize("window", [1, 17, -32])
 def test_fused_with_window_softcap_and_sinks(window: int, device: torch.device) -> None:
     case = Case([1, 33, 129], 4, 2, 16, device, window=window, softcap=3.0, has_sinks=True)
     check_fused(case, 16, torch.float32, 2)

@@ -5,6 +5,7 @@ from itertools import accumulate
 
 import pytest
 import torch
+from visible_keys import first_key
 
 from octavo.kernels import (
     AttentionInputs,
@@ -51,7 +52,7 @@ class Case:
         free = (torch.randperm(num_blocks - 1, generator=random) + 1).int().tolist()
         places = []
         for row, (cached, num_new) in enumerate(self.rows):
-            first = 0 if self.window is None else max(cached + 1 - self.window, 0)
+            first = first_key(cached, self.window)
             positions = torch.arange(first, cached + num_new)
             for block in (positions // self.block_size).unique().tolist():
                 self.tables[self.slots[row], block] = free.pop()
@@ -154,7 +155,7 @@ def test_half_types_take_the_tile_chosen_for_them(
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("window", [1, 3, 17, 40])
+@pytest.mark.parametrize("window", [1, 3, 17, 40, -1, -3, -20])
 @pytest.mark.parametrize("max_chunks", [1, 3])
 def test_each_token_has_a_window_of_its_own(window: int, max_chunks: int, device: torch.device) -> None:
     rows = [(0, 4), (33, 4), (14, 3), (129, 4), (17, 1)]

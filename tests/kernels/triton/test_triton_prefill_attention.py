@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from visible_keys import first_key
 
 from octavo.kernels.attention import causal_mask
 from octavo.kernels.triton import prefill_attention as prefill
@@ -77,7 +78,7 @@ def make_case(
         own, order = order[: blocks_of[row]], order[blocks_of[row] :]
         past = torch.randn(2, seq_len - query_len, num_kv_heads, head_dim, generator=random).to(dtype)
         new = torch.stack((k, v))[:, starts[row] : starts[row + 1]]
-        first = 0 if window is None else max(0, seq_len - query_len - window + 1) // block_size * block_size
+        first = first_key(seq_len - query_len, window) // block_size * block_size
         position = torch.arange(first, seq_len)
         cache[:, own[position // block_size], :, position % block_size] = torch.cat((past, new), 1)[
             :, first:
@@ -109,7 +110,7 @@ def expected(
     block_size = case.cache.shape[3]
     for row, (query_len, seq_len) in enumerate(case.lengths[case.num_decode :], case.num_decode):
         tokens = slice(int(case.starts[row]), int(case.starts[row + 1]))
-        first = 0 if case.window is None else max(0, seq_len - query_len - case.window + 1)
+        first = first_key(seq_len - query_len, case.window)
         positions = torch.arange(first, seq_len, device=case.q.device)
         blocks = case.tables[case.slots[row], positions // block_size].long()
         k, v = case.cache[:, blocks, :, positions % block_size].float().transpose(0, 1)
@@ -192,7 +193,7 @@ def test_decode_rows_and_rows_past_the_step_are_left_alone(device: torch.device)
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("window", [1, 5, 16, 40])
+@pytest.mark.parametrize("window", [1, 5, 16, 40, -1, -12, -32])
 def test_windows(device: torch.device, window: int) -> None:
     check(make_case(device, [(21, 50), (2, 37), (30, 30)], window=window))
 
@@ -209,7 +210,7 @@ def test_caps_and_sinks(device: torch.device, fresh: bool) -> None:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("softcap", [None, 2.5])
 @pytest.mark.parametrize("has_sinks", [False, True])
-@pytest.mark.parametrize("window", [None, 7, 40])
+@pytest.mark.parametrize("window", [None, 7, 40, -20])
 @pytest.mark.parametrize(("ratio", "head_dim"), [(1, 16), (3, 64), (5, 80), (7, 128)])
 def test_slopes(
     device: torch.device, ratio: int, head_dim: int, window: int | None, has_sinks: bool, softcap: float | None

@@ -255,6 +255,12 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
             num_attention_heads=6,
         )
     ),
+    # Chunks that no block ends with, shorter than most prompts.
+    "llama4-chunks": lambda: Llama4TextConfig(
+        **sizes(
+            num_hidden_layers=5, head_dim=16, num_local_experts=4, intermediate_size_mlp=56, attention_chunk_size=18
+        )
+    ),
     "llama4-biased": lambda: Llama4TextConfig(
         **sizes(
             head_dim=12,
