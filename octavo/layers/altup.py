@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from octavo.kernels import RopeTables
-from octavo.kernels.routing import LogitsOp, make_logits
+from octavo.kernels.linear import GATES
+from octavo.kernels.routing import LogitsOp, make_logits, sigmoid
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.layers.layer_inputs import LayerInputs
+from octavo.layers.mlp import gate_of
 from octavo.layers.norm import Norm, RMSNorm
 from octavo.layers.row_mean import RowMean
 
@@ -62,7 +63,7 @@ class _StreamRouter(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden] → [T, N]``."""
         assert self._op is not None, "finish_weights() was called"
-        return (self._op(x) / x.shape[1]).tanh()
+        return 2 * sigmoid(2 / x.shape[1] * self._op(x)) - 1  # a tanh; for the bits' sake row by row
 
 
 class AltUp(nn.Module):
@@ -121,6 +122,7 @@ class AltUpLayer(nn.Module):
         index: of the layer.
         norm: makes a norm of the hidden size.
         input_size: of the token's own input.
+        activation: of that input's gate, by its name in configurations.
         scales_output: whether that input is gated by a scaled stream.
     """
 
@@ -136,6 +138,7 @@ class AltUpLayer(nn.Module):
         *,
         hidden_size: int,
         input_size: int,
+        activation: str,
         scales_output: bool,
     ) -> None:
         super().__init__()
@@ -151,6 +154,7 @@ class AltUpLayer(nn.Module):
         self.per_layer_projection = build.linear("per_layer_projection", input_size, hidden_size)
         self.post_per_layer_input_norm = norm()
         self._index = index
+        self._activation = gate_of(activation)
         self._scales_output = scales_output
 
     def forward(
@@ -171,7 +175,7 @@ class AltUpLayer(nn.Module):
     def _own_input(self, stream: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """What a token's own input adds to all streams but the first."""
         scaled = stream * self.altup.correct_output_scale if self._scales_output else stream
-        gated = F.gelu(self.per_layer_input_gate(scaled), approximate="tanh") * own
+        gated = GATES[self._activation](torch.cat((self.per_layer_input_gate(scaled), own), -1))
         added: torch.Tensor = self.post_per_layer_input_norm(self.per_layer_projection(gated))
         return added
 

@@ -50,6 +50,7 @@ class Gemma3nForCausalLM(DecoderLM):
                 build,
                 hidden_size=hidden_size,
                 input_size=own.input_size,
+                activation=config.hidden_act,
                 scales_output=own.scales_output,
             )
 

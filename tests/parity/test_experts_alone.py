@@ -1,4 +1,4 @@
-"""With compiled kernels, a token's experts compute the same bits whatever other tokens they have."""
+"""With compiled kernels, what a model computes for a token has the same bits whatever other tokens are there."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def figures(output: RequestOutput) -> list[float]:
 
 @pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["qwen2-moe", "gpt-oss-unbiased", "llama4", "laguna-per-channel"])
+@pytest.mark.parametrize("name", ["qwen2-moe", "gpt-oss-unbiased", "llama4-chunks", "laguna-per-channel", "gemma3n"])
 def test_neighbours_do_not_change_a_bit(
     name: str, dtype: str, checkpoint: Callable[[str], Checkpoint], start: Callable[..., LLM]
 ) -> None:
