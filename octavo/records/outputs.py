@@ -42,8 +42,8 @@ class CompletionOutput:
         finish_reason: ``stop``, ``length``, ``repetition``, ``abort``, ``error`` or None while running.
         stop_reason: the stop string or stop token id; None for end of sequence.
         routed_experts: ``[tokens, layers, experts per token]`` int16, with ``enable_return_routed_experts`` once the
-            completion has ended: the experts of all tokens of the prompt and of the text but the last, −1 in layers
-            without experts.
+            completion has ended: the experts of all tokens of the prompt (but for its first
+            ``routed_experts_prompt_start``) and of the text but the last, −1 in layers without experts.
         lora_request, sampling_mask, spec_decode_metrics, weight_versions: always None; they exist for
             code written for vLLM.
     """

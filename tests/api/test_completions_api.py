@@ -19,7 +19,7 @@ class TokensOnlyEngine(FakeEngine):
         self.tokenizer = None
 
     async def generate(self, prompt: Any, *arguments: Any, **named: Any) -> AsyncGenerator[RequestOutput, None]:
-        completion = CompletionOutput(0, "", [7, 8], 0.0, None, "length", None)
+        completion = CompletionOutput(0, "", [7, 8], 0.0, finish_reason="length")
         yield RequestOutput("r", None, prompt, None, [completion], True)
 
 
