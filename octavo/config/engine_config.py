@@ -16,8 +16,8 @@ from octavo.config.settings import (
     ModelSettings,
     SchedulerSettings,
     ServerSettings,
-    explain_value,
 )
+from octavo.config.values import explain_value
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
 
