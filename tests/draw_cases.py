@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from octavo.records import NewRow, SamplingParams, as_token_ids
-from octavo.sampling import Sampler
 from octavo.sampling.random import stream_key
+from octavo.sampling.sampler import Sampler
 
 POISON = -77
 PROMPT_LEN = 3

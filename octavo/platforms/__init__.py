@@ -5,30 +5,8 @@ This package alone asks which device there is. ``platform.py`` and ``runtime.py`
 """
 
 from octavo.platforms.cpu import CpuPlatform, available_cores
-from octavo.platforms.cuda import CudaPlatform, compute_capability, device_name, num_multiprocessors
+from octavo.platforms.cuda import CudaPlatform, compute_capability, device_name
 from octavo.platforms.imagined import GPU_MODELS, ImaginedGpu
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type
 from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture
 from octavo.platforms.select import describe_torch, has_cuda, runtime_of, select_platform
-
-__all__ = [
-    "GPU_MODELS",
-    "CpuPlatform",
-    "CudaPlatform",
-    "DeviceMemory",
-    "DeviceRuntime",
-    "Event",
-    "Graph",
-    "GraphCapture",
-    "ImaginedGpu",
-    "Platform",
-    "available_cores",
-    "compute_capability",
-    "compute_type",
-    "describe_torch",
-    "device_name",
-    "has_cuda",
-    "num_multiprocessors",
-    "runtime_of",
-    "select_platform",
-]
