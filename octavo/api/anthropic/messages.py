@@ -61,7 +61,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
         effort = frontend.settings.anthropic_disabled_thinking_effort
         conversation = await in_thread_if_large(request, partial(conversation_of, body, effort))
         prompt = await render(frontend, conversation)
-        return json_answer(ENCODER.encode(TokenCount(len(prompt["prompt_token_ids"]))))
+        return json_answer(TokenCount(len(prompt["prompt_token_ids"])))
 
     return router
 

@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
-from octavo.api.request_body import SAMPLING_FIELDS, extras, parse_structured_outputs
+from octavo.api.request_body import SAMPLING_FIELDS, parse_structured_outputs, reject_unsupported
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     BeamSearchParams,
@@ -27,7 +27,7 @@ _SHARED_FIELDS = (
 )
 # What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
 # otherwise.
-_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
+BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 MAX_SEQUENCES = 4096
 # What beam search takes no notice of.
 _NOT_WITH_BEAMS = (
@@ -40,10 +40,7 @@ _NEUTRAL = {"repetition_penalty": 1.0, "thinking_token_budget": -1}
 
 def refuse_unsupported(body: GenerationRequest) -> None:
     """Reject unsupported fields that would change the result."""
-    for name, value in extras(body, UNSUPPORTED):
-        is_default = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
-        if not is_default:
-            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
+    reject_unsupported(body, UNSUPPORTED, best_of=(1, body.n))
     if body.use_beam_search:
         _check_beam_search(body)
     if body.stream_options is not None and not body.stream:
@@ -103,7 +100,7 @@ def chat_params(body: ChatCompletionRequest, defaults: SamplingParams) -> Sampli
     if body.logprobs:
         values["logprobs"] = body.top_logprobs or 0
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if limit is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
+    if limit is not None or defaults.max_tokens == BARE_PROMPT_LIMIT:
         values["max_tokens"] = limit
     return _build(body, defaults, values)
 

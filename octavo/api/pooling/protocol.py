@@ -4,14 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from octavo.api.request_body import (
     CacheSalt,
@@ -19,6 +12,7 @@ from octavo.api.request_body import (
     Objects,
     Priority,
     RequestModel,
+    RequestPart,
     Strings,
     TokenIds,
     reject_unsupported,
@@ -126,10 +120,8 @@ class ClassificationRequest(InputBody):
     """Body of ``POST /classify``."""
 
 
-class TextObject(BaseModel):
+class TextObject(RequestPart):
     """A text with a name, or as the parts of a message."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     text: str | None = None
     content: str | Objects | None = None

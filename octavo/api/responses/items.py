@@ -9,8 +9,8 @@ import msgspec
 from pydantic import Field, ValidationError
 
 from octavo.api.logprobs import ChatTokenLogprob
-from octavo.api.request_body import Objects
-from octavo.api.responses.protocol import MAX_TOOLS, ResponsesModel
+from octavo.api.request_body import Objects, RequestPart
+from octavo.api.responses.protocol import MAX_TOOLS
 from octavo.errors import InvalidRequestError
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -22,42 +22,42 @@ _LONGEST_ESCAPE = 12
 _REASONING_MARK = "octavo-reasoning-1:"
 
 
-class InputMessage(ResponsesModel):
+class InputMessage(RequestPart):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Objects
 
 
-class InputCall(ResponsesModel):
+class InputCall(RequestPart):
     call_id: str | None = None
     name: str
     arguments: str
     namespace: str | None = None
 
 
-class InputCustomCall(ResponsesModel):
+class InputCustomCall(RequestPart):
     call_id: str
     name: str
     input: str
     namespace: str | None = None
 
 
-class InputCallOutput(ResponsesModel):
+class InputCallOutput(RequestPart):
     call_id: str
     output: str | Objects
 
 
-class InputReasoning(ResponsesModel):
+class InputReasoning(RequestPart):
     summary: Objects | None = None
     content: Objects | None = None
     encrypted_content: str | None = None
 
 
-class InputMcpList(ResponsesModel):
+class InputMcpList(RequestPart):
     server_label: str
     tools: Annotated[Objects, Field(max_length=MAX_TOOLS)]
 
 
-class InputMcpCall(ResponsesModel):
+class InputMcpCall(RequestPart):
     server_label: str
     name: str
     arguments: str
@@ -66,24 +66,24 @@ class InputMcpCall(ResponsesModel):
     approval_request_id: str | None = None
 
 
-class InputApprovalRequest(ResponsesModel):
+class InputApprovalRequest(RequestPart):
     id: str
     server_label: str
     name: str
     arguments: str
 
 
-class InputApproval(ResponsesModel):
+class InputApproval(RequestPart):
     approval_request_id: str
     approve: bool
     reason: str | None = None
 
 
-class InputReference(ResponsesModel):
+class InputReference(RequestPart):
     id: str
 
 
-class InputBuiltinCall(ResponsesModel):
+class InputBuiltinCall(RequestPart):
     """A built-in tool call; one made by another server may lack a name, arguments or output."""
 
     name: str | None = None
@@ -91,7 +91,7 @@ class InputBuiltinCall(ResponsesModel):
     output: str | None = None
 
 
-_MODELS: dict[str, type[ResponsesModel]] = {
+_MODELS: dict[str, type[RequestPart]] = {
     "message": InputMessage,
     "function_call": InputCall,
     "function_call_output": InputCallOutput,
@@ -206,7 +206,7 @@ def _need_text(where: str, part: dict[str, Any]) -> str:
     return text
 
 
-def validate_item(where: str, model: type[ResponsesModel], value: object, param: str = "input") -> Any:
+def validate_item(where: str, model: type[RequestPart], value: object, param: str = "input") -> Any:
     """``value`` as ``model``."""
     try:
         return model.model_validate(value)

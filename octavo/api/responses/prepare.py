@@ -10,13 +10,13 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
+from octavo.api.openai.sampling import BARE_PROMPT_LIMIT
 from octavo.api.request_body import SAMPLING_FIELDS, parse_structured_outputs
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
 from octavo.api.responses.objects import ResponseObject
 from octavo.api.responses.protocol import (
-    ENCRYPTED_REASONING,
     LOGPROBS,
     InputTokensRequest,
     ResponsesRequest,
@@ -27,8 +27,6 @@ from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, Stored
 from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
-
-_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> Samplin
     has_logprobs = body.includes(LOGPROBS) or bool(body.top_logprobs)
     if has_logprobs:
         values["logprobs"] = body.top_logprobs or 0
-    if body.max_output_tokens is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
+    if body.max_output_tokens is not None or defaults.max_tokens == BARE_PROMPT_LIMIT:
         values["max_tokens"] = body.max_output_tokens
     # Deltas assign log-probabilities to items; background responses may be cancelled midway.
     in_pieces = body.stream or body.background or has_logprobs
@@ -224,8 +222,3 @@ def _fresh_response(
         truncation=body.truncation or "disabled",
         user=body.user,
     )
-
-
-def seals_reasoning(body: ResponsesRequest) -> bool:
-    """Whether the client asks for ``reasoning.encrypted_content``."""
-    return body.includes(ENCRYPTED_REASONING)

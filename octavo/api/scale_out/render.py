@@ -47,14 +47,14 @@ def render_router(frontend: Frontend) -> APIRouter:
         rendered = rendered_turn(
             turn, name, model, body, body.stream_options, include_reasoning=bool(body.include_reasoning)
         )
-        return json_answer(ENCODER.encode(rendered))
+        return json_answer(rendered)
 
     @router.post("/v1/messages/render", summary="The tokens of a conversation in Anthropic's protocol.")
     async def render_message(body: MessagesRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         name = answer_id("msg", request, None)
         _, turn = await start_message(frontend, body, name, request)
-        return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body)))
+        return json_answer(rendered_turn(turn, name, model, body))
 
     @router.post("/v1/completions/render", summary="The tokens of one or several prompts.")
     async def render_completion(body: CompletionRequest, request: Request) -> Response:
