@@ -186,7 +186,7 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
     if not isinstance(message, Mapping):
         raise ChatTemplateError(f"{where} must be an object with role and content.", where)
     if not isinstance(message.get("role"), str) or not message["role"]:
-        raise ChatTemplateError(f"{where} has no role; it must be a text such as 'user'.", f"{where}.role")
+        raise ChatTemplateError(f"{where} has no role; it must be a string such as 'user'.", f"{where}.role")
     prepared = dict(message)
     _count_reasoning(prepared)
     content = message.get("content")
@@ -200,7 +200,7 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
         else:
             prepared["content"] = "\n".join(texts)
     elif content is not None:
-        raise ChatTemplateError(f"{where}.content must be a text or a list of parts.", f"{where}.content")
+        raise ChatTemplateError(f"{where}.content must be a string or a list of parts.", f"{where}.content")
     elif not message.get("tool_calls") and not prepared.get("reasoning"):
         raise ChatTemplateError(f"{where} has no content.", f"{where}.content")
     else:

@@ -213,7 +213,7 @@ class PoolingProcessor:
             return ParsedPrompt(self._padded(ids, options), given, salt)
         if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
             raise InvalidRequestError(
-                "An input must be a text, a list of token ids, or a dictionary with prompt or prompt_token_ids.",
+                "An input must be a string, a list of token ids, or a dictionary with prompt or prompt_token_ids.",
                 "prompt",
             )
         ids = plain_ints(given, "prompt")

@@ -181,7 +181,7 @@ class AnthropicAnswer:
                     return StopDelta("stop_sequence", str(last.completion.stop_reason))
                 return StopDelta("tool_use" if self._writer.num_tool_uses else "end_turn", None)
             case _:
-                raise RequestFailedError("The answer was cut before its end.")
+                raise RequestFailedError("The answer was aborted.")
 
     def _usage(self, update: ChatUpdate) -> MessageUsage:
         num_prompt = len(update.output.prompt_token_ids or ())

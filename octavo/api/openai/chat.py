@@ -118,7 +118,7 @@ class ChatAnswer:
         self._params = chat_params(body, frontend.engine.input_processor.default_sampling_params())
         self._conversation = conversation_of(body, body.messages)
         if self._conversation.is_forced and self._params.structured_outputs is not None:
-            raise InvalidRequestError("tool_choice: a forced call and a format for the answer exclude each other.")
+            raise InvalidRequestError("tool_choice: a forced call cannot be combined with a response format.")
         self._num_top = -1 if body.logprob_token_ids else body.top_logprobs or 0
         self._role = answer_role(body, frontend.settings.response_role)
         check_repeated_text(len(self._role) + len(self._echo()), self._params.n, "echo")

@@ -128,7 +128,7 @@ def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise InvalidRequestError("prompt must be there, and not be empty.", "prompt")
+        raise InvalidRequestError("prompt is required and must not be empty.", "prompt")
     if isinstance(prompt[0], int):
         return [prompt]
     _check_num_sequences(body, len(prompt), "prompt")

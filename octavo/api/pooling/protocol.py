@@ -33,7 +33,7 @@ MAX_PADDED = 64
 """Inputs of a request that may be padded: each is as long as the model takes then."""
 
 _UNSUPPORTED = {
-    "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "chat_template": "a template runs on the server; its operator sets it with --chat-template",
     "instruction": "instructions are not supported; write it into the query as the model wants it",
     "late_chunking_params": "late chunking is not supported",
     "images": "this model takes text only",
@@ -86,7 +86,7 @@ class InputBody(PoolingBody):
             return check(value)
         except ValidationError:
             raise ValueError(
-                "it must be a text, a list of texts, a list of token ids, a list of such lists, or a list of messages"
+                "it must be a string, a list of strings, a list of token ids or of such lists, or a list of messages"
             ) from None
 
 

@@ -143,7 +143,7 @@ def _parse_item(where: str, item: dict[str, Any], id_tail: str) -> Item:
     validate_item(where, model, item)
     given_id = item.get("id")
     if given_id is not None and (not isinstance(given_id, str) or not 0 < len(given_id) <= 256):
-        raise InvalidRequestError(f"{where}.id must be a text of 1 to 256 characters.", "input")
+        raise InvalidRequestError(f"{where}.id must be a string of 1 to 256 characters.", "input")
     checked = {**item, "type": kind, "id": given_id or f"{_PREFIXES.get(str(kind), 'item')}_{id_tail}"}
     if model is InputMessage:
         is_answer = item["role"] == "assistant"
@@ -195,7 +195,9 @@ def _parse_content(where: str, content: str | list[dict[str, Any]], is_answer: b
         elif isinstance(kind, str) and kind.startswith("input_"):
             raise InvalidRequestError(f"{spot} is of type {short(kind)}; this model takes text only.", "input")
         else:
-            raise InvalidRequestError(f"{spot} is of type {short(kind)}; there is input_text and output_text.", "input")
+            raise InvalidRequestError(
+                f"{spot} is of type {short(kind)}; the supported types are input_text and output_text.", "input"
+            )
     return parts
 
 

@@ -76,7 +76,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedR
     refuse_unsupported(body)
     if body.background and not store.max_count:
         raise InvalidRequestError(
-            "background: this server keeps no responses, so none could be asked for.", "background"
+            "background: this server stores no responses, so the result could not be retrieved.", "background"
         )
     response_id = _response_id(store, body, owner)
     parent = None
@@ -84,7 +84,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedR
         entry = store.get(owner, body.previous_response_id, "previous_response_id")
         if entry.turn is None:
             raise InvalidRequestError(
-                f"previous_response_id: the response {body.previous_response_id!r} is still being made.",
+                f"previous_response_id: the response {body.previous_response_id!r} is still in progress.",
                 "previous_response_id",
             )
         parent = entry.turn
@@ -101,7 +101,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedR
     response_format = answer_format(body)
     is_forced = body.tool_choice == "required" or isinstance(body.tool_choice, ToolChoiceObject)
     if response_format is not None and is_forced:
-        raise InvalidRequestError("tool_choice forces a call, so text.format has nothing to form.", "tool_choice")
+        raise InvalidRequestError("tool_choice forces a call, so text.format cannot be applied.", "tool_choice")
     params = sampling_params(body, frontend.engine.input_processor.default_sampling_params())
     num_logprobs = body.top_logprobs or 0 if body.includes(LOGPROBS) or body.top_logprobs else None
     return PreparedResponse(
@@ -138,7 +138,7 @@ def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]
     kept = store.recall(owner, wanted)
     for item_id in wanted:
         if item_id not in kept:
-            raise HttpError(404, f"input: no item {short(item_id)} is kept here; send the item itself.", "input")
+            raise HttpError(404, f"input: no item {short(item_id)} is stored; send the item itself.", "input")
     return [kept[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 

@@ -183,7 +183,7 @@ class InputTokensRequest(ResponsesRequest):
 UNSUPPORTED: Mapping[str, str] = {
     "conversation": "conversations are not kept; chain answers with previous_response_id",
     "prompt": "there are no stored prompts; send instructions and input",
-    "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "chat_template": "a template runs on the server; its operator sets it with --chat-template",
     "messages": "send the conversation as input",
     "max_tokens": "use max_output_tokens",
     "max_completion_tokens": "use max_output_tokens",
@@ -203,7 +203,7 @@ def refuse_unsupported(body: ResponsesRequest) -> None:
     if text_format is not None and text_format.type == "json_schema" and text_format.json_schema is None:
         raise InvalidRequestError("text.format: the type json_schema needs a schema.", "text")
     if text_format is not None and text_format.type != "text" and body.structured_outputs:
-        raise InvalidRequestError("text.format and structured_outputs both say what to write.", "structured_outputs")
+        raise InvalidRequestError("text.format and structured_outputs cannot be combined.", "structured_outputs")
     for name, value in (("max_output_tokens", body.max_output_tokens), ("max_tool_calls", body.max_tool_calls)):
         if value is not None and value < 1:
             raise InvalidRequestError(f"{name} must be at least 1, got {value}.", name)

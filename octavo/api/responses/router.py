@@ -88,7 +88,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
             return json_answer(entry.as_json())
         if entry.background is None:
             raise InvalidRequestError(
-                "stream: the events of this response were not kept; make it with background set to true.", "stream"
+                "stream: the events of this response were not stored; create it with background set to true.", "stream"
             )
         after = -1 if starting_after is None else starting_after
         entry.background.log.check(after)
@@ -99,7 +99,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
         entry = store.get(owner_of(request.scope), response_id)
         if entry.background is None:
             raise InvalidRequestError(
-                "Cannot cancel a synchronous response; only those made in the background can be cancelled."
+                "Cannot cancel a synchronous response; only background responses can be cancelled."
             )
         await entry.background.cancel()
         return json_answer(entry.as_json())
@@ -137,7 +137,7 @@ async def prepare_in_thread(services: Services, body: ResponsesRequest, request:
 
 async def _start_in_background(services: Services, prepared: PreparedResponse) -> StoredResponse:
     if len(services.store.running()) >= MAX_RUNNING:
-        raise OverloadedError(f"{MAX_RUNNING} responses are being made in the background; try again later.")
+        raise OverloadedError(f"{MAX_RUNNING} background responses are in progress; try again later.")
     background = BackgroundResponse()
     run = ResponseRun(services, prepared, background.log.append_events)
     await run.check()

@@ -189,7 +189,7 @@ class Toolset:
         else:
             raise InvalidRequestError(
                 f"{where}: this server has no tool of type {short(kind)}; there are 'function', 'custom', 'namespace', "
-                "'mcp' and the built-in tools that the server's owner adds with --builtin-tool.",
+                "'mcp' and the built-in tools that the server's operator adds with --builtin-tool.",
                 "tools",
             )
 
@@ -243,7 +243,7 @@ class Toolset:
                 pass
             case kind if f"{base_type(kind)}_call" not in self.builtins:
                 raise InvalidRequestError(
-                    f"tool_choice is of type {short(kind)}, of which there is no tool.", "tool_choice"
+                    f"tool_choice is of type {short(kind)}, but there is no such tool.", "tool_choice"
                 )
 
     def _names_of(self, kind: str) -> set[str]:
