@@ -106,17 +106,15 @@ class ChatRenderer:
         elif not compiled.takes_tools:
             prepared = self._with_tools_in_text(template, prepared, tools or (), call_text)
             prepared = prepared if compiled.takes_content_text else contents_as_parts(prepared)
-        text = self._tokenizer.apply_chat_template(
+        text = self._tokenizer.render_chat(
             prepared,
             tools=tools or None,
             documents=documents or None,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template=template,
-            tokenize=False,
             **kwargs,
         )
-        assert isinstance(text, str)
         text = preambles.restore(text)
         return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text, add_special_tokens), prompt=text)
 
@@ -144,10 +142,10 @@ class ChatRenderer:
             compiled = compile_template(template)
             prepared = [_for_template(index, message, compiled) for index, message in enumerate(probe)]
             try:
-                text = self._tokenizer.apply_chat_template(prepared, chat_template=template, tokenize=False)
+                text = self._tokenizer.render_chat(prepared, chat_template=template)
             except ChatTemplateError:
                 text = ""
-            known = self._takes_system[template] = _PROBE in str(text)
+            known = self._takes_system[template] = _PROBE in text
         return known
 
 
