@@ -12,12 +12,15 @@ from pydantic_core import PydanticCustomError
 
 from octavo.api.ignored_fields import note_ignored
 from octavo.errors import InvalidRequestError
-from octavo.records import StructuredOutputsParams
+from octavo.records import SamplingParams, StructuredOutputsParams
 from octavo.records.sampling_params import MAX_LISTED_TOKENS
 from octavo.records.structured import SERVER_FIELDS
 
 MAX_EXTRA_ARGS = 64
 MAX_CACHE_SALT = 1024
+# What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
+# otherwise.
+BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
 # Fail fast: one wrong element must not cost an error record for each of a million.

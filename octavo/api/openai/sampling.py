@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
-from octavo.api.request_body import SAMPLING_FIELDS, parse_structured_outputs, reject_unsupported
+from octavo.api.request_body import BARE_PROMPT_LIMIT, SAMPLING_FIELDS, parse_structured_outputs, reject_unsupported
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     BeamSearchParams,
@@ -25,9 +25,6 @@ _SHARED_FIELDS = (
     *SAMPLING_FIELDS,
     *("n", "min_tokens", "logprob_token_ids", "thinking_token_budget", "allowed_token_ids", "bad_words"),
 )
-# What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
-# otherwise.
-BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 MAX_SEQUENCES = 4096
 # What beam search takes no notice of.
 _NOT_WITH_BEAMS = (
