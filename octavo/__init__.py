@@ -43,31 +43,8 @@ if TYPE_CHECKING:
         TokensPrompt,
     )
 
-_HOMES = {
-    "AsyncLLM": "octavo.async_llm",
-    "BeamSearchOutput": "octavo.records",
-    "BeamSearchParams": "octavo.records",
-    "BeamSearchSequence": "octavo.records",
-    "ClassificationOutput": "octavo.records",
-    "ClassificationRequestOutput": "octavo.records",
-    "CompletionOutput": "octavo.records",
-    "EmbeddingOutput": "octavo.records",
-    "EmbeddingRequestOutput": "octavo.records",
-    "LLM": "octavo.llm",
-    "Logprob": "octavo.records",
-    "PoolingOutput": "octavo.records",
-    "PoolingParams": "octavo.records",
-    "PoolingRequestOutput": "octavo.records",
-    "PromptType": "octavo.records",
-    "RequestOutput": "octavo.records",
-    "RequestOutputKind": "octavo.records",
-    "SamplingParams": "octavo.records",
-    "ScoringOutput": "octavo.records",
-    "ScoringRequestOutput": "octavo.records",
-    "StructuredOutputsParams": "octavo.records",
-    "TextPrompt": "octavo.records",
-    "TokensPrompt": "octavo.records",
-}
+_HOMES = {"AsyncLLM": "octavo.async_llm", "LLM": "octavo.llm"}
+"""Modules of the names that are not in :mod:`octavo.records`."""
 
 __all__ = [
     "LLM",
@@ -98,10 +75,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "octavo.records")), name)
     globals()[name] = value
     return value
 

@@ -116,16 +116,8 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
             RequestFailedError: a request failed in the engine.
         """
         reject_foreign(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
-        truncate = prompt_truncation(tokenization_kwargs)
         items = as_prompts(prompts)
-        params = one_each(sampling_params, len(items), "sampling_params")
-        priorities = one_each(priority, len(items), "priority")
-        now = time.time()
-        prepared = (
-            self._prepare(prompt, param, rank or 0, now, truncate)
-            for prompt, param, rank in zip(items, params, priorities, strict=True)
-        )
-        return self._run(prepared, len(items), use_tqdm)
+        return self._run(self._prepare(items, sampling_params, priority, tokenization_kwargs), len(items), use_tqdm)
 
     def chat(
         self,
@@ -237,11 +229,24 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
 
     def _prepare(
         self,
+        prompts: list[PromptType],
+        sampling_params: Params,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: dict[str, Any] | None,
+    ) -> Iterator[PreparedRequest]:
+        truncate = prompt_truncation(tokenization_kwargs)
+        all_params = one_each(sampling_params, len(prompts), "sampling_params")
+        rows = zip(prompts, all_params, one_each(priority, len(prompts), "priority"), strict=True)
+        now = time.time()
+        return (self._prepare_one(*row, now, truncate) for row in rows)
+
+    def _prepare_one(
+        self,
         prompt: PromptType,
         params: SamplingParams | None,
-        priority: int,
+        priority: int | None,
         arrival_time: float,
-        truncate_prompt_tokens: int | None = None,
+        truncate: int | None,
     ) -> PreparedRequest:
         params = self.get_default_sampling_params() if params is None else params.clone()
         params.output_kind = RequestOutputKind.FINAL_ONLY
@@ -249,9 +254,9 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
             str(next(self._request_ids)),
             prompt,
             params,
-            priority=priority,
+            priority=priority or 0,
             arrival_time=arrival_time,
-            truncate_prompt_tokens=truncate_prompt_tokens,
+            truncate_prompt_tokens=truncate,
         )
 
     def _run(

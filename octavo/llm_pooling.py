@@ -207,7 +207,7 @@ def progress_bar(use_tqdm: Bar, total: int, title: str = "Processed prompts") ->
 def _as_texts(texts: str | Sequence[str], name: str) -> list[str]:
     items = [texts] if isinstance(texts, str) else list(texts)
     if not all(isinstance(text, str) for text in items):
-        raise InvalidRequestError(f"{name} must be a text or a list of texts.", name)
+        raise InvalidRequestError(f"{name} must be a string or a list of texts.", name)
     return items
 
 

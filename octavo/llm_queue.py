@@ -1,16 +1,15 @@
 """The offline entry point's queue: requests are added first and answered later, all together."""
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
-from octavo.inputs.foreign import prompt_truncation, reject_foreign
+from octavo.inputs.foreign import reject_foreign
 from octavo.llm_engine import LLMEngine
-from octavo.llm_pooling import Bar, as_prompts, one_each, progress_bar
-from octavo.outputs.pooling import Pooled, checked
+from octavo.llm_pooling import Bar, as_prompts, progress_bar
+from octavo.outputs.pooling import Pooled
 from octavo.outputs.processor import error_of
 from octavo.records import PreparedRequest, PromptType, RequestOutput, SamplingParams
 
@@ -27,13 +26,12 @@ class QueueMixin(ABC):
     @abstractmethod
     def _prepare(
         self,
-        prompt: PromptType,
-        params: SamplingParams | None,
-        priority: int,
-        arrival_time: float,
-        truncate_prompt_tokens: int | None = None,
-    ) -> PreparedRequest:
-        """Check and tokenise one request."""
+        prompts: list[PromptType],
+        sampling_params: Params,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: dict[str, Any] | None,
+    ) -> Iterator[PreparedRequest]:
+        """Check arguments at once, then check and tokenise one request after the other."""
 
     def enqueue(
         self,
@@ -59,15 +57,11 @@ class QueueMixin(ABC):
             InvalidRequestError: a prompt or parameter is wrong; none of these requests is added then.
         """
         reject_foreign(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
-        truncate = prompt_truncation(tokenization_kwargs)
         items = as_prompts(prompts)
-        params = one_each(sampling_params, len(items), "sampling_params")
-        priorities = one_each(priority, len(items), "priority")
-        now = time.time()
         prepared: list[PreparedRequest] = []
         with progress_bar(use_tqdm, len(items), "Rendering prompts") as bar:
-            for prompt, param, rank in zip(items, params, priorities, strict=True):
-                prepared.append(self._prepare(prompt, param, rank or 0, now, truncate))
+            for request in self._prepare(items, sampling_params, priority, tokenization_kwargs):
+                prepared.append(request)
                 bar.update()
         request_ids = [request.request_id for request in prepared]
         try:
@@ -113,9 +107,7 @@ class QueueMixin(ABC):
 
 
 def _checked(output: RequestOutput | Pooled, output_type: type[Any] | tuple[type[Any], ...] | None) -> Any:
-    if not isinstance(output, RequestOutput):
-        checked(output)
-    elif (error := error_of(output)) is not None:
+    if (error := error_of(output)) is not None:
         raise error
     if output_type is not None and not isinstance(output, output_type):
         raise InvalidRequestError(f"The output of {output.request_id!r} is a {type(output).__name__}.", "output_type")

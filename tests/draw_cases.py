@@ -1,12 +1,12 @@
 """Rows to draw tokens for on a device, and what the sampler in plain PyTorch draws."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from octavo.records import NewRow, SamplingParams, as_token_ids
-from octavo.sampling import Sampler
+from octavo.records import NAN_TOKEN, NewRow, SamplingParams, as_token_ids
 from octavo.sampling.random import stream_key
+from octavo.sampling.sampler import Sampler
 
 POISON = -77
 PROMPT_LEN = 3
@@ -67,3 +67,16 @@ def expected(
 def logits_of(num_rows: int, vocab_size: int, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(num_rows, vocab_size, generator=generator) * scale
+
+
+def check_unsound_rows(draw: Callable[[torch.Tensor, list[SamplingParams]], list[int]]) -> None:
+    """Rows that hold a NaN or an infinity, or nothing but minus infinity, fail alone; a single token is drawn."""
+    for params in (SamplingParams(temperature=0), SamplingParams(), SamplingParams(top_p=0.5, top_k=3)):
+        logits = logits_of(6, 700, 3)
+        logits[0, 650] = torch.nan
+        logits[2, 3] = torch.inf
+        logits[3] = -torch.inf
+        logits[4, 1:] = -torch.inf
+        tokens = draw(logits, [params] * 6)
+        assert tokens == expected(logits, [params] * 6).tolist()
+        assert [tokens[row] for row in (0, 2, 3, 4)] == [NAN_TOKEN, NAN_TOKEN, NAN_TOKEN, 0]

@@ -154,7 +154,7 @@ def test_request_that_kills_engines_dies_alone(folder: Path) -> None:
 
             # Another one, and the engine has died too often.
             waiting = asyncio.create_task(llm.wait_until_dead())
-            with pytest.raises(EngineDeadError, match="does not come back"):
+            with pytest.raises(EngineDeadError, match="will not be restarted"):
                 await last(llm, "more poison", deadly(0))
             await waiting
             assert not llm.is_healthy

@@ -210,7 +210,7 @@ def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(run: Run, monkeypat
             waiting = asyncio.create_task(last(llm, "waiting", params))
             await until(lambda: llm.stats.num_running == 1)
             patch.setattr(llm._admission.meter, "observe", lambda outputs: outputs[0])
-            with pytest.raises(RequestFailedError, match="could not be read"):
+            with pytest.raises(RequestFailedError, match="could not be decoded"):
                 await waiting
         await last(llm, "afterwards")
         assert engine_processes() == engines

@@ -564,7 +564,7 @@ class TestDemoModel:
         assert isinstance(params, SamplingParams)
         assert (params.temperature, params.top_p) == (0.2, 0.9), "the model card's values"
         assert SamplingParams().temperature == 1.0
-        prepared = demo._prepare("One plus one is", SamplingParams(), 0, 0.0)
+        (prepared,) = demo._prepare(["One plus one is"], SamplingParams(), None, None)
         assert (prepared.params.temperature, prepared.params.top_p) == (1.0, 1.0), "explicit ones stay as they are"
         (output,) = demo.generate("One plus one is", use_tqdm=False)
         assert output.outputs[0].text

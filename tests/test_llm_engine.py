@@ -87,7 +87,7 @@ def test_a_sleeping_engine_is_not_stepped_for_ever(engine: LLMEngine) -> None:
     # Sleeping ended the request; its last output comes before the engine refuses to go on.
     (last,) = run(engine)
     assert last.outputs[0].finish_reason == "abort"
-    with pytest.raises(InvalidRequestError, match="sleeps"):
+    with pytest.raises(InvalidRequestError, match="is asleep"):
         engine.step()
     engine.wake_up()
 

@@ -62,7 +62,7 @@ def test_conversations(llm: LLM) -> None:
 def test_an_engine_at_rest_takes_requests(llm: LLM) -> None:
     llm.sleep(level=0, mode="abort")
     llm.enqueue("tea", PARAMS, use_tqdm=False)
-    with pytest.raises(InvalidRequestError, match="sleeps"):
+    with pytest.raises(InvalidRequestError, match="is asleep"):
         llm.wait_for_completion(use_tqdm=False)
     assert llm.wake_up(tags=["scheduling"])
     assert len(llm.wait_for_completion(use_tqdm=False)) == 1

@@ -167,7 +167,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _on_write_timeout(self) -> None:
         self._write_timer = None
         if self.transport.get_write_buffer_size() > 0:
-            logger.info("Cut a client that left its answer unread for %g seconds", self.write_timeout)
+            logger.info("Disconnected a client that read nothing for %g seconds", self.write_timeout)
             self.transport.abort()
 
 

@@ -92,7 +92,7 @@ class Frontend:
         """
         if name is not None and name not in self.model_names and not self.settings.skip_model_name_validation:
             known = ", ".join(self.model_names)
-            raise HttpError(404, f"The model {name!r} is not served here; there is {known}.", "model")
+            raise HttpError(404, f"The model {name!r} does not exist; this server has {known}.", "model")
         return name or self.model_names[0]
 
     def need_tokenizer(self) -> Tokenizer:

@@ -51,6 +51,6 @@ def _log_once(name: str) -> None:
     if name in _logged or len(_logged) == MAX_LOGGED:
         return
     _logged.add(name)
-    logger.warning("The field %r of a request is not known here and was ignored; this is said once for each name", name)
+    logger.warning("Ignored the unknown request field %r; logged once per name", name)
     if len(_logged) == MAX_LOGGED:
-        logger.warning("%d names of ignored fields were logged; further ones are not", MAX_LOGGED)
+        logger.warning("%d names of ignored fields were logged; further names are not logged", MAX_LOGGED)

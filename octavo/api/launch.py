@@ -64,7 +64,7 @@ def run_server(settings: EngineConfig, server: ServerSettings, child: EngineChil
     log = settings.logging
     configure_logging(log.log_level, log.log_format, log.log_config_file)
     if server.enable_admin_endpoints and not server.api_key:
-        logger.warning("Admin routes are open to everybody who reaches this server; set --api-key.")
+        logger.warning("Anyone who can reach this server can use its admin routes; set --api-key.")
     if server.api_server_count == 1:
         return _run(serve_alone(settings, server, child))
     return _run(_serve_with_children(settings, server, child))

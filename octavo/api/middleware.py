@@ -39,6 +39,11 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+def owner_of(scope: Scope) -> str:
+    """Whose request it is: its API key's. One key cannot touch what another made; without keys, all clients are one."""
+    return str(scope.get(KEY_INDEX, ""))
+
+
 def route_path(scope: Scope) -> str:
     """The path that routes see: without the prefix that a proxy stripped and uvicorn put back."""
     path: str = scope["path"]

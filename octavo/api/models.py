@@ -1,7 +1,6 @@
 """``/v1/models``."""
 
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from octavo.api.errors import is_anthropic
 from octavo.api.frontend import Frontend
 from octavo.api.openai.answers import ModelCard, ModelList
-from octavo.api.pieces import ENCODER, json_answer
+from octavo.api.pieces import json_answer
 
 
 def models_router(frontend: Frontend) -> APIRouter:
@@ -22,18 +21,20 @@ def models_router(frontend: Frontend) -> APIRouter:
         return ModelCard(name, started, frontend.engine.model_name, frontend.engine.info.max_model_len)
 
     def info(name: str) -> ModelInfo:
-        return model_info(name, started, frontend.engine.info.max_model_len)
+        length = frontend.engine.info.max_model_len
+        return ModelInfo(name, name, datetime.fromtimestamp(started, UTC), length, length)
 
     @router.get("", summary="List the models that are served.")
     async def list_models(request: Request) -> Response:
         if is_anthropic(request.scope):
-            return json_answer(ENCODER.encode(model_page([info(name) for name in frontend.model_names])))
-        return json_answer(ENCODER.encode(ModelList([card(name) for name in frontend.model_names])))
+            models = [info(name) for name in frontend.model_names]
+            return json_answer(ModelPage(models, models[0].id, models[-1].id))
+        return json_answer(ModelList([card(name) for name in frontend.model_names]))
 
     @router.get("/{name:path}", summary="Describe one model.")
     async def get_model(name: str, request: Request) -> Response:
         served = frontend.check_model(name)
-        return json_answer(ENCODER.encode(info(served) if is_anthropic(request.scope) else card(served)))
+        return json_answer(info(served) if is_anthropic(request.scope) else card(served))
 
     return router
 
@@ -50,19 +51,9 @@ class ModelInfo(msgspec.Struct, tag_field="type", tag="model"):
 
 
 class ModelPage(msgspec.Struct):
-    """All models on one page."""
+    """All models on one page; there is at least one."""
 
     data: list[ModelInfo]
     first_id: str
     last_id: str
     has_more: bool = False
-
-
-def model_info(name: str, started: int, max_model_len: int) -> ModelInfo:
-    """One model under one of its names; ``started`` is in seconds on the epoch clock."""
-    return ModelInfo(name, name, datetime.fromtimestamp(started, UTC), max_model_len, max_model_len)
-
-
-def model_page(models: Sequence[ModelInfo]) -> ModelPage:
-    """The list; there is at least one model."""
-    return ModelPage(list(models), models[0].id, models[-1].id)

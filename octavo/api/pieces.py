@@ -103,6 +103,12 @@ def encode_event(chunk: msgspec.Struct) -> bytes:
     return b"data: " + ENCODER.encode(chunk) + b"\n\n"
 
 
-def json_answer(body: bytes) -> Response:
-    """Encoded JSON as a response."""
+def named_event(name: str, data: bytes) -> bytes:
+    """A server-sent event with a name."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def json_answer(answer: Any) -> Response:
+    """An answer as a response; bytes are JSON already."""
+    body = answer if isinstance(answer, bytes) else ENCODER.encode(answer)
     return Response(body, media_type="application/json")

@@ -3,7 +3,7 @@
 Validators stop at the first wrong entry, instead of recording an error for each of a million.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -12,12 +12,15 @@ from pydantic_core import PydanticCustomError
 
 from octavo.api.ignored_fields import note_ignored
 from octavo.errors import InvalidRequestError
-from octavo.records import StructuredOutputsParams
+from octavo.records import SamplingParams, StructuredOutputsParams
 from octavo.records.sampling_params import MAX_LISTED_TOKENS
 from octavo.records.structured import SERVER_FIELDS
 
 MAX_EXTRA_ARGS = 64
 MAX_CACHE_SALT = 1024
+# What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
+# otherwise.
+BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
 # Fail fast: one wrong element must not cost an error record for each of a million.
@@ -62,6 +65,12 @@ class RequestModel(BaseModel):
             note_ignored(self.model_extra)
 
 
+class RequestPart(BaseModel):
+    """Base of objects inside a request: no conversion between types, unknown fields ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
 SAMPLING_FIELDS = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed"),
     *("stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens"),
@@ -96,20 +105,17 @@ class SamplingRequest(RequestModel):
     structured_outputs: dict[str, Any] | None = None
 
 
-def extras(body: BaseModel, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Those of a body's unknown fields that have one of the names; of others there may be hundreds of thousands."""
-    given = body.model_extra or {}
-    return ((name, given[name]) for name in names if name in given)
-
-
-def reject_unsupported(body: BaseModel, reasons: Mapping[str, str]) -> None:
+def reject_unsupported(body: BaseModel, reasons: Mapping[str, str], **neutral: Collection[object]) -> None:
     """Reject unsupported fields that would change the result; empty values are accepted.
 
     Args:
         reasons: field → why it is not supported.
+        neutral: further values that are accepted, by field.
     """
-    for name, value in extras(body, reasons):
-        if value not in (None, False, "", [], {}):
+    # The body may have hundreds of thousands of unknown fields, so it is not iterated.
+    given = body.model_extra or {}
+    for name in reasons:
+        if name in given and given[name] not in (None, False, "", [], {}, *neutral.get(name, ())):
             raise InvalidRequestError(f"{name}: {reasons[name]}.", name)
 
 
@@ -125,10 +131,8 @@ def parse_structured_outputs(given: dict[str, Any]) -> StructuredOutputsParams:
         raise InvalidRequestError(f"structured_outputs: {str(error).rstrip('.')}.", "structured_outputs") from None
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestPart):
     """Which usage figures a stream includes."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False

@@ -110,7 +110,7 @@ def bind_sockets(settings: ServerSettings) -> list[socket.socket]:
 def _bind_unix(path: str) -> socket.socket:
     if os.path.lexists(path):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise ConfigError(f"uds: {path} is there already and is no socket.")
+            raise ConfigError(f"uds: {path} exists and is not a socket.")
         os.unlink(path)  # left over from a process that is gone
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)

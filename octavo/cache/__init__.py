@@ -5,15 +5,3 @@ from octavo.cache.groups import UNLIMITED
 from octavo.cache.hashing import PrefixHasher
 from octavo.cache.listeners import BlockListener, StoredBlocks
 from octavo.cache.manager import CacheManager, RequestCache
-
-__all__ = [
-    "NULL_BLOCK",
-    "UNLIMITED",
-    "BlockListener",
-    "BlockPool",
-    "CacheManager",
-    "PrefixHasher",
-    "RequestCache",
-    "StoredBlocks",
-    "prefix_key",
-]

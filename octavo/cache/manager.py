@@ -186,18 +186,18 @@ class CacheManager:
                 table[done:dead] = [NULL_BLOCK] * (dead - done)
                 cache.num_dropped[group] = dead
 
-    def publish(self, cache: RequestCache, token_ids: TokenIds, num_computed: int, num_new: int = 0) -> None:
+    def publish(self, cache: RequestCache, token_ids: TokenIds, num_computed: int, num_scheduled: int = 0) -> None:
         """Offer full blocks to the prefix index.
 
         Args:
             num_computed: tokens in the cache after all steps so far.
-            num_new: how many of them the step that is being made computes.
+            num_scheduled: how many of them the step that is being made computes.
         """
         if cache.hasher is None:
             return
         hashes: list[bytes] = []
         for group, (policy, table) in enumerate(zip(self.policies, cache.tables, strict=True)):
-            num_tokens = num_computed - num_new if policy.is_written_last else num_computed
+            num_tokens = num_computed - num_scheduled if policy.is_written_last else num_computed
             first, end = cache.num_published[group], num_tokens // policy.block_size
             if end <= first:
                 continue

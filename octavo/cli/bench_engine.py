@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     check_counts(given, "rounds", "max_model_len")
     cases = split_names(given.cases, CASES, "case")
     if not 0 < given.scale <= 1:
-        raise ConfigError(f"--scale is a share above 0 up to 1, not {given.scale}.")
+        raise ConfigError(f"--scale must be above 0 and at most 1, not {given.scale}.")
     with model_path(given.model) as path:
         result = _measure(given, path, cases)
     result = {

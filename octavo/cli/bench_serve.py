@@ -36,10 +36,10 @@ def run(arguments: Sequence[str]) -> int:
     """Measure; returns the exit status, 1 if requests failed."""
     given = make_parser().parse(arguments)
     if given.trust_remote_code:
-        logger.warning("--trust-remote-code lets nothing run: Octavo runs no code from a model's folder.")
+        logger.warning("--trust-remote-code has no effect: Octavo runs no code from a model's folder.")
     check_counts(given, "num_prompts", *(["max_concurrency"] if given.max_concurrency is not None else []))
     if not 0 <= given.abort_fraction <= 1:
-        raise ConfigError(f"--abort-fraction is a share from 0 to 1, not {given.abort_fraction}.")
+        raise ConfigError(f"--abort-fraction must be between 0 and 1, not {given.abort_fraction}.")
     return asyncio.run(_ServeBenchmark(given).run())
 
 
@@ -126,7 +126,7 @@ class _ServeBenchmark:
             served = str(card["id"])
             root = str(card.get("root") or served)
         except (ValueError, LookupError, TypeError, AttributeError):
-            raise RequestFailedError(f"The server at {self._url} names no model.") from None
+            raise RequestFailedError(f"The server at {self._url} lists no model.") from None
         return (self._given.model, self._given.model) if self._given.model else (served, root)
 
     def _requests(self, served_name: str, root: str) -> list[LoadRequest]:

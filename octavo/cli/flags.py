@@ -17,9 +17,10 @@ from octavo.cli.parser import MergeObjects, Parser
 from octavo.cli.values import parse_count, parse_float, parse_json_object
 from octavo.cli.vllm_flags import SETTING_PREFIX, VllmFlag, vllm_flags
 from octavo.config import EngineConfig, ServerSettings
+from octavo.config.descriptions import field_descriptions
 from octavo.config.engine_config import ENGINE_SECTIONS, convert_section
 from octavo.config.environment import environment_warning, settings_from_environment
-from octavo.config.settings import explain_value
+from octavo.config.values import explain_value
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
 
@@ -88,10 +89,11 @@ def flags_of(settings: type[msgspec.Struct]) -> Iterator[Flag]:
     """The flags of one section, in the order of its fields."""
     info = msgspec.inspect.type_info(settings)
     assert isinstance(info, msgspec.inspect.StructType)
+    descriptions = field_descriptions(settings)
     for field in info.fields:
         kind, is_optional, choices = _kind(field.type)
         default = [] if field.default_factory is list else None if field.required else field.default
-        yield Flag(field.name, kind, is_optional, default, _description(field.type), choices)
+        yield Flag(field.name, kind, is_optional, default, descriptions[field.name], choices)
 
 
 def add_setting_flags(parser: Parser, sections: Sections, *, has_server: bool | None = None) -> None:
@@ -240,17 +242,9 @@ def _parse_bool(text: str) -> bool:
 _READERS: dict[str, Callable[[str], Any]] = {"int": parse_count, "float": parse_float, "object": parse_json_object}
 
 
-def _description(kind: msgspec.inspect.Type) -> str:
-    if isinstance(kind, msgspec.inspect.Metadata):
-        return str((kind.extra_json_schema or {}).get("description", ""))
-    return ""
-
-
 def _kind(kind: msgspec.inspect.Type) -> tuple[Kind, bool, tuple[str, ...]]:
     """How a field's value is read, whether it may be None, and its choices."""
     match kind:
-        case msgspec.inspect.Metadata(type=inner):
-            return _kind(inner)
         case msgspec.inspect.UnionType(types=types):
             inner_types = [inner for inner in types if not isinstance(inner, msgspec.inspect.NoneType)]
             assert len(inner_types) == 1, "a setting has one type besides None"

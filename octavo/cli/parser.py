@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
             if extra.startswith("-"):
                 raise ConfigError(self.explain_unknown(extra.partition("=")[0]))
         if extras:
-            raise ConfigError(f"There is nothing to do with the argument {extras[0]!r}; see {self.prog} --help.")
+            raise ConfigError(f"Unexpected argument {extras[0]!r}; see {self.prog} --help.")
         return namespace
 
     def explain_unknown(self, flag: str) -> str:

@@ -53,7 +53,7 @@ class RemoteBackend:
         try:
             self._model = str(response.json()["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
-            raise RequestFailedError(f"{self._url} names no model; give one with --model-name.") from None
+            raise RequestFailedError(f"{self._url} lists no model; give one with --model-name.") from None
 
     def chat(self, messages: list[Message], sampling: Sampling) -> AsyncGenerator[AnswerPiece, None]:
         """Continue a conversation."""

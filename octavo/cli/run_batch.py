@@ -16,15 +16,12 @@ from octavo.config.engine_config import ENGINE_SECTIONS
 BATCH_SETTINGS = frozenset(
     {
         *("allowed_mcp_server", "anthropic_disabled_thinking_effort", "builtin_tool", "chat_template"),
-        *("chat_template_content_format", "chat_template_date", "cohere_format", "cohere_is_reasoning_model"),
-        *("default_chat_template_kwargs", "enable_auto_tool_choice", "enable_force_include_usage"),
-        *("enable_log_deltas", "enable_log_outputs", "enable_per_request_metrics"),
-        *("enable_prompt_tokens_details", "enable_scale_out", "enable_server_load_tracking"),
-        *("enable_tokenizer_info_endpoint", "exclude_tools_when_tool_choice_none", "fingerprint_mode"),
-        *("fingerprint_value", "host", "log_error_stack", "lora_modules", "max_log_len", "max_request_bytes"),
-        *("port", "reasoning_effort_map", "response_role", "return_tokens_as_token_ids", "served_model_name"),
-        *("sse_keep_alive_interval", "tokens_only", "tool_call_parser", "tool_parser_plugin", "tool_server"),
-        *("tool_strict_level", "trust_request_chat_template", "trust_request_mm_kwargs"),
+        *("chat_template_content_format", "chat_template_date", "default_chat_template_kwargs"),
+        *("enable_auto_tool_choice", "enable_force_include_usage", "enable_per_request_metrics"),
+        *("enable_prompt_tokens_details", "enable_tokenizer_info_endpoint", "exclude_tools_when_tool_choice_none"),
+        *("fingerprint_mode", "fingerprint_value", "host", "max_request_bytes", "port", "reasoning_effort_map"),
+        *("response_role", "return_tokens_as_token_ids", "served_model_name", "sse_keep_alive_interval"),
+        *("tool_call_parser", "tool_parser_plugin", "tool_server"),
     }
 )
 

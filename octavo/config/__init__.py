@@ -10,14 +10,3 @@ from octavo.config.settings import (
     SchedulerSettings,
     ServerSettings,
 )
-
-__all__ = [
-    "CacheSettings",
-    "DeviceSettings",
-    "EngineConfig",
-    "LoadSettings",
-    "LoggingSettings",
-    "ModelSettings",
-    "SchedulerSettings",
-    "ServerSettings",
-]

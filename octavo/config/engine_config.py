@@ -16,8 +16,8 @@ from octavo.config.settings import (
     ModelSettings,
     SchedulerSettings,
     ServerSettings,
-    explain_value,
 )
+from octavo.config.values import explain_value
 from octavo.config.vllm_arguments import translate
 from octavo.errors import ConfigError
 
@@ -71,7 +71,7 @@ class EngineConfig(msgspec.Struct, kw_only=True):
                 by_section[section][name] = str(value).removeprefix("torch.") if name == "dtype" else value
         config = cls(**{s: convert_section(ENGINE_SECTIONS[s], values) for s, values in by_section.items()})
         if config.model.trust_remote_code:
-            logger.warning("trust_remote_code lets nothing run: Octavo runs no code from a model's folder.")
+            logger.warning("trust_remote_code has no effect: Octavo runs no code from a model's folder.")
         return config
 
 

@@ -126,7 +126,7 @@ class EngineClient:
             except Exception:
                 # A failure with one message must not end the connection.
                 logger.exception("a message of the engine could not be handled")
-                self._fail_calls("The engine's answer could not be read.")
+                self._fail_calls("The engine's answer could not be decoded.")
                 self._on_lost()
 
     async def _handle(self, identity: bytes, message: messages.FromEngine) -> None:

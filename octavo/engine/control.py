@@ -133,7 +133,7 @@ class Control:
 
     def _resume(self) -> bool:
         if self._core.sleep_level:
-            raise InvalidRequestError("The engine sleeps; wake it up first.")
+            raise InvalidRequestError("The engine is asleep; wake it up first.")
         if self._core.fault:
             raise InvalidRequestError(self._core.fault)
         self._is_resumed = True
@@ -148,7 +148,7 @@ class Control:
         yield from self._pause(mode, clear_cache=level > 0)
         if level:
             self._core.sleep(level, keeps_weights=keep_weights)
-            logger.info("Fell asleep, level %d", level)
+            logger.info("Entered sleep level %d", level)
         self._announce()
         return True
 
@@ -159,7 +159,7 @@ class Control:
             raise InvalidRequestError(f"tags are among {', '.join(WAKE_TAGS)}, not {unknown[0]!r}.", "tags")
         wanted = tags or WAKE_TAGS
         if "scheduling" in wanted and "kv_cache" not in wanted and self._core.sleep_level:
-            raise InvalidRequestError("The cache sleeps; wake up 'kv_cache' before 'scheduling'.", "tags")
+            raise InvalidRequestError("The cache is released; wake up 'kv_cache' before 'scheduling'.", "tags")
         if self._core.sleep_level or self._core.fault:
             self._core.wake_up(weights="weights" in wanted, cache="kv_cache" in wanted)
             logger.info("Woke up: %s", ", ".join(wanted))
@@ -231,7 +231,7 @@ class Control:
         """Call a function of ``allowed_functions`` with each worker, between two steps; returns its results."""
         if method not in self._allowed:
             raise InvalidRequestError(
-                f"collective_rpc does not run {method!r} across processes: the owner allows functions with "
+                f"collective_rpc does not run {method!r} across processes: the operator allows functions with "
                 "allowed_functions, as 'package.module:function'.",
                 "method",
             )

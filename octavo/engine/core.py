@@ -202,7 +202,7 @@ class EngineCore:
             InvalidRequestError: the engine is paused, or sleeps.
         """
         if self.is_paused:
-            raise InvalidRequestError("The engine sleeps; call wake_up() first.")
+            raise InvalidRequestError("The engine is asleep; call wake_up() first.")
 
     @property
     def request_ids(self) -> list[str]:

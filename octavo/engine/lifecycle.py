@@ -185,7 +185,7 @@ class EngineLifecycle:
 
     async def _supervise(self, supervisor: Supervisor) -> None:
         await supervisor.run()
-        self._die(EngineDeadError("The engine stopped and does not come back; see the log."))
+        self._die(EngineDeadError("The engine failed and will not be restarted; see the log."))
 
     def _die(self, error: EngineDeadError | ConfigError) -> None:
         if self.error is None:
@@ -212,4 +212,4 @@ class EngineLifecycle:
             logger.error("%s", failed.error)
 
     def _handle_loss(self) -> None:
-        self._owner.handle_failure(RequestFailedError("What the engine said could not be read."))
+        self._owner.handle_failure(RequestFailedError("The engine's message could not be decoded."))

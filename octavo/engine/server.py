@@ -165,7 +165,7 @@ class EngineServer:
         self._send(frontend, messages.OutputBatch(self._generation, outputs, self._core.stats))
 
     def _refuse_unreadable(self, data: bytes, error: Exception, frontend: _Frontend) -> None:
-        logger.error("a message of a frontend could not be read: %s", error)
+        logger.error("could not decode a frontend's message: %s", error)
         error = RequestFailedError("The engine could not read the request.")
         for request_id in messages.ids_in_unreadable(data):
             self._refuse(request_id, error, frontend)

@@ -90,23 +90,19 @@ class DistributedExecutor(Executor):
             raise
 
     def submit(self, step: Step) -> None:
-        """See :meth:`Executor.submit`."""
         self._send(messages.Submit(step))
         self._run(self.worker.submit, step)
 
     def draw(self, step_id: int, masks: NDArray[Any]) -> None:
-        """See :meth:`Executor.draw`."""
         self._send(messages.Draw(step_id, masks, masks.shape[1]))
         self._run(self.worker.draw, step_id, masks)
 
     def collect(self, step_id: int) -> StepResult:
-        """See :meth:`Executor.collect`."""
         result = self.worker.collect(step_id)
         self._check_alive()
         return result
 
     def call_all(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """See :meth:`Executor.call_all`."""
         if not isinstance(method, str):
             raise InvalidRequestError(
                 "The model is divided over several processes, which no function reaches: name a method of the worker, "
@@ -132,7 +128,6 @@ class DistributedExecutor(Executor):
             raise
 
     def shutdown(self) -> None:
-        """See :meth:`Executor.shutdown`."""
         self._note_death("The engine is shut down.")
         self._close_peers()
         self.worker.shutdown()

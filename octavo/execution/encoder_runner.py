@@ -41,7 +41,7 @@ class EncoderRunner:
         by_slot = {row.slot: row for row in step.new_rows}
         rows = [by_slot[slot] for slot in step.slots.tolist()]
         inputs = np.concatenate([_inputs_of(row) for row in rows], axis=1)  # [3, T]
-        return self._pooling.run(step, self._forward(inputs, step.num_new.astype(np.int64)))
+        return self._pooling.run(step, self._forward(inputs, step.num_scheduled_tokens.astype(np.int64)))
 
     def _forward(self, inputs: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
         """``[T, hidden]`` of sequences laid end to end.

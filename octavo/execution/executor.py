@@ -60,14 +60,7 @@ class Executor(ABC):
         return all(self.call_all("has_weights"))
 
     def start(self, plan: Plan) -> None:
-        """Allocate the cache and everything else that steps need, and run the largest step; deferred without weights.
-
-        Args:
-            plan: as at construction, but with the cache size that fits next to the loaded model.
-
-        Raises:
-            ConfigError: a device's memory is not sufficient.
-        """
+        """See :meth:`octavo.execution.worker.Worker.start`."""
         self.call_all("start", plan)
 
     def sleep(self, level: int) -> None:
@@ -124,23 +117,18 @@ class InProcessExecutor(Executor):
         self.worker = worker
 
     def submit(self, step: Step) -> None:
-        """See :meth:`Executor.submit`."""
         self.worker.submit(step)
 
     def draw(self, step_id: int, masks: NDArray[Any]) -> None:
-        """See :meth:`Executor.draw`."""
         self.worker.draw(step_id, masks)
 
     def collect(self, step_id: int) -> StepResult:
-        """See :meth:`Executor.collect`."""
         return self.worker.collect(step_id)
 
     def call_all(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """See :meth:`Executor.call_all`."""
         if isinstance(method, str):
             return [getattr(self.worker, method)(*args, **kwargs)]
         return [method(self.worker, *args, **kwargs)]
 
     def shutdown(self) -> None:
-        """See :meth:`Executor.shutdown`."""
         self.worker.shutdown()

@@ -97,8 +97,8 @@ class PoolingState:
             hidden: ``[T, hidden]``, rows in the step's order.
         """
         rows = [self._rows[slot] for slot in step.slots.tolist()]
-        ends = np.cumsum(step.num_new)
-        places = _Places(ends - step.num_new, ends, step.num_drawn > 0)
+        ends = np.cumsum(step.num_scheduled_tokens)
+        places = _Places(ends - step.num_scheduled_tokens, ends, step.num_drawn > 0)
         by_kind: dict[_Kind, list[int]] = defaultdict(list)
         for index, row in enumerate(rows):
             by_kind[row.kind].append(index)

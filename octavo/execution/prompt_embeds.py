@@ -56,11 +56,11 @@ class PromptVectors:
         """Pairs of the first token's index in the step, and the vectors of the tokens from there."""
         parts = []
         first = 0
-        for slot, num_computed, num_new in zip(
-            step.slots.tolist(), step.num_computed.tolist(), step.num_new.tolist(), strict=True
+        for slot, num_computed, num_scheduled in zip(
+            step.slots.tolist(), step.num_computed.tolist(), step.num_scheduled_tokens.tolist(), strict=True
         ):
             vectors = self._by_slot.get(slot)
             if vectors is not None and num_computed < len(vectors):
-                parts.append((first, vectors[num_computed : num_computed + num_new]))
-            first += num_new
+                parts.append((first, vectors[num_computed : num_computed + num_scheduled]))
+            first += num_scheduled
         return parts

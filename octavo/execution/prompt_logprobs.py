@@ -37,12 +37,14 @@ class PromptLogprobs:
             return []
         found: list[tuple[int, LogprobTensors]] = []
         start = 0
-        for index, (slot, num_new) in enumerate(zip(step.slots.tolist(), step.num_new.tolist(), strict=True)):
+        for index, (slot, num_scheduled) in enumerate(
+            zip(step.slots.tolist(), step.num_scheduled_tokens.tolist(), strict=True)
+        ):
             row = self._rows.get(slot)
             if row is not None:
                 first = int(step.num_computed[index])
-                found.extend((index, part) for part in self._of_row(row, first, hidden[start : start + num_new]))
-            start += num_new
+                found.extend((index, part) for part in self._of_row(row, first, hidden[start : start + num_scheduled]))
+            start += num_scheduled
         return found
 
     def _of_row(self, row: NewRow, first: int, hidden: torch.Tensor) -> list[LogprobTensors]:

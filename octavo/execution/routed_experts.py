@@ -85,7 +85,7 @@ class RoutingCapture:
         """The experts of all tokens, not collected before, of rows that draw."""
         rows = np.flatnonzero(step.num_drawn)
         slots = step.slots[rows]
-        stops = (step.num_computed + step.num_new)[rows].astype(np.int64)
+        stops = (step.num_computed + step.num_scheduled_tokens)[rows].astype(np.int64)
         starts = self._num_collected[slots]
         self._num_collected[slots] = stops
         counts = stops - starts

@@ -93,11 +93,11 @@ class BatchState(DeviceState):
             self._add_tokens(changes, step)
         if step.block_updates:
             self._add_blocks(changes, step.block_updates)
-        rows = (step.slots, step.num_new, step.num_drawn)
+        rows = (step.slots, step.num_scheduled_tokens, step.num_drawn)
         is_new = not _are_equal(rows, self._last_rows)
         if is_new:
             self._put(changes, "row_slots", 0, step.slots)
-            self._put(changes, "row_num_new", 0, step.num_new)
+            self._put(changes, "row_num_new", 0, step.num_scheduled_tokens)
             self._put(changes, "row_num_drawn", 0, step.num_drawn)
             self._last_rows = rows
         mean = int(step.num_computed[: step.num_decodes].mean()) if step.num_decodes else 0
@@ -120,9 +120,10 @@ class BatchState(DeviceState):
 
     def _add_tokens(self, changes: Changes, step: Step) -> None:
         """Add the step's tokens of prompts and, with the last of a prompt, what the device keeps of it."""
-        ends = np.cumsum(step.num_new)
+        ends = np.cumsum(step.num_scheduled_tokens)
         for row in np.flatnonzero(self._is_unread[step.slots]):
-            slot, start, count = int(step.slots[row]), int(step.num_computed[row]), int(step.num_new[row])
+            slot, start = int(step.slots[row]), int(step.num_computed[row])
+            count = int(step.num_scheduled_tokens[row])
             tokens = self._unread[slot]
             self._num_sent = int(ends[row])
             self._put(changes, "step_tokens", self._num_sent - count, tokens[start : start + count])

@@ -7,15 +7,3 @@ the key.
 from octavo.hub.load import find_model, load_generation_config, load_model_config, tokenizer_path
 from octavo.hub.model_config import ModelConfig, RopeConfig
 from octavo.hub.source import ModelSource, find_files, resolve
-
-__all__ = [
-    "ModelConfig",
-    "ModelSource",
-    "RopeConfig",
-    "find_files",
-    "find_model",
-    "load_generation_config",
-    "load_model_config",
-    "resolve",
-    "tokenizer_path",
-]

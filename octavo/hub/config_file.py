@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from octavo.config.settings import ModelImpl
+from octavo.config.values import ModelImpl
 from octavo.errors import UnsupportedModelError
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families import generic

@@ -3,50 +3,14 @@
 from typing import Any
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub import gguf_experts, gguf_families
 from octavo.hub.config_values import quote
-from octavo.hub.gguf_families import read_factors
+from octavo.hub.gguf_experts import EXPERT_FAMILIES, EXPERT_KEYS
+from octavo.hub.gguf_families import FAMILIES, own_value, read_factors
 from octavo.hub.gguf_names import hf_name
 from octavo.tokenization.gguf_file import GGUFFile
 
-_ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "internlm2": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3": "Gemma3ForCausalLM",
-    "gemma3n": "Gemma3nForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "glm4": "Glm4ForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "minicpm": "MiniCPMForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-    "exaone": "ExaoneForCausalLM",
-    "exaone4": "Exaone4ForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "arcee": "ArceeForCausalLM",
-    "seed_oss": "SeedOssForCausalLM",
-    "ernie4_5": "Ernie4_5ForCausalLM",
-    "hunyuan-dense": "HunYuanDenseV1ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "starcoder": "GPTBigCodeForCausalLM",
-    "gptneox": "GPTNeoXForCausalLM",
-    "bloom": "BloomForCausalLM",
-    "mpt": "MptForCausalLM",
-    "falcon": "FalconForCausalLM",
-    "starcoder2": "Starcoder2ForCausalLM",
-    "phi2": "PhiForCausalLM",
-    "stablelm": "StableLmForCausalLM",
-    "command-r": "CohereForCausalLM",
-    "cohere2": "Cohere2ForCausalLM",
-    "nemotron": "NemotronForCausalLM",
-    "olmo": "OlmoForCausalLM",
-    **gguf_experts.ARCHITECTURES,
-}
-_WITH_EXPERTS = ("llama", *gguf_experts.ARCHITECTURES)
-_ADJUSTMENTS = gguf_families.ADJUSTMENTS | gguf_experts.ADJUSTMENTS
+_FAMILIES = FAMILIES | EXPERT_FAMILIES
+_WITH_EXPERTS = ("llama", *EXPERT_FAMILIES)
 
 _KEYS = {
     "block_count": "num_hidden_layers",
@@ -63,7 +27,7 @@ _KEYS = {
     "rope.freq_base_swa": "rope_local_base_freq",
     "final_logit_softcapping": "final_logit_softcapping",
     "attn_logit_softcapping": "attn_logit_softcapping",
-    **gguf_experts.KEYS,
+    **EXPERT_KEYS,
 }
 
 _SAMPLING_KEYS = {
@@ -91,8 +55,8 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
         UnsupportedModelError: the architecture is not known, or the file holds no tensors of a decoder.
     """
     architecture = file.metadata.get("general.architecture")
-    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
-        known = ", ".join(_ARCHITECTURES)
+    if not isinstance(architecture, str) or architecture not in _FAMILIES:
+        known = ", ".join(_FAMILIES)
         raise UnsupportedModelError(
             f"{file.path} holds the architecture {quote(architecture)}; of GGUF files, {known} are supported."
         )
@@ -101,13 +65,13 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
     if embedding is None:
         raise UnsupportedModelError(f"{file.path} holds no token embedding; it is not a language model.")
     raw: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[architecture]],
+        "architectures": [_FAMILIES[architecture].architecture],
         "dtype": _DTYPES.get(embedding.type_name, "bfloat16"),
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": [file.metadata[key] for key in _EOS_KEYS if key in file.metadata],
-        "rope_scaling": _rope_scaling(file, architecture),
+        "rope_scaling": _rope_scaling(file),
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "is_from_gguf": True,
     }
@@ -115,14 +79,13 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
     if types:
         raw["quantization_config"] = {"quant_method": "gguf", "types": types}
     for key, hf_key in _KEYS.items():
-        value = file.metadata.get(f"{architecture}.{key}")
+        value = own_value(file, key)
         if value is not None:
             raw[hf_key] = value
     num_draft_layers = raw.get("num_nextn_predict_layers")
     if isinstance(num_draft_layers, int) and isinstance(raw.get("num_hidden_layers"), int):
         raw["num_hidden_layers"] -= num_draft_layers
-    if architecture in _ADJUSTMENTS:
-        _ADJUSTMENTS[architecture](raw, file)
+    _FAMILIES[architecture].complete(raw, file)
     return raw
 
 
@@ -148,28 +111,28 @@ def _check_supported(file: GGUFFile, architecture: str) -> None:
             f"{file.path} is one of {num_parts} parts of a model; merge them first, with llama.cpp's "
             "llama-gguf-split --merge."
         )
-    if file.metadata.get(f"{architecture}.expert_count") and architecture not in _WITH_EXPERTS:
+    if own_value(file, "expert_count") and architecture not in _WITH_EXPERTS:
         raise UnsupportedModelError(f"{file.path} holds {architecture!r} with experts, which is not supported.")
 
 
-def _rope_scaling(file: GGUFFile, architecture: str) -> dict[str, Any] | None:
+def _rope_scaling(file: GGUFFile) -> dict[str, Any] | None:
     divisors = file.tensors.get("rope_freqs.weight")
     if divisors is not None:
         # Llama 3.1's scaling is stored as each frequency's divisor: 1 for the fastest, the factor for the slowest.
         return {**_LLAMA3_SCALING, "factor": max(read_factors(file, divisors))}
-    prefix = f"{architecture}.rope.scaling"
     factors = {name: file.tensors.get(f"rope_factors_{name}.weight") for name in ("short", "long")}
     lists = {f"{name}_factor": read_factors(file, tensor) for name, tensor in factors.items() if tensor is not None}
-    kind = "longrope" if lists else file.metadata.get(f"{prefix}.type")
+    kind = "longrope" if lists else own_value(file, "rope.scaling.type")
     if kind in (None, "none"):
         return None
     scaling = {
         **lists,
         "rope_type": kind,
-        "factor": file.metadata.get(f"{prefix}.factor"),
-        "original_max_position_embeddings": file.metadata.get(f"{prefix}.original_context_length"),
-        "attention_factor": file.metadata.get(f"{prefix}.attn_factor", file.metadata.get(f"{prefix}.yarn_attn_factor")),
-        "beta_fast": file.metadata.get(f"{prefix}.yarn_beta_fast"),
-        "beta_slow": file.metadata.get(f"{prefix}.yarn_beta_slow"),
+        "factor": own_value(file, "rope.scaling.factor"),
+        "original_max_position_embeddings": own_value(file, "rope.scaling.original_context_length"),
+        "attention_factor": own_value(file, "rope.scaling.attn_factor")
+        or own_value(file, "rope.scaling.yarn_attn_factor"),
+        "beta_fast": own_value(file, "rope.scaling.yarn_beta_fast"),
+        "beta_slow": own_value(file, "rope.scaling.yarn_beta_slow"),
     }
     return {key: value for key, value in scaling.items() if value is not None}

@@ -1,26 +1,11 @@
-"""The metadata of GGUF files with experts."""
+"""GGUF's architectures with experts, and their metadata."""
 
-from collections.abc import Callable
 from typing import Any
 
-from octavo.hub.gguf_families import copy_keys, set_granite_scales, set_partial_rotary_factor
+from octavo.hub.gguf_families import GRANITE_SCALES, QK_NORM, GGUFFamily, own_value
 from octavo.tokenization.gguf_file import GGUFFile
 
-ARCHITECTURES = {
-    "deepseek2": "DeepseekV2ForCausalLM",
-    "dots1": "Dots1ForCausalLM",
-    "ernie4_5-moe": "Ernie4_5_MoeForCausalLM",
-    "glm4moe": "Glm4MoeForCausalLM",
-    "gpt-oss": "GptOssForCausalLM",
-    "granitemoe": "GraniteMoeForCausalLM",
-    "minimax-m2": "MiniMaxM2ForCausalLM",
-    "olmoe": "OlmoeForCausalLM",
-    "qwen2moe": "Qwen2MoeForCausalLM",
-    "qwen3moe": "Qwen3MoeForCausalLM",
-}
-"""GGUF's name of an architecture → Hugging Face's. Mixtral is ``llama`` there, with experts."""
-
-KEYS = {
+EXPERT_KEYS = {
     "expert_count": "num_experts",
     "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -45,20 +30,20 @@ def _deepseek2(raw: dict[str, Any], file: GGUFFile) -> None:
     newer files, and their sizes under keys of their own, since the usual ones tell what is cached there.
     """
     bias = "blk.{}.exp_probs_b.bias".format(raw.get("first_k_dense_replace", 0))
-    is_v3 = file.metadata.get("deepseek2.expert_gating_func") == _SIGMOID or bias in file.tensors
+    is_v3 = own_value(file, "expert_gating_func") == _SIGMOID or bias in file.tensors
     raw["architectures"] = ["DeepseekV3ForCausalLM" if is_v3 else "DeepseekV2ForCausalLM"]
     for key, value in {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": False}.items():
         raw.setdefault(key, value)
     raw["topk_method"] = "noaux_tc" if is_v3 else "greedy" if raw["n_group"] == 1 else "group_limited_greedy"
-    raw["q_lora_rank"] = file.metadata.get("deepseek2.attention.q_lora_rank")
-    raw["has_kv_by_head"] = "blk.0.attn_k_b.weight" in file.tensors
-    copy_keys(raw, file, "deepseek2", kv_lora_rank="attention.kv_lora_rank", head_dim="rope.dimension_count")
-    plain = copy_keys({}, file, "deepseek2", key="attention.key_length", value="attention.value_length")
-    sizes = copy_keys(plain, file, "deepseek2", key="attention.key_length_mla", value="attention.value_length_mla")
-    if isinstance(sizes.get("key"), int) and isinstance(raw.get("head_dim"), int):
-        raw["qk_nope_head_dim"] = sizes["key"] - raw["head_dim"]
-    raw["v_head_dim"] = sizes.get("value")
-    weight = file.metadata.get("deepseek2.rope.scaling.yarn_log_multiplier")
+    raw["q_lora_rank"] = own_value(file, "attention.q_lora_rank")
+    key_size, value_size = (
+        own_value(file, f"attention.{name}_length_mla") or own_value(file, f"attention.{name}_length")
+        for name in ("key", "value")
+    )
+    if isinstance(key_size, int) and isinstance(raw.get("head_dim"), int):
+        raw["qk_nope_head_dim"] = key_size - raw["head_dim"]
+    raw["v_head_dim"] = value_size
+    weight = own_value(file, "rope.scaling.yarn_log_multiplier")
     if raw["rope_scaling"] is not None and isinstance(weight, float):
         raw["rope_scaling"] |= {"mscale": 10 * weight, "mscale_all_dim": 10 * weight}
 
@@ -67,36 +52,13 @@ def _dots1(raw: dict[str, Any], file: GGUFFile) -> None:
     raw["sliding_window"] = None
 
 
-def _ernie(raw: dict[str, Any], file: GGUFFile) -> None:
-    copy_keys(
-        raw,
-        file,
-        "ernie4_5-moe",
-        moe_layer_interval="interleave_moe_layer_step",
-        moe_layer_start_index="leading_dense_block_count",
-        moe_num_shared_experts="expert_shared_count",
-    )
-
-
-def _glm4(raw: dict[str, Any], file: GGUFFile) -> None:
-    raw["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
-    set_partial_rotary_factor(raw, file, "glm4moe")
-
-
 def _gpt_oss(raw: dict[str, Any], file: GGUFFile) -> None:
-    copy_keys(raw, file, "gpt-oss", intermediate_size="expert_feed_forward_length")
     if raw["rope_scaling"] is not None:
         raw["rope_scaling"]["truncate"] = False
 
 
 def _granite(raw: dict[str, Any], file: GGUFFile) -> None:
-    set_granite_scales(raw, file, "granitemoe")
     raw["shared_intermediate_size"] = raw.get("shared_expert_intermediate_size", 0)
-
-
-def _minimax(raw: dict[str, Any], file: GGUFFile) -> None:
-    copy_keys(raw, file, "minimax-m2", intermediate_size="expert_feed_forward_length")
-    set_partial_rotary_factor(raw, file, "minimax-m2")
 
 
 def _qwen2(raw: dict[str, Any], file: GGUFFile) -> None:
@@ -108,15 +70,29 @@ def _qwen3(raw: dict[str, Any], file: GGUFFile) -> None:
     raw["norm_topk_prob"] = True
 
 
-ADJUSTMENTS: dict[str, Callable[[dict[str, Any], GGUFFile], None]] = {
-    "deepseek2": _deepseek2,
-    "dots1": _dots1,
-    "ernie4_5-moe": _ernie,
-    "glm4moe": _glm4,
-    "gpt-oss": _gpt_oss,
-    "granitemoe": _granite,
-    "minimax-m2": _minimax,
-    "qwen2moe": _qwen2,
-    "qwen3moe": _qwen3,
+_EXPERT_SIZE = {"intermediate_size": "expert_feed_forward_length"}
+EXPERT_FAMILIES: dict[str, GGUFFamily] = {
+    "deepseek2": GGUFFamily(
+        "DeepseekV2ForCausalLM",
+        keys={"kv_lora_rank": "attention.kv_lora_rank", "head_dim": "rope.dimension_count"},
+        tensors={"has_kv_by_head": "blk.0.attn_k_b.weight"},
+        adjust=_deepseek2,
+    ),
+    "dots1": GGUFFamily("Dots1ForCausalLM", adjust=_dots1),
+    "ernie4_5-moe": GGUFFamily(
+        "Ernie4_5_MoeForCausalLM",
+        keys={
+            "moe_layer_interval": "interleave_moe_layer_step",
+            "moe_layer_start_index": "leading_dense_block_count",
+            "moe_num_shared_experts": "expert_shared_count",
+        },
+    ),
+    "glm4moe": GGUFFamily("Glm4MoeForCausalLM", tensors=QK_NORM, has_rotary_size=True),
+    "gpt-oss": GGUFFamily("GptOssForCausalLM", keys=_EXPERT_SIZE, adjust=_gpt_oss),
+    "granitemoe": GGUFFamily("GraniteMoeForCausalLM", keys=GRANITE_SCALES, adjust=_granite),
+    "minimax-m2": GGUFFamily("MiniMaxM2ForCausalLM", keys=_EXPERT_SIZE, has_rotary_size=True),
+    "olmoe": GGUFFamily("OlmoeForCausalLM"),
+    "qwen2moe": GGUFFamily("Qwen2MoeForCausalLM", adjust=_qwen2),
+    "qwen3moe": GGUFFamily("Qwen3MoeForCausalLM", adjust=_qwen3),
 }
-"""See :data:`octavo.hub.gguf_families.ADJUSTMENTS`."""
+"""By GGUF's name of the architecture. Mixtral is ``llama`` there, with experts."""

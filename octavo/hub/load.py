@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.config.settings import ModelImpl
+from octavo.config.values import ModelImpl
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_file import parse_config
 from octavo.hub.decoder_config import token_ids

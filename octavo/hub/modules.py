@@ -83,7 +83,7 @@ def _pooling(config: dict[str, Any]) -> SequencePooling:
         modes = [str(mode) for mode in (named if isinstance(named, list) else [named])]
     if len(modes) != 1 or modes[0] not in _MODES:
         raise UnsupportedModelError(
-            f"The model pools by {' and '.join(modes) or 'nothing that is named'}; supported is one of cls, mean and "
+            f"The model pools by {' and '.join(modes) or 'nothing that is named'}; supported are cls, mean and "
             "lasttoken."
         )
     return _MODES[modes[0]]

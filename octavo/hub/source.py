@@ -71,7 +71,7 @@ def resolve(
     if files:
         raise UnsupportedModelError(f"{name!r} holds {len(files)} GGUF files; name one of them, such as {files[0]}.")
     raise UnsupportedModelError(
-        f"{name!r} is no model: it has no config.json. Of GGUF models on the hub, download one file and name that."
+        f"{name!r} is not a model: it has no config.json. Of GGUF models on the hub, download one file and name that."
     )
 
 

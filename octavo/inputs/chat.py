@@ -106,17 +106,15 @@ class ChatRenderer:
         elif not compiled.takes_tools:
             prepared = self._with_tools_in_text(template, prepared, tools or (), call_text)
             prepared = prepared if compiled.takes_content_text else contents_as_parts(prepared)
-        text = self._tokenizer.apply_chat_template(
+        text = self._tokenizer.render_chat(
             prepared,
             tools=tools or None,
             documents=documents or None,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template=template,
-            tokenize=False,
             **kwargs,
         )
-        assert isinstance(text, str)
         text = preambles.restore(text)
         return TokensPrompt(prompt_token_ids=self._tokenizer.encode(text, add_special_tokens), prompt=text)
 
@@ -144,10 +142,10 @@ class ChatRenderer:
             compiled = compile_template(template)
             prepared = [_for_template(index, message, compiled) for index, message in enumerate(probe)]
             try:
-                text = self._tokenizer.apply_chat_template(prepared, chat_template=template, tokenize=False)
+                text = self._tokenizer.render_chat(prepared, chat_template=template)
             except ChatTemplateError:
                 text = ""
-            known = self._takes_system[template] = _PROBE in str(text)
+            known = self._takes_system[template] = _PROBE in text
         return known
 
 
@@ -186,7 +184,7 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
     if not isinstance(message, Mapping):
         raise ChatTemplateError(f"{where} must be an object with role and content.", where)
     if not isinstance(message.get("role"), str) or not message["role"]:
-        raise ChatTemplateError(f"{where} has no role; it must be a text such as 'user'.", f"{where}.role")
+        raise ChatTemplateError(f"{where} has no role; it must be a string such as 'user'.", f"{where}.role")
     prepared = dict(message)
     _count_reasoning(prepared)
     content = message.get("content")
@@ -200,7 +198,7 @@ def _for_template(index: int, message: object, template: CompiledTemplate) -> di
         else:
             prepared["content"] = "\n".join(texts)
     elif content is not None:
-        raise ChatTemplateError(f"{where}.content must be a text or a list of parts.", f"{where}.content")
+        raise ChatTemplateError(f"{where}.content must be a string or a list of parts.", f"{where}.content")
     elif not message.get("tool_calls") and not prepared.get("reasoning"):
         raise ChatTemplateError(f"{where} has no content.", f"{where}.content")
     else:

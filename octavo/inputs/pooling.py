@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import InvalidRequestError, PromptTooLongError
-from octavo.inputs.processor import MAX_SALT_LENGTH
+from octavo.inputs.processor import checked_salt
 from octavo.inputs.prompts import ParsedPrompt, check_prompt_keys, check_token_ids, embeds_prompt, plain_ints
 from octavo.inputs.texts import Side, cut, encode_text
 from octavo.records import (
@@ -173,7 +173,7 @@ class PoolingProcessor:
             params=sampling,
             priority=options.priority,
             arrival_time=arrival_time,
-            cache_salt=_checked_salt(options.cache_salt or cache_salt),
+            cache_salt=checked_salt(options.cache_salt or cache_salt),
             pooling=request,
             prompt_embeds=prompt_embeds,
         )
@@ -197,7 +197,7 @@ class PoolingProcessor:
         """A prompt in any of its shapes."""
         text: str | None = None
         given: object = prompt
-        salt: object = None
+        salt: str | None = None
         if isinstance(prompt, Mapping):
             check_prompt_keys(prompt)
             if prompt.get("prompt_embeds") is not None:
@@ -205,8 +205,7 @@ class PoolingProcessor:
             given, salt = prompt.get("prompt_token_ids"), prompt.get("cache_salt")
             text = prompt.get("prompt") if isinstance(prompt.get("prompt"), str) else None
             given = text if given is None else given
-        if salt is not None and not isinstance(salt, str):
-            raise InvalidRequestError("cache_salt must be a text.", "cache_salt")
+        salt = checked_salt(salt)
         limit = self.limit(options)
         if isinstance(given, str):
             side, has_frame = options.truncation_side, options.add_special_tokens
@@ -214,7 +213,7 @@ class PoolingProcessor:
             return ParsedPrompt(self._padded(ids, options), given, salt)
         if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
             raise InvalidRequestError(
-                "An input must be a text, a list of token ids, or a dictionary with prompt or prompt_token_ids.",
+                "An input must be a string, a list of token ids, or a dictionary with prompt or prompt_token_ids.",
                 "prompt",
             )
         ids = plain_ints(given, "prompt")
@@ -271,9 +270,3 @@ def _unsupported_task(task: str, spec: PoolingSpec) -> InvalidRequestError:
         f"Unsupported task: {task!r}; {api} API is not supported by this model, which is made for the task {able}.",
         "task",
     )
-
-
-def _checked_salt(cache_salt: str | None) -> str | None:
-    if cache_salt is not None and not 0 < len(cache_salt) <= MAX_SALT_LENGTH:
-        raise InvalidRequestError(f"cache_salt must be a text of 1 to {MAX_SALT_LENGTH} characters.", "cache_salt")
-    return cache_salt

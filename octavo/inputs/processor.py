@@ -129,7 +129,7 @@ class InputProcessor:
             params = self._reasoning.bind(params, parsed)
         self._check_reasoning_tags(params)
         if parsed.embeds is not None and params.prompt_logprobs is not None:
-            raise InvalidRequestError("prompt_logprobs do not go with prompt_embeds.", "prompt_logprobs")
+            raise InvalidRequestError("prompt_logprobs cannot be combined with prompt_embeds.", "prompt_logprobs")
         room = self._room_behind(parsed)
         if params.max_tokens is not None and params.max_tokens > room and not clip_max_tokens:
             raise PromptTooLongError(len(parsed.token_ids), self._info.max_model_len, params.max_tokens)
@@ -148,7 +148,7 @@ class InputProcessor:
             bad_words_token_ids=self._tokenised_bad_words(params.bad_words or []),
             priority=priority,
             arrival_time=arrival_time,
-            cache_salt=_checked_salt(cache_salt if cache_salt is not None else parsed.cache_salt),
+            cache_salt=checked_salt(cache_salt if cache_salt is not None else parsed.cache_salt),
             client_index=client_index,
             prompt_embeds=parsed.embeds,
         )
@@ -261,7 +261,8 @@ def _fork(template: EngineRequest, count: int) -> list[EngineRequest]:
     return children
 
 
-def _checked_salt(cache_salt: str | None) -> str | None:
+def checked_salt(cache_salt: str | None) -> str | None:
+    """A salt of the prefix cache that is short enough."""
     if cache_salt is not None and (not isinstance(cache_salt, str) or not 0 < len(cache_salt) <= MAX_SALT_LENGTH):
-        raise InvalidRequestError(f"cache_salt must be a text of 1 to {MAX_SALT_LENGTH} characters.", "cache_salt")
+        raise InvalidRequestError(f"cache_salt must be a string of 1 to {MAX_SALT_LENGTH} characters.", "cache_salt")
     return cache_salt

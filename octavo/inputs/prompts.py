@@ -88,12 +88,14 @@ def embeds_prompt(prompt: Mapping[str, Any], size: int, truncate_prompt_tokens: 
     """
     if not size:
         raise InvalidRequestError(
-            "prompt_embeds: this server takes no vectors as prompts; its owner allows them with "
+            "prompt_embeds: this server takes no vectors as prompts; its operator allows them with "
             "--enable-prompt-embeds.",
             "prompt_embeds",
         )
     if truncate_prompt_tokens is not None:
-        raise InvalidRequestError("Vectors cannot be cut; leave truncate_prompt_tokens out.", "truncate_prompt_tokens")
+        raise InvalidRequestError(
+            "Vectors cannot be truncated; leave truncate_prompt_tokens out.", "truncate_prompt_tokens"
+        )
     embeds = embeds_of(prompt["prompt_embeds"])
     if embeds.size != size:
         raise InvalidRequestError(
@@ -113,7 +115,7 @@ def plain_ints(values: Iterable[object], param: str) -> list[int]:
             raise TypeError
         return [index(value) for value in values]  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidRequestError("A prompt of token ids must be a list of whole numbers.", param) from None
+        raise InvalidRequestError("A prompt of token ids must be a list of integers.", param) from None
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
@@ -138,7 +140,7 @@ def _parts(prompt: object) -> tuple[str | None, Sequence[object] | None, str | N
     elif _is_list(prompt):
         return None, prompt, None  # type: ignore[return-value]
     raise InvalidRequestError(
-        "A prompt must be a text, a list of token ids, or a dictionary with prompt or prompt_token_ids; "
+        "A prompt must be a string, a list of token ids, or a dictionary with prompt or prompt_token_ids; "
         f"got {type(prompt).__name__}.",
         "prompt",
     )

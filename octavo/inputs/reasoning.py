@@ -51,7 +51,7 @@ class ReasoningMarkers:
                 f"reasoning_config has no field {unknown[0]!r}; it has {_START_MARKER} and {_END_MARKER}."
             )
         if not all(isinstance(value, str) for value in config.values()):
-            raise ConfigError("reasoning_config: its fields are texts.")
+            raise ConfigError("reasoning_config: its fields must be strings.")
         if config.get("reasoning_parser", settings.reasoning_parser) != settings.reasoning_parser:
             raise ConfigError("reasoning_config: give the name of the parser as reasoning_parser.")
         if config and not settings.reasoning_parser:

@@ -118,8 +118,7 @@ def write_pair(
         {"role": "query", "content": _shortened(tokenizer, first, max_first)},
         {"role": "document", "content": _shortened(tokenizer, second, max_second)},
     ]
-    text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
-    assert isinstance(text, str), "it was not to be tokenised"
+    text = tokenizer.render_chat(messages, chat_template=template)
     return EncodedPair(encode_text(tokenizer, text, limit=limit), None)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from octavo.errors import InvalidRequestError, RequestFailedError
+from octavo.outputs.processor import error_of
 from octavo.records import (
     EngineOutput,
     EngineRequest,
@@ -67,8 +67,8 @@ def checked(output: Pooled) -> Pooled:
         InvalidRequestError: the engine refused the request.
         RequestFailedError: the request failed in the engine.
     """
-    if output.error is not None:
-        raise InvalidRequestError(output.error) if output.is_refused else RequestFailedError(output.error)
+    if (error := error_of(output)) is not None:
+        raise error
     return output
 
 

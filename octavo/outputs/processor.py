@@ -14,6 +14,8 @@ from octavo.records import (
     EngineOutput,
     EngineRequest,
     FlatLogprobs,
+    PoolingOutput,
+    PoolingRequestOutput,
     PreparedRequest,
     PromptLogprobs,
     RequestOutput,
@@ -41,7 +43,7 @@ class ProcessedOutputs:
     aborts: list[str] = field(default_factory=list)
 
 
-def error_of(output: RequestOutput) -> OctavoError | None:
+def error_of(output: RequestOutput | PoolingRequestOutput[PoolingOutput]) -> OctavoError | None:
     """What to raise for an output, None if nothing went wrong."""
     if output.error is None:
         return None

@@ -5,5 +5,3 @@
 
 from octavo.planning.capacity import fit_cache, resize_cache
 from octavo.planning.plan import adapt_settings, make_plan
-
-__all__ = ["adapt_settings", "fit_cache", "make_plan", "resize_cache"]

@@ -10,25 +10,3 @@ from octavo.platforms.imagined import GPU_MODELS, ImaginedGpu
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type
 from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture
 from octavo.platforms.select import describe_torch, has_cuda, runtime_of, select_platform
-
-__all__ = [
-    "GPU_MODELS",
-    "CpuPlatform",
-    "CudaPlatform",
-    "DeviceMemory",
-    "DeviceRuntime",
-    "Event",
-    "Graph",
-    "GraphCapture",
-    "ImaginedGpu",
-    "Platform",
-    "available_cores",
-    "compute_capability",
-    "compute_type",
-    "describe_torch",
-    "device_name",
-    "has_cuda",
-    "num_multiprocessors",
-    "runtime_of",
-    "select_platform",
-]

@@ -65,14 +65,14 @@ class Step:
     draft are results. With drafts in flight, the host does not know how many tokens of a request are computed: its
     numbers are upper bounds until the results arrive.
 
-    Rows of at most ``decode_len`` tokens come first. Steps of the same rows share the arrays ``slots``, ``num_new`` and
-    ``num_drawn``, which must not be changed.
+    Rows of at most ``decode_len`` tokens come first. Steps of the same rows share the arrays ``slots``,
+    ``num_scheduled_tokens`` and ``num_drawn``, which must not be changed.
 
     Attributes:
         step_id: counts from 1.
         slots: ``[R]`` int32, slots in device state.
         num_computed: ``[R]`` int32, tokens of the request in the cache before this step, or more.
-        num_new: ``[R]`` int32, tokens scheduled in this step.
+        num_scheduled_tokens: ``[R]`` int32, tokens scheduled in this step.
         num_drawn: ``[R]`` int32, after how many of the row's last tokens a token is drawn: 0 in the middle of a prompt,
             1 at its end and behind it, and one more per draft.
         new_rows: requests that enter device state with this step.
@@ -90,7 +90,7 @@ class Step:
     step_id: int
     slots: NDArray[np.int32]
     num_computed: NDArray[np.int32]
-    num_new: NDArray[np.int32]
+    num_scheduled_tokens: NDArray[np.int32]
     num_drawn: NDArray[np.int32]
     new_rows: list[NewRow] = field(default_factory=list)
     freed_slots: list[int] = field(default_factory=list)
@@ -105,13 +105,13 @@ class Step:
     is_fresh: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        num_rows = len(self.num_new)
-        self.num_decodes = self.num_decode_tokens = int(np.count_nonzero(self.num_new <= self.decode_len))
-        if self.num_decodes == num_rows and self.decode_len == 1:
-            self.num_tokens, self.max_query_len, self.is_fresh = num_rows, 1, True
+        counts = self.num_scheduled_tokens
+        self.num_decodes = self.num_decode_tokens = int(np.count_nonzero(counts <= self.decode_len))
+        if self.num_decodes == len(counts) and self.decode_len == 1:
+            self.num_tokens, self.max_query_len, self.is_fresh = len(counts), 1, True
         else:
-            self.num_decode_tokens = int(self.num_new[: self.num_decodes].sum())
-            self.num_tokens, self.max_query_len = int(self.num_new.sum()), int(self.num_new.max(initial=0))
+            self.num_decode_tokens = int(counts[: self.num_decodes].sum())
+            self.num_tokens, self.max_query_len = int(counts.sum()), int(counts.max(initial=0))
             self.is_fresh = not self.num_computed[self.num_decodes :].any()
 
 

@@ -1,47 +1,19 @@
 """From logits to tokens.
 
-Names are imported when they are first used: grammars and limits on reasoning live here as well, and processes that only
-need those do without torch.
+The interface of custom logits processors is imported when it is first used: grammars and limits on reasoning live here
+as well, and processes that only need those do without torch.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.sampling.processors import (
-        AdapterLogitsProcessor,
-        BatchUpdate,
-        LogitsProcessor,
-        MoveDirectionality,
-        load_processors,
-        processor_classes,
-    )
-    from octavo.sampling.sampler import Sampler, Samples
+    from octavo.sampling.processors import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, MoveDirectionality
 
-_HOMES = {
-    "AdapterLogitsProcessor": "octavo.sampling.processors",
-    "BatchUpdate": "octavo.sampling.processors",
-    "LogitsProcessor": "octavo.sampling.processors",
-    "MoveDirectionality": "octavo.sampling.processors",
-    "Sampler": "octavo.sampling.sampler",
-    "Samples": "octavo.sampling.sampler",
-    "load_processors": "octavo.sampling.processors",
-    "processor_classes": "octavo.sampling.processors",
-}
-
-__all__ = [
-    "AdapterLogitsProcessor",
-    "BatchUpdate",
-    "LogitsProcessor",
-    "MoveDirectionality",
-    "Sampler",
-    "Samples",
-    "load_processors",
-    "processor_classes",
-]
+__all__ = ["AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module("octavo.sampling.processors"), name)

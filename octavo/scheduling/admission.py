@@ -31,17 +31,17 @@ class Admission:
         if request.completion.reads_prefix_cache:
             found, blocks = self._cache.find_prefix(cache, request.token_ids)
         remaining = num_tokens - found
-        num_new = min(remaining, budget)
-        if num_new < remaining and not self._plan.enable_chunked_prefill and budget < self._plan.token_budget:
+        num_scheduled = min(remaining, budget)
+        if num_scheduled < remaining and not self._plan.enable_chunked_prefill and budget < self._plan.token_budget:
             return None
         self._cache.adopt_prefix(cache, blocks)
-        wanted = self._cache.num_blocks_wanted(cache, found + num_new)
+        wanted = self._cache.num_blocks_wanted(cache, found + num_scheduled)
         request.expected_len = self._outlook.expected_len(request)
         num_free = self._cache.pool.num_free - self._num_reserved(len(rows))
         if wanted > num_free or not self._can_grow(request, rows, found, num_free):
             self._cache.free(cache)
             return None
-        return found, num_new
+        return found, num_scheduled
 
     def note_end(self, request: Request) -> None:
         """Update the expected answer length with a finished request."""

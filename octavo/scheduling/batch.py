@@ -28,7 +28,7 @@ class StepBatch:
     Attributes:
         source, order: ``[R]``, slots of the part that the batch was made of, and its rows in the batch's order.
         slots: ``[R]``.
-        step_slots, num_new, num_drawn: as in the step.
+        step_slots, num_scheduled_tokens, num_drawn: as in the step.
         draws: ``[R]``, whether a token is drawn at all.
         slot_generations: ``[R]``, generation of each slot when the step was made; see :class:`Rows`.
         requests, request_ids: the requests of the rows.
@@ -38,7 +38,7 @@ class StepBatch:
     order: NDArray[np.intp]
     slots: Slots
     step_slots: Counts
-    num_new: Counts
+    num_scheduled_tokens: Counts
     num_drawn: Counts
     draws: Mask
     slot_generations: NDArray[np.int64]
@@ -52,7 +52,9 @@ class StepBatch:
         Attention thus starts with the longest work. The order stays as long as the same rows decode.
         """
         source = part.slots
-        order = np.argsort(np.where(part.num_new > decode_len, UNLIMITED, -part.num_computed), kind="stable")
+        order = np.argsort(
+            np.where(part.num_scheduled_tokens > decode_len, UNLIMITED, -part.num_computed), kind="stable"
+        )
         part = part[order]
         slots = part.slots
         return cls(
@@ -60,7 +62,7 @@ class StepBatch:
             order=order,
             slots=slots,
             step_slots=slots.astype(np.int32),
-            num_new=part.num_new,
+            num_scheduled_tokens=part.num_scheduled_tokens,
             num_drawn=part.num_drawn,
             draws=part.num_drawn > 0,
             slot_generations=rows.slot_generations[slots],

@@ -72,11 +72,11 @@ class Lifecycle:
             if chunk is None:
                 held_back.append(request)
                 break
-            num_found, num_new = chunk
+            num_found, num_scheduled = chunk
             self._note_admission(request, num_found)
             request.status = Status.RUNNING
-            parts.append(self.running.enter(request, num_found, num_new))
-            budget -= num_new
+            parts.append(self.running.enter(request, num_found, num_scheduled))
+            budget -= num_scheduled
         for request in held_back:
             self.waiting.push(request)
         return parts

@@ -32,18 +32,20 @@ class StepPart:
     Attributes:
         slots: ``[R]``.
         num_computed: ``[R]``, tokens in the cache before the step.
-        num_new: ``[R]``, tokens scheduled in the step.
+        num_scheduled_tokens: ``[R]``, tokens scheduled in the step.
         num_drawn: ``[R]``, after how many of these, from the last one back, a token is drawn.
     """
 
     slots: Slots
     num_computed: Counts
-    num_new: Counts
+    num_scheduled_tokens: Counts
     num_drawn: Counts
 
     def __getitem__(self, rows: NDArray[np.intp] | Mask) -> "StepPart":
         """Some of the rows, or all of them in another order."""
-        return StepPart(self.slots[rows], self.num_computed[rows], self.num_new[rows], self.num_drawn[rows])
+        return StepPart(
+            self.slots[rows], self.num_computed[rows], self.num_scheduled_tokens[rows], self.num_drawn[rows]
+        )
 
     @classmethod
     def joined(cls, parts: list["StepPart"]) -> "StepPart":
@@ -53,7 +55,7 @@ class StepPart:
         return cls(
             np.concatenate([part.slots for part in parts]),
             np.concatenate([part.num_computed for part in parts]),
-            np.concatenate([part.num_new for part in parts]),
+            np.concatenate([part.num_scheduled_tokens for part in parts]),
             np.concatenate([part.num_drawn for part in parts]),
         )
 
@@ -176,13 +178,13 @@ class Rows:
         # A chunk of a prompt may have as many tokens, but has left no drafts.
         return not max_drafts or not np.count_nonzero(self.max_drafts[self.order] != max_drafts)
 
-    def advance(self, slots: Slots, before: Counts, num_new: Counts) -> StepPart:
+    def advance(self, slots: Slots, before: Counts, num_scheduled: Counts) -> StepPart:
         """Count tokens as computed, and return the rows as part of a step.
 
         Args:
-            before, num_new: per row, its ``num_computed``, and how many tokens follow.
+            before, num_scheduled: per row, its ``num_computed``, and how many tokens follow.
         """
-        num_tokens, after = self.num_tokens[slots], before + num_new
+        num_tokens, after = self.num_tokens[slots], before + num_scheduled
         if self.drafts.shape[1]:
             num_drawn = np.maximum(after - num_tokens + 1, 0)
             self.num_open[slots] += np.maximum(num_drawn - 1, 0)
@@ -192,7 +194,7 @@ class Rows:
             num_drawn = (after == num_tokens).astype(np.int32)
         self.num_computed[slots] = after
         self.num_tokens[slots] = num_tokens + num_drawn
-        return StepPart(slots, before, num_new, num_drawn)
+        return StepPart(slots, before, num_scheduled, num_drawn)
 
     def num_kept(self, slots: Slots) -> Counts:
         """Tokens in the cache of which none can be a rejected draft."""

@@ -31,10 +31,10 @@ class Running:
         changes, self.changes = self.changes, Changes()
         return changes
 
-    def budget(self, num_new: Counts) -> int:
-        """Maximum number of tokens of a step in which running requests compute ``num_new`` tokens each."""
+    def budget(self, num_scheduled: Counts) -> int:
+        """Maximum number of tokens of a step in which running requests compute ``num_scheduled`` tokens each."""
         most, mixed = self._plan.token_budget, self._plan.max_num_mixed_tokens
-        if mixed is None or not np.count_nonzero((num_new > 0) & (num_new <= 1 + self._max_drafts)):
+        if mixed is None or not np.count_nonzero((num_scheduled > 0) & (num_scheduled <= 1 + self._max_drafts)):
             return most
         return mixed
 
@@ -47,27 +47,27 @@ class Running:
         """
         if self._newest:
             self._publish_newest()
-        slots, num_new = self.rows.order, self.rows.num_wanted()
+        slots, num_scheduled = self.rows.order, self.rows.num_wanted()
         budget = self._plan.token_budget
-        if len(slots) * (1 + self._max_drafts) > budget or not self.rows.are_steady(num_new):
-            budget = self.budget(num_new)
-            slots, num_new = _within(budget, slots, num_new)
+        if len(slots) * (1 + self._max_drafts) > budget or not self.rows.are_steady(num_scheduled):
+            budget = self.budget(num_scheduled)
+            slots, num_scheduled = _within(budget, slots, num_scheduled)
         preempted: list[Request] = []
         before = self.rows.num_computed[slots]
-        after = before + num_new
+        after = before + num_scheduled
         changing = (after > self.rows.next_block_boundary[slots]).nonzero()[0]
         if len(changing) and not self._grow(slots[changing], after[changing]):
-            slots, num_new = self._schedule_one_by_one(budget, preempted)
+            slots, num_scheduled = self._schedule_one_by_one(budget, preempted)
             before = self.rows.num_computed[slots]
-        part = self.rows.advance(slots, before, num_new)
+        part = self.rows.advance(slots, before, num_scheduled)
         if slots is not self.rows.order:
-            chunks = part.num_new > np.maximum(part.num_drawn, 1)
-            for slot, count in zip(slots[chunks].tolist(), part.num_new[chunks].tolist(), strict=True):
+            chunks = part.num_scheduled_tokens > np.maximum(part.num_drawn, 1)
+            for slot, count in zip(slots[chunks].tolist(), part.num_scheduled_tokens[chunks].tolist(), strict=True):
                 self._publish(slot, count)
         return part, preempted
 
-    def enter(self, request: Request, num_found: int, num_new: int) -> StepPart:
-        """Give a request a slot, and blocks for ``num_new`` tokens after the ``num_found`` that the cache holds.
+    def enter(self, request: Request, num_found: int, num_scheduled: int) -> StepPart:
+        """Give a request a slot, and blocks for ``num_scheduled`` tokens after the ``num_found`` that the cache holds.
 
         The caller has checked that there is room.
         """
@@ -75,12 +75,12 @@ class Running:
         for group, table in enumerate(request.cache.tables):
             if table:
                 self.changes.block_updates.append(BlockUpdate(group, slot, 0, list(table)))
-        slots, before, counts = np.array([slot]), np.array([num_found], np.int32), np.array([num_new], np.int32)
+        slots, before, counts = np.array([slot]), np.array([num_found], np.int32), np.array([num_scheduled], np.int32)
         has_grown = self._grow(slots, before + counts)
         assert has_grown, "blocks were counted as free"
         part = self.rows.advance(slots, before, counts)
         self.changes.new_rows.append(_new_row(request))
-        self._publish(slot, num_new)
+        self._publish(slot, num_scheduled)
         return part
 
     def leave(self, request: Request, *, is_trusted: bool = True) -> None:
@@ -105,7 +105,7 @@ class Running:
             if self.rows.requests[slot] is not None:
                 self._publish(slot)
 
-    def _publish(self, slot: int, num_new: int = 0) -> None:
+    def _publish(self, slot: int, num_scheduled: int = 0) -> None:
         """Enter the full blocks whose tokens are known into the prefix index.
 
         Blocks of steps in flight are included: steps run in order, so a block is filled before a later step reads it.
@@ -113,13 +113,13 @@ class Running:
         generated tokens are not published before the request ends.
 
         Args:
-            num_new: tokens of the request in the step that is being made, if it is advanced already.
+            num_scheduled: tokens of the request in the step that is being made, if it is advanced already.
         """
-        if num_new and self._cache.has_states:
-            self._newest[slot] = num_new
+        if num_scheduled and self._cache.has_states:
+            self._newest[slot] = num_scheduled
         rows = self.rows
         computed, known = int(rows.num_computed[slot]), int(rows.num_known[slot])
-        self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], min(computed, known), num_new)
+        self._cache.publish(rows.requests[slot].cache, rows.token_ids[slot], min(computed, known), num_scheduled)
 
     def _grow(self, slots: Slots, num_tokens: Counts) -> bool:
         """Allocate blocks for ``num_tokens`` tokens in all rows; False, without allocating, if too few are free."""
@@ -145,8 +145,8 @@ class Running:
         index = 0
         while index < len(order) and budget > 0:
             slot = order[index]
-            num_new = min(wanted[slot], budget)
-            if num_new > 0 and not self._grow_one(slot, num_new):
+            num_scheduled = min(wanted[slot], budget)
+            if num_scheduled > 0 and not self._grow_one(slot, num_scheduled):
                 victim = self._choose_victim()
                 if victim is not None:
                     position = order.index(victim.slot)
@@ -157,15 +157,15 @@ class Running:
                     self._preempt(victim)
                     continue
                 # A single request always fits, so here it can only be waiting for results of steps in flight.
-                num_new = 0
-            if num_new > 0:
-                chosen[slot] = num_new
-                budget -= num_new
+                num_scheduled = 0
+            if num_scheduled > 0:
+                chosen[slot] = num_scheduled
+                budget -= num_scheduled
             index += 1
         return np.array(list(chosen), np.intp), np.array(list(chosen.values()), np.int32)
 
-    def _grow_one(self, slot: int, num_new: int) -> bool:
-        return self._grow(np.array([slot]), self.rows.num_computed[slot : slot + 1] + np.int32(num_new))
+    def _grow_one(self, slot: int, num_scheduled: int) -> bool:
+        return self._grow(np.array([slot]), self.rows.num_computed[slot : slot + 1] + np.int32(num_scheduled))
 
     def _choose_victim(self) -> Request | None:
         """The running request to preempt: lowest priority first, then least work lost; never the first in order.
@@ -188,16 +188,16 @@ class Running:
         self.leave(victim)
 
 
-def _within(budget: int, slots: Slots, num_new: Counts) -> tuple[Slots, Counts]:
+def _within(budget: int, slots: Slots, num_scheduled: Counts) -> tuple[Slots, Counts]:
     """The first rows with tokens to compute that fit the budget; the last one may be cut."""
-    rows = num_new.nonzero()[0]
-    slots, num_new = slots[rows], num_new[rows]
-    total = np.cumsum(num_new)
+    rows = num_scheduled.nonzero()[0]
+    slots, num_scheduled = slots[rows], num_scheduled[rows]
+    total = np.cumsum(num_scheduled)
     if len(total) and total[-1] > budget:
         last = int(np.searchsorted(total, budget))
-        num_new[last] -= total[last] - budget
-        slots, num_new = slots[: last + 1], num_new[: last + 1]
-    return slots, num_new
+        num_scheduled[last] -= total[last] - budget
+        slots, num_scheduled = slots[: last + 1], num_scheduled[: last + 1]
+    return slots, num_scheduled
 
 
 def _new_row(request: Request) -> NewRow:

@@ -156,7 +156,9 @@ class Scheduler:
         for request in preempted:
             request.num_steps_in_flight = sum(request in batch.requests for batch in self._in_flight)
         if len(self.waiting) and not preempted:
-            admitted = self._lifecycle.admit(self._running.budget(part.num_new) - int(part.num_new.sum()))
+            admitted = self._lifecycle.admit(
+                self._running.budget(part.num_scheduled_tokens) - int(part.num_scheduled_tokens.sum())
+            )
             part = StepPart.joined([part, *admitted])
         return self._make_step(part) if len(part.slots) else None
 
@@ -220,7 +222,7 @@ class Scheduler:
             step_id=self.stats.num_steps,
             slots=batch.step_slots,
             num_computed=part.num_computed[batch.order],
-            num_new=batch.num_new,
+            num_scheduled_tokens=batch.num_scheduled_tokens,
             num_drawn=batch.num_drawn,
             new_rows=changes.new_rows,
             freed_slots=changes.freed_slots,

@@ -184,11 +184,6 @@ class Tokenizer:
         return self._special("unk_token")
 
     @property
-    def unk_token_id(self) -> int | None:
-        """Its id."""
-        return self._special_id("unk_token")
-
-    @property
     def chat_template(self) -> str | None:
         """The default chat template."""
         return self.chat_templates.get("default")
@@ -210,7 +205,7 @@ class Tokenizer:
             raise ChatTemplateError(f"This model has several chat templates; choose one of {names}.", "chat_template")
         raise ChatTemplateError("This model has no chat template; give one with --chat-template.", "chat_template")
 
-    def apply_chat_template(
+    def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
@@ -219,10 +214,9 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template: str | None = None,
-        tokenize: bool = True,
         **kwargs: Any,
-    ) -> str | list[int]:
-        """Render a conversation as one prompt: token ids, or the text if ``tokenize`` is false.
+    ) -> str:
+        """A conversation as one prompt.
 
         Args:
             tools: JSON descriptions of functions that the model may call.
@@ -230,16 +224,13 @@ class Tokenizer:
             continue_final_message: leave the last message open, to be continued.
             chat_template: name of one of the model's templates, or a template.
         """
-        template = self.select_chat_template(chat_template, with_tools=bool(tools))
-        values = {**self.special_tokens.named, **kwargs, "tools": tools, "documents": documents}
-        text = render_chat(
-            template,
+        return render_chat(
+            self.select_chat_template(chat_template, with_tools=bool(tools)),
             messages,
-            values,
+            {**self.special_tokens.named, **kwargs, "tools": tools, "documents": documents},
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
-        return self.encode(text, add_special_tokens=False) if tokenize else text
 
 
 class _TokenBytes(dict[int, bytes]):

@@ -92,7 +92,7 @@ def test_an_owner_may_set_how_reasoning_is_ended(start_server: StartServer) -> N
     [
         ({"reasoning_config": {"reasoning_end_str": "x"}}, "needs a reasoning_parser"),
         ({"reasoning_config": {"end": "x"}, "reasoning_parser": "qwen3"}, "no field 'end'"),
-        ({"reasoning_config": {"reasoning_end_str": 1}, "reasoning_parser": "qwen3"}, "are texts"),
+        ({"reasoning_config": {"reasoning_end_str": 1}, "reasoning_parser": "qwen3"}, "must be strings"),
         ({"reasoning_config": {"reasoning_parser": "glm45"}, "reasoning_parser": "qwen3"}, "as reasoning_parser"),
     ],
 )

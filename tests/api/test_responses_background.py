@@ -71,7 +71,7 @@ def test_cancelling(start_server: StartServer) -> None:
     server = start_server(ScriptedEngine("Hm.</think>" + REPLY * 100, step_seconds=0.005), **THINKING)
     client = client_of(server)
     answer = client.responses.create(model="fake/model", input="hi", background=True)
-    with pytest.raises(openai.BadRequestError, match="still being made"):
+    with pytest.raises(openai.BadRequestError, match="still in progress"):
         client.responses.create(model="fake/model", input="hi", previous_response_id=answer.id)
     until(lambda: client.responses.retrieve(answer.id).output_text.startswith(REPLY))
     cancelled = client.responses.cancel(answer.id)

@@ -89,7 +89,7 @@ def test_an_id_says_which_process_knows_it() -> None:
         other.get("a", keep(one, "a"))
     with pytest.raises(HttpError, match="before the server was started"):
         ResponseStore(10, 1 << 20).get("a", keep(one, "a"))
-    with pytest.raises(HttpError, match="keeps no responses"):
+    with pytest.raises(HttpError, match="stores no responses"):
         ResponseStore(0, 0).get("a", "resp_x")
 
 
@@ -168,7 +168,7 @@ def test_not_to_be_stored(start_server: StartServer) -> None:
     keeps_none = start_server(response_store_count=0)
     answer = create(keeps_none)
     missing = keeps_none.client.get(f"{PATH}/{answer['id']}")
-    assert missing.status_code == 404 and "keeps no responses" in missing.json()["error"]["message"]
+    assert missing.status_code == 404 and "stores no responses" in missing.json()["error"]["message"]
     refused = keeps_none.client.post(PATH, json={"input": "hi", "background": True})
     assert refused.status_code == 400
 

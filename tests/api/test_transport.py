@@ -155,7 +155,7 @@ def test_a_unix_socket_takes_the_place_of_nothing_but_another(tmp_path: Path) ->
 
     path = tmp_path / "notes.txt"
     path.write_text("precious")
-    with pytest.raises(ConfigError, match="is no socket"):
+    with pytest.raises(ConfigError, match="is not a socket"):
         bind_sockets(ServerSettings(uds=str(path)))
     assert path.read_text() == "precious"
     settings = ServerSettings(uds=str(tmp_path / "socket"))

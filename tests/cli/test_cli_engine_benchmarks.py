@@ -70,7 +70,7 @@ def test_profiles(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("arguments", "sentence"),
     [
         (["bench", "engine", "--cases", "speed"], "There is no case 'speed'"),
-        (["bench", "engine", "--scale", "0"], "--scale is a share"),
+        (["bench", "engine", "--scale", "0"], "--scale must be above 0"),
         (["bench", "engine", "--rounds", "0"], "--rounds must be at least 1"),
         (["bench", "engine", "--model", "/nowhere/at/all"], "/nowhere/at/all"),
         (["bench", "kernels", "--batch", "1,x"], "--batch takes numbers"),

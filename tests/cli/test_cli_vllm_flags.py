@@ -8,7 +8,6 @@ import pytest
 
 from octavo.cli.flags import ALL_SECTIONS, add_setting_flags, engine_config, given_settings, server_settings
 from octavo.cli.parser import Parser, join_fields
-from octavo.cli.run_batch import BATCH_SETTINGS
 from octavo.config.engine_config import ENGINE_SECTIONS
 from octavo.config.vllm_arguments import vllm_arguments
 from octavo.errors import ConfigError
@@ -160,7 +159,6 @@ def test_every_flag_of_vllm_may_stand_beside_octavos() -> None:
     add_setting_flags(parser, ALL_SECTIONS)
     parser.parse(["m"])
     assert {argument.options[0] for argument in vllm_arguments().values()} <= set(parser._option_string_actions)
-    assert BATCH_SETTINGS
 
 
 def test_only_objects_have_fields() -> None:

@@ -57,6 +57,7 @@ def test_wrong_flags_are_told(
 
 def test_settings_of_answers_are_flags_and_those_of_connections_are_not() -> None:
     assert {"chat_template", "response_role", "served_model_name", "max_request_bytes"} <= BATCH_SETTINGS
+    assert set(ServerSettings.__struct_fields__) >= BATCH_SETTINGS
     doors = {"api_key", "uds", "ssl_keyfile", "ssl_certfile", "allowed_origins", "api_server_count", "root_path"}
     assert doors <= set(ServerSettings.__struct_fields__)
     assert not doors & BATCH_SETTINGS

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from octavo.config import EngineConfig, ServerSettings
+from octavo.config.descriptions import field_descriptions
 from octavo.config.engine_config import ENGINE_SECTIONS, convert_section
 from octavo.errors import ConfigError
 
@@ -71,10 +72,9 @@ def test_a_wrong_server_setting_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("section", [*ENGINE_SECTIONS.values(), ServerSettings])
 def test_every_setting_is_described_for_flags_and_docs(section: type[msgspec.Struct]) -> None:
-    for field in msgspec.inspect.type_info(section).fields:  # type: ignore[attr-defined]
-        assert isinstance(field.type, msgspec.inspect.Metadata), field.name
-        schema = field.type.extra_json_schema or {}
-        assert schema["description"].endswith("."), field.name
+    descriptions = field_descriptions(section)
+    assert list(descriptions) == list(section.__struct_fields__)
+    assert all(text.endswith(".") for text in descriptions.values())
 
 
 def test_no_setting_stands_in_two_sections() -> None:

@@ -192,7 +192,7 @@ def test_one_bad_message_does_not_end_the_connection(tmp_path: Path) -> None:
         await engine.hear()
         await engine.socket.send(b"\x93 no message")
         await frontend.until(lambda: frontend.num_lost == 2)
-        with pytest.raises(EngineDeadError, match="could not be read"):
+        with pytest.raises(EngineDeadError, match="could not be decoded"):
             await call
         await engine.say(messages.Failed(1, "No such model.", True, True))
         await frontend.until(lambda: frontend.failures == [("No such model.", True)])

@@ -40,9 +40,9 @@ def make_step(
     num_drawn: Sequence[int] = (),
 ) -> Step:
     """A step from (slot, tokens computed before, tokens to process) per row."""
-    slots, computed, num_new = (np.array(column, np.int32) for column in zip(*rows, strict=True))
+    slots, computed, num_scheduled = (np.array(column, np.int32) for column in zip(*rows, strict=True))
     drawn = np.array(num_drawn or [1] * len(rows), np.int32)
-    return Step(1, slots, computed, num_new, drawn, new_rows or [], block_updates=block_updates or [])
+    return Step(1, slots, computed, num_scheduled, drawn, new_rows or [], block_updates=block_updates or [])
 
 
 def new_row(slot: int, tokens: list[int]) -> NewRow:
@@ -85,12 +85,12 @@ class Mirror:
             room = len(naive.tokens) - naive.num_computed
             if len(naive.tokens) > self.plan.max_model_len or (slot not in names and draw(st.integers(0, 3)) == 0):
                 continue
-            num_new = draw(st.integers(1, room))
-            rows.append((slot, naive.num_computed, num_new))
-            updates += self._grow(draw, slot, naive, naive.num_computed + num_new)
+            num_scheduled = draw(st.integers(1, room))
+            rows.append((slot, naive.num_computed, num_scheduled))
+            updates += self._grow(draw, slot, naive, naive.num_computed + num_scheduled)
         if not rows:
             return
-        num_drawn = [computed + num_new == len(self.slots[slot].tokens) for slot, computed, num_new in rows]
+        num_drawn = [computed + num_scheduled == len(self.slots[slot].tokens) for slot, computed, num_scheduled in rows]
         step = make_step(rows, new_rows, updates, num_drawn)
         self.state.apply(step)
         self.check(step)
@@ -110,9 +110,9 @@ class Mirror:
 
     def _carry_out(self, draw: Callable[[st.SearchStrategy[int]], int], rows: list[tuple[int, int, int]]) -> None:
         drawn, new_tokens = [], torch.zeros(len(rows), dtype=torch.int32)
-        for slot, computed, num_new in rows:
+        for slot, computed, num_scheduled in rows:
             naive = self.slots[slot]
-            naive.num_computed = computed + num_new
+            naive.num_computed = computed + num_scheduled
             drawn.append(draw(st.integers(-1, 99)))
             if naive.num_computed == len(naive.tokens):
                 assert self.state.tokens_at(slot, torch.arange(len(naive.tokens))).tolist() == naive.tokens
@@ -123,15 +123,15 @@ class Mirror:
         """Everything that a step reads is what the lists say."""
         num_rows = len(step.slots)
         assert self.state.row_slots[:num_rows].tolist() == step.slots.tolist()
-        assert self.state.row_num_new[:num_rows].tolist() == step.num_new.tolist()
+        assert self.state.row_num_new[:num_rows].tolist() == step.num_scheduled_tokens.tolist()
         known = []
-        for slot, computed, num_new in zip(step.slots, step.num_computed, step.num_new, strict=True):
-            positions = torch.arange(computed, computed + num_new)
+        for slot, computed, num_scheduled in zip(step.slots, step.num_computed, step.num_scheduled_tokens, strict=True):
+            positions = torch.arange(computed, computed + num_scheduled)
             known += self.state.tokens_at(int(slot), positions).tolist()
-            assert num_new == 1 or (self.state.step_tokens[len(known) - num_new : len(known)] >= 0).all()
+            assert num_scheduled == 1 or (self.state.step_tokens[len(known) - num_scheduled : len(known)] >= 0).all()
         sent = self.state.step_tokens[: len(known)].tolist()
         read = [mine if theirs < 0 else theirs for mine, theirs in zip(known, sent, strict=True)]
-        rows = zip(step.slots.tolist(), step.num_computed.tolist(), step.num_new.tolist(), strict=True)
+        rows = zip(step.slots.tolist(), step.num_computed.tolist(), step.num_scheduled_tokens.tolist(), strict=True)
         assert read == [
             token for slot, computed, count in rows for token in self.slots[slot].tokens[computed : computed + count]
         ]

@@ -1,15 +1,16 @@
 """Draws by the compiled kernels against the sampler in plain PyTorch."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
-from draw_cases import KINDS, POISON, PROMPT_LEN, Table, expected, logits_of
+from draw_cases import KINDS, POISON, PROMPT_LEN, Table, check_unsound_rows, expected, logits_of
 from native_builds import threads
 
 from octavo.kernels.cpu.native_draw import NativeDraw
 from octavo.platforms.native import NativeKernels
-from octavo.records import NAN_TOKEN, SamplingParams
+from octavo.records import SamplingParams
 
 
 def draw(
@@ -59,15 +60,7 @@ def test_draws_agree_whatever_the_seed_and_position(native: NativeKernels) -> No
 
 
 def test_unsound_rows_fail_alone(native: NativeKernels) -> None:
-    for params in (SamplingParams(temperature=0), SamplingParams(), SamplingParams(top_p=0.5, top_k=3)):
-        logits = logits_of(6, 700, 3)
-        logits[0, 650] = torch.nan
-        logits[2, 3] = torch.inf
-        logits[3] = -torch.inf
-        logits[4, 1:] = -torch.inf
-        tokens = draw(native, logits, [params] * 6)
-        assert tokens == expected(logits, [params] * 6).tolist()
-        assert [tokens[row] for row in (0, 2, 3, 4)] == [NAN_TOKEN, NAN_TOKEN, NAN_TOKEN, 0]
+    check_unsound_rows(partial(draw, native))
 
 
 def test_other_rows_stay_and_rows_may_lie_apart(native: NativeKernels) -> None:

@@ -17,7 +17,7 @@ from tiny.sizes import MAX_LENGTH, VOCAB_SIZE
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 
-from octavo.config.settings import ModelImpl
+from octavo.config.values import ModelImpl
 
 __all__ = ["CONFIGS", "MAX_LENGTH", "VOCAB_SIZE", "Checkpoint", "write_checkpoint"]
 

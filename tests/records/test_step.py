@@ -14,13 +14,13 @@ def test_the_shape_of_a_step(data: st.DataObject, decode_len: int) -> None:
     rows = decodes + chunks
     if not rows:
         return
-    computed, num_new = (np.array(column, np.int32) for column in zip(*rows, strict=True))
-    slots, num_drawn = np.arange(len(rows), dtype=np.int32), (num_new > 0).astype(np.int32)
-    step = Step(1, slots, computed, num_new, num_drawn, decode_len=decode_len)
-    assert step.num_tokens == num_new.sum()
+    computed, num_scheduled = (np.array(column, np.int32) for column in zip(*rows, strict=True))
+    slots, num_drawn = np.arange(len(rows), dtype=np.int32), (num_scheduled > 0).astype(np.int32)
+    step = Step(1, slots, computed, num_scheduled, num_drawn, decode_len=decode_len)
+    assert step.num_tokens == num_scheduled.sum()
     assert step.num_decodes == len(decodes)
     assert step.num_decode_tokens == sum(count for _, count in decodes)
-    assert step.max_query_len == num_new.max()
+    assert step.max_query_len == num_scheduled.max()
     assert step.is_fresh == all(first == 0 for first, _ in chunks)
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from octavo.records import NewRow, SamplingParams, TokenLogprobs, as_token_ids
-from octavo.sampling import LogitsProcessor, Sampler, Samples
+from octavo.sampling import LogitsProcessor
 from octavo.sampling.device_sampler import DeviceSampler
+from octavo.sampling.sampler import Sampler, Samples
 
 CPU = torch.device("cpu")
 

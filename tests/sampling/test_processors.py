@@ -11,15 +11,8 @@ from sampling_batch import Batch
 
 from octavo.errors import ConfigError
 from octavo.records import NAN_TOKEN, SamplingParams
-from octavo.sampling import (
-    AdapterLogitsProcessor,
-    BatchUpdate,
-    LogitsProcessor,
-    MoveDirectionality,
-    load_processors,
-    processor_classes,
-)
-from octavo.sampling.processors import follow
+from octavo.sampling import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, MoveDirectionality
+from octavo.sampling.processors import follow, load_processors, processor_classes
 
 CPU = torch.device("cpu")
 VOCAB = 50

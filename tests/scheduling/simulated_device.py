@@ -150,8 +150,8 @@ class SimulatedDevice:
             result.num_tokens, result.num_drafts = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
             result.drafts = np.zeros((num_rows, num_drafts), np.int32)
         for index, slot in enumerate(slots):
-            num_new, num_drawn = int(step.num_new[index]), int(step.num_drawn[index])
-            self._run_row(index, self.rows[slot], num_new, num_drawn, result, is_poisoned=are_poisoned[index])
+            num_scheduled, num_drawn = int(step.num_scheduled_tokens[index]), int(step.num_drawn[index])
+            self._run_row(index, self.rows[slot], num_scheduled, num_drawn, result, is_poisoned=are_poisoned[index])
         return result
 
     def _take_changes(self, step: Step) -> None:
@@ -186,23 +186,25 @@ class SimulatedDevice:
         assert all(0 <= block < self.plan.num_blocks for block in update.block_ids)
 
     def _check_shape(self, step: Step) -> None:
-        slots, num_new = step.slots.tolist(), step.num_new.tolist()
+        slots, num_scheduled = step.slots.tolist(), step.num_scheduled_tokens.tolist()
         assert 0 < len(slots) <= self.plan.max_num_seqs
         assert len(set(slots)) == len(slots)
-        assert min(num_new) >= 1
-        assert sum(num_new) == step.num_tokens <= self.plan.max_num_batched_tokens
+        assert min(num_scheduled) >= 1
+        assert sum(num_scheduled) == step.num_tokens <= self.plan.max_num_batched_tokens
         if any(self.rows[slot].has_drawn for slot in slots):
             assert step.num_tokens <= (self.plan.max_num_mixed_tokens or step.num_tokens)
         decode_len = self.plan.decode_len
-        is_chunk = [count > decode_len for count in num_new]
+        is_chunk = [count > decode_len for count in num_scheduled]
         assert sorted(is_chunk) == is_chunk, "rows of at most decode_len tokens come first"
         assert step.num_decodes == is_chunk.count(False)
-        assert step.num_decode_tokens == sum(count for count in num_new if count <= decode_len)
-        assert step.max_query_len == max(num_new)
-        chunks = [first for first, count in zip(step.num_computed.tolist(), num_new, strict=True) if count > decode_len]
+        assert step.num_decode_tokens == sum(count for count in num_scheduled if count <= decode_len)
+        assert step.max_query_len == max(num_scheduled)
+        chunks = [
+            first for first, count in zip(step.num_computed.tolist(), num_scheduled, strict=True) if count > decode_len
+        ]
         assert step.is_fresh == (not any(chunks))
         for slot, computed, count, num_drawn in zip(
-            slots, step.num_computed.tolist(), num_new, step.num_drawn.tolist(), strict=True
+            slots, step.num_computed.tolist(), num_scheduled, step.num_drawn.tolist(), strict=True
         ):
             row = self.rows[slot]
             num_behind = computed - row.num_computed
@@ -217,7 +219,7 @@ class SimulatedDevice:
     def _write(self, step: Step) -> None:
         """Store the keys of all rows before any row reads, as each layer does."""
         written: set[tuple[int, int]] = set()
-        for slot, count in zip(step.slots.tolist(), step.num_new.tolist(), strict=True):
+        for slot, count in zip(step.slots.tolist(), step.num_scheduled_tokens.tolist(), strict=True):
             row = self.rows[slot]
             for group, table in enumerate(row.tables):
                 for position in self._written(group, row.num_computed, row.num_computed + count):
@@ -235,17 +237,17 @@ class SimulatedDevice:
         return [position for position in range(first, end) if position >= last or (position + 1) % size == 0]
 
     def _run_row(
-        self, index: int, row: Row, num_new: int, num_drawn: int, result: StepResult, *, is_poisoned: bool
+        self, index: int, row: Row, num_scheduled: int, num_drawn: int, result: StepResult, *, is_poisoned: bool
     ) -> None:
-        is_poisoned |= self._read(row, num_new)
+        is_poisoned |= self._read(row, num_scheduled)
         first = row.num_computed
         if is_poisoned:
-            self._poison(row, first, first + num_new)
+            self._poison(row, first, first + num_scheduled)
         drawn: list[int] = []
         if num_drawn:
             drawn = [NAN_TOKEN] if is_poisoned else self._draw(row, num_drawn)
         # What precedes the first draw is computed, and so is every draft that was drawn.
-        row.num_computed = len(row.tokens) + len(drawn) - 1 if drawn else first + num_new
+        row.num_computed = len(row.tokens) + len(drawn) - 1 if drawn else first + num_scheduled
         self._collect_prompt_logprobs(index, row, first, result)
         if drawn:
             self._take_drawn(index, row, drawn, result)
@@ -279,10 +281,10 @@ class SimulatedDevice:
             result.num_drafts[index] = len(row.drafts)
             result.drafts[index, : len(row.drafts)] = row.drafts
 
-    def _read(self, row: Row, num_new: int) -> bool:
+    def _read(self, row: Row, num_scheduled: int) -> bool:
         """Check everything that the row's queries see; returns whether a failure of another request is among it."""
         is_poisoned = False
-        first, end = row.num_computed, row.num_computed + num_new
+        first, end = row.num_computed, row.num_computed + num_scheduled
         for group, table in enumerate(row.tables):
             if self._is_state(group):
                 continue

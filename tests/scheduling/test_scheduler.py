@@ -82,7 +82,7 @@ class TestRefusals:
         scheduler = Scheduler(make_plan(max_num_batched_tokens=16, max_num_scheduled_tokens=5))
         scheduler.add(request("a", [0] * 12))
         step = scheduler.schedule()
-        assert step is not None and int(step.num_new.sum()) == 5
+        assert step is not None and int(step.num_scheduled_tokens.sum()) == 5
         without_chunks = Scheduler(make_plan(max_num_scheduled_tokens=5, enable_chunked_prefill=False))
         with pytest.raises(InvalidRequestError, match="without chunked prefill at most 5"):
             without_chunks.add(request("a", [0] * 6))
@@ -103,7 +103,7 @@ class TestSteps:
         for _ in range(4):
             step = harness.schedule()
             assert step is not None
-            sizes.append((step.num_new.tolist(), step.num_drawn.tolist()))
+            sizes.append((step.num_scheduled_tokens.tolist(), step.num_drawn.tolist()))
             harness.update()
         assert sizes == [([8], [0]), ([8], [0]), ([4], [1]), ([1], [1])]
 
@@ -114,14 +114,14 @@ class TestSteps:
         harness.add(request("long", [0] * 20))
         step = harness.schedule()
         assert step is not None
-        assert step.num_new.tolist() == [1, 7]
+        assert step.num_scheduled_tokens.tolist() == [1, 7]
         assert step.num_drawn.tolist() == [1, 0]
 
     def test_without_chunked_prefill_a_prompt_waits_for_a_step_with_room(self) -> None:
         harness = quiet(make_plan(max_num_batched_tokens=8, enable_chunked_prefill=False))
         harness.add(request("first", [1] * 5, max_tokens=2))
         harness.add(request("second", [0] * 8, max_tokens=1))
-        assert [step.num_new.tolist() for step in iter_steps(harness)] == [[5], [1], [8]]
+        assert [step.num_scheduled_tokens.tolist() for step in iter_steps(harness)] == [[5], [1], [8]]
         assert harness.finished == {"first": "length", "second": "length"}
 
     def test_nothing_to_do_is_no_step(self) -> None:
@@ -155,7 +155,9 @@ class TestSteps:
             second = harness.schedule()
             assert first is not None and second is not None
             assert (
-                second.slots is first.slots and second.num_new is first.num_new and second.num_drawn is first.num_drawn
+                second.slots is first.slots
+                and second.num_scheduled_tokens is first.num_scheduled_tokens
+                and second.num_drawn is first.num_drawn
             )
             assert second.num_computed.tolist() == [count + 1 for count in first.num_computed.tolist()]
             outputs = harness.scheduler.update(harness.results.popleft())

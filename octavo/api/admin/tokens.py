@@ -49,7 +49,7 @@ def tokens_router(frontend: Frontend) -> APIRouter:
     async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         frontend.check_model(body.model)
         text = await in_thread_if_large(request, partial(frontend.text_of, body.tokens))
-        return json_answer(msgspec.json.encode(DetokenizeAnswer(text)))
+        return json_answer(DetokenizeAnswer(text))
 
     return router
 

@@ -99,7 +99,7 @@ def weights_router(frontend: Frontend, control: RemoteControl) -> APIRouter:
     @router.post("/weight_checker", summary="Checksums of the weights, or how they differ from others.")
     async def check(body: CheckRequest) -> dict[str, Any]:
         if body.action == "reset":
-            raise InvalidRequestError("Weights are not spoilt on purpose here; use 'checksum' or 'compare'.", "action")
+            raise InvalidRequestError("Weights cannot be corrupted on purpose; use 'checksum' or 'compare'.", "action")
         checksums = await control.compute_weight_checksums()
         if body.action == "checksum":
             return {"status": "ok", "checksums": checksums}

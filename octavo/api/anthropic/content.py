@@ -91,7 +91,7 @@ def _tool_message(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
         kinds = ("text", "document", "search_result", "tool_reference")
         text = "\n".join(_block_text(f"{where}.content.{index}", part, kinds) for index, part in enumerate(content))
     elif content is not None:
-        raise InvalidRequestError(f"{where}.content: must be a text or a list of blocks.", "messages")
+        raise InvalidRequestError(f"{where}.content: must be a string or a list of blocks.", "messages")
     if block.get("is_error") is True and not text.lower().startswith("error"):
         text = f"Error: {text}" if text else "Error"
     return {"role": "tool", "tool_call_id": _field(where, block, "tool_use_id"), "content": text}
@@ -152,12 +152,12 @@ def _joined(where: str, content: object) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise InvalidRequestError(f"{where}: must be a text or a list of blocks.", "messages")
+        raise InvalidRequestError(f"{where}: must be a string or a list of blocks.", "messages")
     return "\n".join(_block_text(f"{where}.{index}", part, ("text",)) for index, part in enumerate(content))
 
 
 def _field(where: str, block: Mapping[str, Any], name: str) -> str:
     value = block.get(name)
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{where}.{name}: must be a text.", where.partition(".")[0])
+        raise InvalidRequestError(f"{where}.{name}: must be a string.", where.partition(".")[0])
     return value

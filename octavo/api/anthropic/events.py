@@ -4,7 +4,7 @@ import msgspec
 from starlette.types import Scope
 
 from octavo.api.errors import describe_error
-from octavo.api.pieces import ENCODER
+from octavo.api.pieces import ENCODER, named_event
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
@@ -131,10 +131,9 @@ MessageStreamEvent = MessageStart | Ping | BlockEvent | MessageDelta | MessageSt
 
 def encode_event(event: MessageStreamEvent) -> bytes:
     """A server-sent event with its name."""
-    name = str(event.__struct_config__.tag)
-    return b"event: " + name.encode() + b"\ndata: " + ENCODER.encode(event) + b"\n\n"
+    return named_event(str(event.__struct_config__.tag), ENCODER.encode(event))
 
 
 def error_event(error: Exception, scope: Scope) -> bytes:
     """An error after the stream of that request has begun."""
-    return b"event: error\ndata: " + describe_error(error, scope) + b"\n\n"
+    return named_event("error", describe_error(error, scope))

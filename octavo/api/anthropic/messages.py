@@ -61,7 +61,7 @@ def messages_router(frontend: Frontend) -> APIRouter:
         effort = frontend.settings.anthropic_disabled_thinking_effort
         conversation = await in_thread_if_large(request, partial(conversation_of, body, effort))
         prompt = await render(frontend, conversation)
-        return json_answer(ENCODER.encode(TokenCount(len(prompt["prompt_token_ids"]))))
+        return json_answer(TokenCount(len(prompt["prompt_token_ids"])))
 
     return router
 
@@ -181,7 +181,7 @@ class AnthropicAnswer:
                     return StopDelta("stop_sequence", str(last.completion.stop_reason))
                 return StopDelta("tool_use" if self._writer.num_tool_uses else "end_turn", None)
             case _:
-                raise RequestFailedError("The answer was cut before its end.")
+                raise RequestFailedError("The answer was aborted.")
 
     def _usage(self, update: ChatUpdate) -> MessageUsage:
         num_prompt = len(update.output.prompt_token_ids or ())

@@ -7,30 +7,24 @@ are ignored: most of them are hints for Anthropic's own servers, such as ``cache
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from octavo.api.request_body import CacheSalt, ExtraArgs, Int64, Objects, Priority, RequestModel, Strings
+from octavo.api.request_body import CacheSalt, ExtraArgs, Int64, Objects, Priority, RequestModel, RequestPart, Strings
 
 MIN_THINKING_BUDGET = 1024
-
-
-class AnthropicModel(BaseModel):
-    """Base of objects inside a request."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
-class MessageOutputConfig(AnthropicModel):
+class MessageOutputConfig(RequestPart):
     """What a system message asks of the turns that follow it."""
 
     effort: Effort | None = None
 
 
-class MessageParam(AnthropicModel):
+class MessageParam(RequestPart):
     """A turn so far; content is text or a list of blocks.
 
     Attributes:
@@ -55,7 +49,7 @@ class MessageParam(AnthropicModel):
         return self
 
 
-class ThinkingConfig(AnthropicModel):
+class ThinkingConfig(RequestPart):
     """Whether the model is to think first.
 
     Attributes:
@@ -68,7 +62,7 @@ class ThinkingConfig(AnthropicModel):
     display: Literal["summarized", "omitted", "updates"] | None = None
 
 
-class ToolChoice(AnthropicModel):
+class ToolChoice(RequestPart):
     """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -76,7 +70,7 @@ class ToolChoice(AnthropicModel):
     disable_parallel_tool_use: bool | None = None
 
 
-class ToolParam(AnthropicModel):
+class ToolParam(RequestPart):
     """A tool of the client's."""
 
     name: str
@@ -87,21 +81,21 @@ class ToolParam(AnthropicModel):
     defer_loading: bool | None = None
 
 
-class JsonOutputFormat(AnthropicModel):
+class JsonOutputFormat(RequestPart):
     """The answer is JSON that fits a schema."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(AnthropicModel):
+class OutputConfig(RequestPart):
     """Form of the answer, and how hard the model should try."""
 
     effort: Effort | None = None
     format: JsonOutputFormat | None = None
 
 
-class Metadata(AnthropicModel):
+class Metadata(RequestPart):
     """The end user of the request."""
 
     user_id: str | None = None

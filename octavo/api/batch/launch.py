@@ -137,7 +137,7 @@ async def _ask_all(
         try:
             await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                raise EngineDeadError("The engine stopped and does not come back; see the log.")
+                raise EngineDeadError("The engine failed and will not be restarted; see the log.")
             _raise_first(working)
         finally:
             working.cancel()

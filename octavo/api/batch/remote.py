@@ -77,7 +77,7 @@ def parse_url(text: str) -> httpx.URL:
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"The URL makes no sense: {error}.") from None
+        raise ConfigError(f"The URL is invalid: {error}.") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError("A URL must begin with https:// or http:// and name a host.")
     return url

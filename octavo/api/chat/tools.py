@@ -42,10 +42,10 @@ def parse_function(where: str, function: Mapping[str, Any], schema_key: str = "p
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
         raise InvalidRequestError(
-            f"{where}.name must be a text of at most {MAX_NAME_LENGTH} characters.", f"{where}.name"
+            f"{where}.name must be a string of at most {MAX_NAME_LENGTH} characters.", f"{where}.name"
         )
     if description is not None and not isinstance(description, str):
-        raise InvalidRequestError(f"{where}.description must be a text.", f"{where}.description")
+        raise InvalidRequestError(f"{where}.description must be a string.", f"{where}.description")
     parameters = function.get(schema_key)
     if parameters is not None and not isinstance(parameters, Mapping):
         raise InvalidRequestError(f"{where}.{schema_key} must be a JSON schema.", f"{where}.{schema_key}")

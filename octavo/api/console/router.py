@@ -6,7 +6,6 @@ included, needs the key like any other request.
 
 from importlib.resources import files
 
-import msgspec
 from fastapi import APIRouter, Response
 
 from octavo.api.console.status import console_status
@@ -34,7 +33,7 @@ def console_router(frontend: Frontend) -> APIRouter:
 
     @router.get("/console/status", summary="Model, limits and settings in force, for the web page.")
     async def status() -> Response:
-        return json_answer(msgspec.json.encode(console_status(frontend)))
+        return json_answer(console_status(frontend))
 
     return router
 

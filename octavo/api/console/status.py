@@ -4,13 +4,12 @@ import msgspec
 
 from octavo import __version__
 from octavo.api.frontend import Frontend
-from octavo.records import SamplingParams
+from octavo.api.request_body import BARE_PROMPT_LIMIT
 
 # Tokens of an answer where neither the user nor the model's generation config names a limit, as in `octavo chat`: a
 # small model that repeats itself ends soon, and the page can continue a cut answer. Reasoning takes more.
 ANSWER_LIMIT = 512
 REASONING_ANSWER_LIMIT = 8192
-_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 
 class DecisionEntry(msgspec.Struct):
@@ -62,7 +61,7 @@ def console_status(frontend: Frontend) -> ConsoleStatus:
     info = frontend.engine.info
     defaults = frontend.engine.input_processor.default_sampling_params()
     limit = defaults.max_tokens
-    if limit in (None, _BARE_PROMPT_LIMIT):
+    if limit in (None, BARE_PROMPT_LIMIT):
         limit = REASONING_ANSWER_LIMIT if frontend.formats().reasoning is not None else ANSWER_LIMIT
     return ConsoleStatus(
         version=__version__,

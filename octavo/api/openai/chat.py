@@ -47,11 +47,7 @@ def chat_router(frontend: Frontend) -> APIRouter:
 
     @router.post("", summary="Answer a conversation.")
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
-        model = frontend.check_model(body.model)
-        refuse_unsupported(body)
-        name = answer_id("chatcmpl", request, body.request_id)
-        answer = await in_thread_if_large(request, partial(ChatAnswer, frontend, body, name, model))
-        turn = await answer.start(partial(in_thread_if_large, request))
+        answer, turn = await start_chat(frontend, body, request)
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -62,6 +58,17 @@ def chat_router(frontend: Frontend) -> APIRouter:
         return WatchedResponse(work, frontend.drain)
 
     return router
+
+
+async def start_chat(
+    frontend: Frontend, body: ChatCompletionRequest, request: Request
+) -> "tuple[ChatAnswer, ChatTurn]":
+    """What builds the answer, and its turn; generation starts when the turn's updates are iterated."""
+    model = frontend.check_model(body.model)
+    refuse_unsupported(body)
+    name = answer_id("chatcmpl", request, body.request_id)
+    answer = await in_thread_if_large(request, partial(ChatAnswer, frontend, body, name, model))
+    return answer, await answer.start(partial(in_thread_if_large, request))
 
 
 def conversation_of(body: ChatCompletionRequest | TokenizeRequest, messages: list[dict[str, Any]]) -> Conversation:
@@ -99,6 +106,7 @@ class ChatAnswer:
     """Builds the answer to one request, whole or in events.
 
     Attributes:
+        name, model: the answer's id and the model's name.
         hides_reasoning: reasoning is omitted, and so are token ids and log-probabilities, which would reveal it.
 
     Args:
@@ -109,18 +117,18 @@ class ChatAnswer:
         self,
         frontend: Frontend,
         body: ChatCompletionRequest,
-        answer: str,
+        name: str,
         model: str,
         *,
         metrics: RequestMetrics | None = None,
     ) -> None:
         self._frontend = frontend
         self._body = body
-        self._id = answer
+        self.name, self.model = name, model
         self._params = chat_params(body, frontend.engine.input_processor.default_sampling_params())
         self._conversation = conversation_of(body, body.messages)
         if self._conversation.is_forced and self._params.structured_outputs is not None:
-            raise InvalidRequestError("tool_choice: a forced call and a format for the answer exclude each other.")
+            raise InvalidRequestError("tool_choice: a forced call cannot be combined with a response format.")
         self._num_top = -1 if body.logprob_token_ids else body.top_logprobs or 0
         self._role = answer_role(body, frontend.settings.response_role)
         check_repeated_text(len(self._role) + len(self._echo()), self._params.n, "echo")
@@ -134,8 +142,8 @@ class ChatAnswer:
         self._is_begun = False
         self._given_metrics = metrics
         created = int(time.time())
-        self._new_chunk = partial(ChatChunk, answer, created, model, system_fingerprint=frontend.fingerprint)
-        self._new_completion = partial(ChatCompletion, answer, created, model, system_fingerprint=frontend.fingerprint)
+        self._new_chunk = partial(ChatChunk, name, created, model, system_fingerprint=frontend.fingerprint)
+        self._new_completion = partial(ChatCompletion, name, created, model, system_fingerprint=frontend.fingerprint)
 
     async def start(self, run: Callable[[Callable[[], ChatTurn]], Awaitable[ChatTurn]] | None = None) -> ChatTurn:
         """Render the conversation; generation starts when the turn's updates are iterated.
@@ -153,7 +161,7 @@ class ChatAnswer:
             self._conversation,
             prompt,
             self._params,
-            self._id,
+            self.name,
             priority=body.priority,
             cache_salt=body.cache_salt,
             length_penalty=beam_length_penalty(body),

@@ -75,7 +75,7 @@ def conversations_of(body: BatchChatRequest) -> list[ChatCompletionRequest]:
     shared: dict[str, Any] = dict(body.model_extra or {})
     for name in ("stream", "stream_options", "tools", "prompt_logprobs"):
         if shared.get(name) not in (None, False, []):
-            raise InvalidRequestError(f"{name}: batches of conversations do not take this.", name)
+            raise InvalidRequestError(f"{name}: batches of conversations do not support this field.", name)
     if shared.get("tool_choice") not in (None, "none"):
         raise InvalidRequestError("tool_choice: batches of conversations call no tools; leave it out.", "tool_choice")
     try:

@@ -121,7 +121,7 @@ _NEW_NAME = "it has become structured_outputs"
 UNSUPPORTED: dict[str, str] = {
     "suffix": "filling in the middle is not supported",
     "best_of": "use n, which returns every completion",
-    "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "chat_template": "a template runs on the server; its operator sets it with --chat-template",
     "guided_json": _NEW_NAME,
     "guided_regex": _NEW_NAME,
     "guided_choice": _NEW_NAME,

@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.api.frontend import SHORT_TEXT, Frontend
 from octavo.api.openai.protocol import UNSUPPORTED, ChatCompletionRequest, CompletionRequest, GenerationRequest
-from octavo.api.request_body import SAMPLING_FIELDS, extras, parse_structured_outputs
+from octavo.api.request_body import BARE_PROMPT_LIMIT, SAMPLING_FIELDS, parse_structured_outputs, reject_unsupported
 from octavo.errors import InvalidRequestError
 from octavo.records import (
     BeamSearchParams,
@@ -26,9 +26,6 @@ _SHARED_FIELDS = (
     *("n", "min_tokens", "logprob_token_ids", "thinking_token_budget", "allowed_token_ids", "bad_words"),
     "routed_experts_prompt_start",
 )
-# What SamplingParams gives a bare prompt. A chat's answer may fill the context, unless the model's own defaults say
-# otherwise.
-_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 MAX_SEQUENCES = 4096
 # What beam search takes no notice of.
 _NOT_WITH_BEAMS = (
@@ -41,10 +38,7 @@ _NEUTRAL = {"repetition_penalty": 1.0, "thinking_token_budget": -1}
 
 def refuse_unsupported(body: GenerationRequest) -> None:
     """Reject unsupported fields that would change the result."""
-    for name, value in extras(body, UNSUPPORTED):
-        is_default = value in (None, False, "", [], {}) or (name == "best_of" and value in (1, body.n))
-        if not is_default:
-            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
+    reject_unsupported(body, UNSUPPORTED, best_of=(1, body.n))
     if body.use_beam_search:
         _check_beam_search(body)
     if body.stream_options is not None and not body.stream:
@@ -104,7 +98,7 @@ def chat_params(body: ChatCompletionRequest, defaults: SamplingParams) -> Sampli
     if body.logprobs:
         values["logprobs"] = body.top_logprobs or 0
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if limit is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
+    if limit is not None or defaults.max_tokens == BARE_PROMPT_LIMIT:
         values["max_tokens"] = limit
     return _build(body, defaults, values)
 
@@ -132,7 +126,7 @@ def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise InvalidRequestError("prompt must be there, and not be empty.", "prompt")
+        raise InvalidRequestError("prompt is required and must not be empty.", "prompt")
     if isinstance(prompt[0], int):
         return [prompt]
     _check_num_sequences(body, len(prompt), "prompt")

@@ -90,7 +90,7 @@ def _texts(body: CohereEmbedRequest) -> list[str]:
             raise InvalidRequestError(f"{where} must have content, a list of parts.", where)
         found = [part.get("text") if part.get("type") == "text" else None for part in parts]
         if not found or not all(isinstance(text, str) for text in found):
-            raise InvalidRequestError(f"{where} holds something else than text; this model takes text only.", where)
+            raise InvalidRequestError(f"{where} contains something other than text; this model takes text only.", where)
         texts.append("\n".join(str(text) for text in found))
     return texts
 

@@ -4,14 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from octavo.api.request_body import (
     CacheSalt,
@@ -19,6 +12,7 @@ from octavo.api.request_body import (
     Objects,
     Priority,
     RequestModel,
+    RequestPart,
     Strings,
     TokenIds,
     reject_unsupported,
@@ -39,7 +33,7 @@ MAX_PADDED = 64
 """Inputs of a request that may be padded: each is as long as the model takes then."""
 
 _UNSUPPORTED = {
-    "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "chat_template": "a template runs on the server; its operator sets it with --chat-template",
     "instruction": "instructions are not supported; write it into the query as the model wants it",
     "late_chunking_params": "late chunking is not supported",
     "images": "this model takes text only",
@@ -92,7 +86,7 @@ class InputBody(PoolingBody):
             return check(value)
         except ValidationError:
             raise ValueError(
-                "it must be a text, a list of texts, a list of token ids, a list of such lists, or a list of messages"
+                "it must be a string, a list of strings, a list of token ids or of such lists, or a list of messages"
             ) from None
 
 
@@ -126,10 +120,8 @@ class ClassificationRequest(InputBody):
     """Body of ``POST /classify``."""
 
 
-class TextObject(BaseModel):
+class TextObject(RequestPart):
     """A text with a name, or as the parts of a message."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     text: str | None = None
     content: str | Objects | None = None

@@ -130,5 +130,5 @@ def _text(item: str | TextObject, name: str) -> str:
         return item.content
     parts = [part.get("text") for part in item.content or [] if part.get("type", "text") == "text"]
     if not parts or len(parts) < len(item.content or []) or not all(isinstance(part, str) for part in parts):
-        raise InvalidRequestError(f"{name} holds something else than text; this model takes text only.", name)
+        raise InvalidRequestError(f"{name} contains something other than text; this model takes text only.", name)
     return "\n".join(str(part) for part in parts)

@@ -6,7 +6,7 @@ Every event has a ``sequence_number``, which the sender sets: numbers go up by o
 import msgspec
 
 from octavo.api.logprobs import ChatTokenLogprob
-from octavo.api.pieces import ENCODER
+from octavo.api.pieces import ENCODER, named_event
 from octavo.api.responses.items import OutputText, PublicItem, ReasoningPart
 from octavo.api.responses.objects import ResponseObject
 
@@ -146,4 +146,4 @@ class ToolProgress(ResponseStreamEvent, kw_only=False, tag=False):
 def encode_event(event: ResponseStreamEvent) -> bytes:
     """A server-sent event."""
     kind = event.type if isinstance(event, ToolProgress) else event.__struct_config__.tag
-    return b"event: %s\ndata: %s\n\n" % (str(kind).encode(), ENCODER.encode(event))
+    return named_event(str(kind), ENCODER.encode(event))

@@ -67,7 +67,7 @@ def load_hooks(entries: Iterable[str]) -> dict[str, Hook]:
         if not _TYPE.fullmatch(kind) or not place or not name:
             raise ConfigError(f"builtin_tool is TYPE=MODULE:NAME or TYPE=FILE.py:NAME, got {entry!r}.")
         if kind in ("function", "mcp"):
-            raise ConfigError(f"builtin_tool: tools of type {kind} are no built-in tools.")
+            raise ConfigError(f"builtin_tool: tools of type {kind} are not built-in tools.")
         hook = getattr(_import(place), name, None)
         if not callable(hook):
             raise ConfigError(f"builtin_tool: there is no function {name!r} in {place}.")
@@ -81,7 +81,7 @@ def _import(place: str) -> object:
             return importlib.import_module(place)
         spec = importlib.util.spec_from_file_location(f"octavo_hook_{Path(place).stem}", place)
         if spec is None or spec.loader is None:
-            raise ImportError("it is no Python file")
+            raise ImportError("it is not a Python file")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except Exception as error:

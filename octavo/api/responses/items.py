@@ -9,8 +9,8 @@ import msgspec
 from pydantic import Field, ValidationError
 
 from octavo.api.logprobs import ChatTokenLogprob
-from octavo.api.request_body import Objects
-from octavo.api.responses.protocol import MAX_TOOLS, ResponsesModel
+from octavo.api.request_body import Objects, RequestPart
+from octavo.api.responses.protocol import MAX_TOOLS
 from octavo.errors import InvalidRequestError
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -22,42 +22,42 @@ _LONGEST_ESCAPE = 12
 _REASONING_MARK = "octavo-reasoning-1:"
 
 
-class InputMessage(ResponsesModel):
+class InputMessage(RequestPart):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Objects
 
 
-class InputCall(ResponsesModel):
+class InputCall(RequestPart):
     call_id: str | None = None
     name: str
     arguments: str
     namespace: str | None = None
 
 
-class InputCustomCall(ResponsesModel):
+class InputCustomCall(RequestPart):
     call_id: str
     name: str
     input: str
     namespace: str | None = None
 
 
-class InputCallOutput(ResponsesModel):
+class InputCallOutput(RequestPart):
     call_id: str
     output: str | Objects
 
 
-class InputReasoning(ResponsesModel):
+class InputReasoning(RequestPart):
     summary: Objects | None = None
     content: Objects | None = None
     encrypted_content: str | None = None
 
 
-class InputMcpList(ResponsesModel):
+class InputMcpList(RequestPart):
     server_label: str
     tools: Annotated[Objects, Field(max_length=MAX_TOOLS)]
 
 
-class InputMcpCall(ResponsesModel):
+class InputMcpCall(RequestPart):
     server_label: str
     name: str
     arguments: str
@@ -66,24 +66,24 @@ class InputMcpCall(ResponsesModel):
     approval_request_id: str | None = None
 
 
-class InputApprovalRequest(ResponsesModel):
+class InputApprovalRequest(RequestPart):
     id: str
     server_label: str
     name: str
     arguments: str
 
 
-class InputApproval(ResponsesModel):
+class InputApproval(RequestPart):
     approval_request_id: str
     approve: bool
     reason: str | None = None
 
 
-class InputReference(ResponsesModel):
+class InputReference(RequestPart):
     id: str
 
 
-class InputBuiltinCall(ResponsesModel):
+class InputBuiltinCall(RequestPart):
     """A built-in tool call; one made by another server may lack a name, arguments or output."""
 
     name: str | None = None
@@ -91,7 +91,7 @@ class InputBuiltinCall(ResponsesModel):
     output: str | None = None
 
 
-_MODELS: dict[str, type[ResponsesModel]] = {
+_MODELS: dict[str, type[RequestPart]] = {
     "message": InputMessage,
     "function_call": InputCall,
     "function_call_output": InputCallOutput,
@@ -143,7 +143,7 @@ def _parse_item(where: str, item: dict[str, Any], id_tail: str) -> Item:
     validate_item(where, model, item)
     given_id = item.get("id")
     if given_id is not None and (not isinstance(given_id, str) or not 0 < len(given_id) <= 256):
-        raise InvalidRequestError(f"{where}.id must be a text of 1 to 256 characters.", "input")
+        raise InvalidRequestError(f"{where}.id must be a string of 1 to 256 characters.", "input")
     checked = {**item, "type": kind, "id": given_id or f"{_PREFIXES.get(str(kind), 'item')}_{id_tail}"}
     if model is InputMessage:
         is_answer = item["role"] == "assistant"
@@ -195,7 +195,9 @@ def _parse_content(where: str, content: str | list[dict[str, Any]], is_answer: b
         elif isinstance(kind, str) and kind.startswith("input_"):
             raise InvalidRequestError(f"{spot} is of type {short(kind)}; this model takes text only.", "input")
         else:
-            raise InvalidRequestError(f"{spot} is of type {short(kind)}; there is input_text and output_text.", "input")
+            raise InvalidRequestError(
+                f"{spot} is of type {short(kind)}; the supported types are input_text and output_text.", "input"
+            )
     return parts
 
 
@@ -206,7 +208,7 @@ def _need_text(where: str, part: dict[str, Any]) -> str:
     return text
 
 
-def validate_item(where: str, model: type[ResponsesModel], value: object, param: str = "input") -> Any:
+def validate_item(where: str, model: type[RequestPart], value: object, param: str = "input") -> Any:
     """``value`` as ``model``."""
     try:
         return model.model_validate(value)

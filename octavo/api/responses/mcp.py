@@ -71,10 +71,10 @@ class McpServers:
     def find(self, tool: McpTool) -> McpServer:
         """The server that a request means."""
         if tool.connector_id is not None or tool.tunnel_id is not None:
-            raise InvalidRequestError("tools: there are no connectors or tunnels here; give a server_url.", "tools")
+            raise InvalidRequestError("tools: connectors and tunnels are not supported; give a server_url.", "tools")
         if not self._by_url:
             raise InvalidRequestError(
-                "tools: this server reaches no MCP servers; its owner can allow some with --allowed-mcp-server.",
+                "tools: this server allows no MCP servers; its operator can allow some with --allowed-mcp-server.",
                 "tools",
             )
         if tool.server_url is None:
@@ -87,7 +87,7 @@ class McpServers:
         server = self._by_url.get(_canonical(tool.server_url))
         if server is None:
             raise InvalidRequestError(
-                f"tools: the MCP server {tool.server_url[:200]!r} is not among those that this server's owner allows.",
+                f"tools: the MCP server {tool.server_url[:200]!r} is not allowed by this server's operator.",
                 "tools",
             )
         return server

@@ -131,14 +131,14 @@ class McpConnection:
             if not task.done() and self._task.done():
                 await asyncio.wait((task,), timeout=0.1)  # a refusal may be on its way
             if not task.done():
-                what = "broke off" if self._task.done() else f"did not answer within {seconds:g} seconds"
+                what = "closed the connection" if self._task.done() else f"did not answer within {seconds:g} seconds"
                 raise McpError(f"The MCP server {what}.")
             return task.result()
         except McpError:
             raise
         except asyncio.CancelledError:
             if task.cancelled() and self._task.done():
-                raise McpError("The MCP server broke off.") from None
+                raise McpError("The MCP server closed the connection.") from None
             raise
         except Exception as error:
             raise _as_mcp_error(error) from error

@@ -10,13 +10,12 @@ import msgspec
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.middleware import clean_request_id
-from octavo.api.request_body import SAMPLING_FIELDS, parse_structured_outputs
+from octavo.api.request_body import BARE_PROMPT_LIMIT, SAMPLING_FIELDS, parse_structured_outputs
 from octavo.api.responses.hooks import Hook
 from octavo.api.responses.items import Item, parse_items, short
 from octavo.api.responses.mcp import McpServers
 from octavo.api.responses.objects import ResponseObject
 from octavo.api.responses.protocol import (
-    ENCRYPTED_REASONING,
     LOGPROBS,
     InputTokensRequest,
     ResponsesRequest,
@@ -27,8 +26,6 @@ from octavo.api.responses.store import MAX_RECALLED_BYTES, ResponseStore, Stored
 from octavo.api.responses.tools import Toolset
 from octavo.errors import InvalidRequestError
 from octavo.records import RequestOutputKind, SamplingParams, StructuredOutputsParams
-
-_BARE_PROMPT_LIMIT = SamplingParams().max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedR
     refuse_unsupported(body)
     if body.background and not store.max_count:
         raise InvalidRequestError(
-            "background: this server keeps no responses, so none could be asked for.", "background"
+            "background: this server stores no responses, so the result could not be retrieved.", "background"
         )
     response_id = _response_id(store, body, owner)
     parent = None
@@ -86,7 +83,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedR
         entry = store.get(owner, body.previous_response_id, "previous_response_id")
         if entry.turn is None:
             raise InvalidRequestError(
-                f"previous_response_id: the response {body.previous_response_id!r} is still being made.",
+                f"previous_response_id: the response {body.previous_response_id!r} is still in progress.",
                 "previous_response_id",
             )
         parent = entry.turn
@@ -103,7 +100,7 @@ def prepare(services: Services, body: ResponsesRequest, owner: str) -> PreparedR
     response_format = answer_format(body)
     is_forced = body.tool_choice == "required" or isinstance(body.tool_choice, ToolChoiceObject)
     if response_format is not None and is_forced:
-        raise InvalidRequestError("tool_choice forces a call, so text.format has nothing to form.", "tool_choice")
+        raise InvalidRequestError("tool_choice forces a call, so text.format cannot be applied.", "tool_choice")
     params = sampling_params(body, frontend.engine.input_processor.default_sampling_params())
     num_logprobs = body.top_logprobs or 0 if body.includes(LOGPROBS) or body.top_logprobs else None
     return PreparedResponse(
@@ -140,7 +137,7 @@ def _resolved(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]
     kept = store.recall(owner, wanted)
     for item_id in wanted:
         if item_id not in kept:
-            raise HttpError(404, f"input: no item {short(item_id)} is kept here; send the item itself.", "input")
+            raise HttpError(404, f"input: no item {short(item_id)} is stored; send the item itself.", "input")
     return [kept[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 
@@ -162,7 +159,7 @@ def sampling_params(body: ResponsesRequest, defaults: SamplingParams) -> Samplin
     has_logprobs = body.includes(LOGPROBS) or bool(body.top_logprobs)
     if has_logprobs:
         values["logprobs"] = body.top_logprobs or 0
-    if body.max_output_tokens is not None or defaults.max_tokens == _BARE_PROMPT_LIMIT:
+    if body.max_output_tokens is not None or defaults.max_tokens == BARE_PROMPT_LIMIT:
         values["max_tokens"] = body.max_output_tokens
     # Deltas assign log-probabilities to items; background responses may be cancelled midway.
     in_pieces = body.stream or body.background or has_logprobs
@@ -224,8 +221,3 @@ def _fresh_response(
         truncation=body.truncation or "disabled",
         user=body.user,
     )
-
-
-def seals_reasoning(body: ResponsesRequest) -> bool:
-    """Whether the client asks for ``reasoning.encrypted_content``."""
-    return body.includes(ENCRYPTED_REASONING)

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from octavo.api.request_body import (
     Int64,
     Objects,
+    RequestPart,
     SamplingRequest,
     Strings,
     at_most,
-    extras,
+    reject_unsupported,
 )
 from octavo.errors import InvalidRequestError
 
@@ -41,13 +42,7 @@ Include = Literal[
 ]
 
 
-class ResponsesModel(BaseModel):
-    """A part of a request: no conversion between types, unknown fields ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-class Reasoning(ResponsesModel):
+class Reasoning(RequestPart):
     """Reasoning effort and summary."""
 
     effort: Effort | None = None
@@ -55,7 +50,7 @@ class Reasoning(ResponsesModel):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(ResponsesModel):
+class TextFormat(RequestPart):
     """The form of the answer's text."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -65,14 +60,14 @@ class TextFormat(ResponsesModel):
     strict: bool | None = None
 
 
-class TextConfig(ResponsesModel):
+class TextConfig(RequestPart):
     """Form and length of the answer's text."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class FunctionTool(ResponsesModel):
+class FunctionTool(RequestPart):
     """A function that the client calls."""
 
     type: Literal["function"]
@@ -82,13 +77,13 @@ class FunctionTool(ResponsesModel):
     strict: bool | None = None
 
 
-class CustomFormat(ResponsesModel):
+class CustomFormat(RequestPart):
     """What a custom tool's input may be."""
 
     type: ShortText
 
 
-class CustomTool(ResponsesModel):
+class CustomTool(RequestPart):
     """A tool of the client that takes text."""
 
     type: Literal["custom"]
@@ -97,7 +92,7 @@ class CustomTool(ResponsesModel):
     format: CustomFormat | None = None
 
 
-class NamespaceTool(ResponsesModel):
+class NamespaceTool(RequestPart):
     """Functions and custom tools of the client under one name."""
 
     type: Literal["namespace"]
@@ -106,21 +101,21 @@ class NamespaceTool(ResponsesModel):
     tools: Annotated[Objects, Field(min_length=1, max_length=MAX_TOOLS)]
 
 
-class ToolFilter(ResponsesModel):
+class ToolFilter(RequestPart):
     """Tools by name, or all that only read."""
 
     tool_names: ToolNames | None = None
     read_only: bool | None = None
 
 
-class ApprovalFilter(ResponsesModel):
+class ApprovalFilter(RequestPart):
     """Which tools are called with and without asking."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
 
 
-class McpTool(ResponsesModel):
+class McpTool(RequestPart):
     """The tools of an MCP server, which this server calls."""
 
     type: Literal["mcp"]
@@ -135,7 +130,7 @@ class McpTool(ResponsesModel):
     tunnel_id: str | None = None
 
 
-class ToolChoiceObject(ResponsesModel):
+class ToolChoiceObject(RequestPart):
     """A choice that names something."""
 
     type: ShortText
@@ -188,7 +183,7 @@ class InputTokensRequest(ResponsesRequest):
 UNSUPPORTED: Mapping[str, str] = {
     "conversation": "conversations are not kept; chain answers with previous_response_id",
     "prompt": "there are no stored prompts; send instructions and input",
-    "chat_template": "a template runs on the server; its owner sets it with --chat-template",
+    "chat_template": "a template runs on the server; its operator sets it with --chat-template",
     "messages": "send the conversation as input",
     "max_tokens": "use max_output_tokens",
     "max_completion_tokens": "use max_output_tokens",
@@ -201,16 +196,14 @@ UNSUPPORTED: Mapping[str, str] = {
 
 def refuse_unsupported(body: ResponsesRequest) -> None:
     """Reject unsupported fields that would change the result, and fields that contradict each other."""
-    for name, value in extras(body, UNSUPPORTED):
-        if value not in (None, False, "", [], {}) and not (name == "n" and value == 1):
-            raise InvalidRequestError(f"{name}: {UNSUPPORTED[name]}.", name)
+    reject_unsupported(body, UNSUPPORTED, n=(1,))
     if body.background and body.store is False:
         raise InvalidRequestError("background can only be used when `store` is true.", "background")
     text_format = body.text.format if body.text else None
     if text_format is not None and text_format.type == "json_schema" and text_format.json_schema is None:
         raise InvalidRequestError("text.format: the type json_schema needs a schema.", "text")
     if text_format is not None and text_format.type != "text" and body.structured_outputs:
-        raise InvalidRequestError("text.format and structured_outputs both say what to write.", "structured_outputs")
+        raise InvalidRequestError("text.format and structured_outputs cannot be combined.", "structured_outputs")
     for name, value in (("max_output_tokens", body.max_output_tokens), ("max_tool_calls", body.max_tool_calls)):
         if value is not None and value < 1:
             raise InvalidRequestError(f"{name} must be at least 1, got {value}.", name)

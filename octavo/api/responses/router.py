@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -16,8 +16,8 @@ from octavo.api.chat.rendered import rendered_turn
 from octavo.api.errors import HttpError
 from octavo.api.frontend import Frontend
 from octavo.api.json_body import in_thread_if_large
-from octavo.api.middleware import KEY_INDEX
-from octavo.api.pieces import ENCODER
+from octavo.api.middleware import owner_of
+from octavo.api.pieces import ENCODER, json_answer
 from octavo.api.responses.background import MAX_RUNNING, BackgroundResponse, EventLog
 from octavo.api.responses.events import ResponseStreamEvent, encode_event
 from octavo.api.responses.hooks import load_hooks
@@ -31,12 +31,6 @@ from octavo.api.watched import EVENT_STREAM_HEADERS, WatchedResponse, error_even
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError
 
 logger = logging.getLogger(__name__)
-JSON = "application/json"
-
-
-def owner_of(request: Request) -> str:
-    """Whose responses a request may see: those of the key it was let in with. Without keys, all clients are one."""
-    return str(request.scope.get(KEY_INDEX, ""))
 
 
 def responses_router(frontend: Frontend) -> APIRouter:
@@ -55,7 +49,7 @@ def responses_router(frontend: Frontend) -> APIRouter:
             assert entry.background is not None
             if body.stream:
                 return _watch(frontend, entry.background.log, -1)
-            return Response(entry.as_json(), media_type=JSON)
+            return json_answer(entry.as_json())
 
         async def work(send: Send) -> None:
             if body.stream:
@@ -72,15 +66,13 @@ def responses_router(frontend: Frontend) -> APIRouter:
         prepared = await prepare_in_thread(services, body, request)
         turn = await ResponseRun(services, prepared, _drop).first_turn()
         rendered = rendered_turn(turn, prepared.response.id, prepared.response.model, body)
-        return Response(ENCODER.encode(rendered), media_type=JSON)
+        return json_answer(rendered)
 
     @router.post("/input_tokens", summary="Count the tokens that a request would have the model read.")
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
         prepared = await prepare_in_thread(services, body, request)
         num_tokens = await ResponseRun(services, prepared, _drop).count_input()
-        return Response(
-            ENCODER.encode({"object": "response.input_tokens", "input_tokens": num_tokens}), media_type=JSON
-        )
+        return json_answer({"object": "response.input_tokens", "input_tokens": num_tokens})
 
     @router.get("/{response_id}", summary="A response as far as it is, or its events.")
     async def retrieve_response(
@@ -89,14 +81,14 @@ def responses_router(frontend: Frontend) -> APIRouter:
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=-1, le=1 << 53)] = None,
     ) -> Response:
-        entry = store.get(owner_of(request), response_id)
+        entry = store.get(owner_of(request.scope), response_id)
         if not stream:
             if starting_after is not None:
                 raise InvalidRequestError("starting_after is for streams; set stream to true.", "starting_after")
-            return Response(entry.as_json(), media_type=JSON)
+            return json_answer(entry.as_json())
         if entry.background is None:
             raise InvalidRequestError(
-                "stream: the events of this response were not kept; make it with background set to true.", "stream"
+                "stream: the events of this response were not stored; create it with background set to true.", "stream"
             )
         after = -1 if starting_after is None else starting_after
         entry.background.log.check(after)
@@ -104,20 +96,20 @@ def responses_router(frontend: Frontend) -> APIRouter:
 
     @router.post("/{response_id}/cancel", summary="Cancel a response that is made in the background.")
     async def cancel_response(response_id: str, request: Request) -> Response:
-        entry = store.get(owner_of(request), response_id)
+        entry = store.get(owner_of(request.scope), response_id)
         if entry.background is None:
             raise InvalidRequestError(
-                "Cannot cancel a synchronous response; only those made in the background can be cancelled."
+                "Cannot cancel a synchronous response; only background responses can be cancelled."
             )
         await entry.background.cancel()
-        return Response(entry.as_json(), media_type=JSON)
+        return json_answer(entry.as_json())
 
     @router.delete("/{response_id}", summary="Forget a response.")
     async def delete_response(response_id: str, request: Request) -> Response:
-        entry = store.delete(owner_of(request), response_id)
+        entry = store.delete(owner_of(request.scope), response_id)
         if entry.background is not None:
             await entry.background.cancel()
-        return Response(ENCODER.encode({"id": response_id, "object": "response", "deleted": True}), media_type=JSON)
+        return json_answer({"id": response_id, "object": "response", "deleted": True})
 
     @router.get("/{response_id}/input_items", summary="What the model read for a response.")
     async def list_input_items(
@@ -127,16 +119,16 @@ def responses_router(frontend: Frontend) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
     ) -> Response:
-        entry = store.get(owner_of(request), response_id)
+        entry = store.get(owner_of(request.scope), response_id)
         items = entry.turn.all_inputs() if entry.turn is not None else entry.inputs
-        return Response(_page(items, after, limit, order), media_type=JSON)
+        return json_answer(_page(items, after, limit, order))
 
     return router
 
 
 async def prepare_in_thread(services: Services, body: ResponsesRequest, request: Request) -> PreparedResponse:
     """:func:`prepare`, in a thread if it may take long."""
-    work = partial(prepare, services, body, owner_of(request))
+    work = partial(prepare, services, body, owner_of(request.scope))
     # What is kept of a conversation may be much more than comes with the request. It is only read there.
     if body.previous_response_id is not None:
         return await asyncio.to_thread(work)
@@ -145,7 +137,7 @@ async def prepare_in_thread(services: Services, body: ResponsesRequest, request:
 
 async def _start_in_background(services: Services, prepared: PreparedResponse) -> StoredResponse:
     if len(services.store.running()) >= MAX_RUNNING:
-        raise OverloadedError(f"{MAX_RUNNING} responses are being made in the background; try again later.")
+        raise OverloadedError(f"{MAX_RUNNING} background responses are in progress; try again later.")
     background = BackgroundResponse()
     run = ResponseRun(services, prepared, background.log.append_events)
     await run.check()
@@ -227,7 +219,7 @@ async def _drop(new: Sequence[ResponseStreamEvent]) -> None:
     """Discard events."""
 
 
-def _page(items: list[Item], after: str | None, limit: int, order: str) -> bytes:
+def _page(items: list[Item], after: str | None, limit: int, order: str) -> dict[str, Any]:
     items = items[::-1] if order == "desc" else items
     if after is not None:
         place = next((index for index, item in enumerate(items) if item["id"] == after), None)
@@ -235,12 +227,10 @@ def _page(items: list[Item], after: str | None, limit: int, order: str) -> bytes
             raise HttpError(404, f"after: there is no item {after[:80]!r} here.", "after")
         items = items[place + 1 :]
     page = items[:limit]
-    return msgspec.json.encode(
-        {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else "",
-            "last_id": page[-1]["id"] if page else "",
-            "has_more": len(items) > limit,
-        }
-    )
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else "",
+        "last_id": page[-1]["id"] if page else "",
+        "has_more": len(items) > limit,
+    }

@@ -37,8 +37,9 @@ from octavo.api.responses.objects import (
     ResponseUsage,
 )
 from octavo.api.responses.output import CallKind, OutputBuilder, OutputCall
-from octavo.api.responses.prepare import PreparedResponse, Services, seals_reasoning
-from octavo.api.responses.tools import CallOutcome, McpSource
+from octavo.api.responses.prepare import PreparedResponse, Services
+from octavo.api.responses.protocol import ENCRYPTED_REASONING
+from octavo.api.responses.tools import CallOutcome, McpSource, failed_call
 from octavo.errors import InvalidRequestError, OctavoError, OverloadedError, RequestFailedError
 from octavo.outputs.parsers.base import ContentBreak, ContentText, ReasoningText, ToolCallArguments, ToolCallBegin
 from octavo.records import SamplingParams, TokensPrompt
@@ -71,7 +72,7 @@ class ResponseRun:
         self._toolset = prepared.toolset
         self._emit_events = emit
         self._builder = OutputBuilder(
-            prepared.id_tail, self._toolset.classify, seals_reasoning=seals_reasoning(prepared.body)
+            prepared.id_tail, self._toolset.classify, seals_reasoning=prepared.body.includes(ENCRYPTED_REASONING)
         )
         self._response = prepared.response
         self._usage = ResponseUsage()
@@ -366,7 +367,7 @@ class ResponseRun:
                 kind = f"response.{call.kind.item_type}.{progress}"
                 await self._emit([events.ToolProgress(kind, call.item.id, call.output_index)])
         outcomes = await asyncio.gather(*(one(call) for call in calls[:allowed]))
-        outcomes += [_too_many(limit)] * (len(calls) - allowed)
+        outcomes += [failed_call(f"max_tool_calls allows no more than {limit} calls.")] * (len(calls) - allowed)
         for call, outcome in zip(calls, outcomes, strict=True):
             await self._emit(self._settle(call, outcome))
 
@@ -454,8 +455,3 @@ class ResponseRun:
             event.sequence_number = self._num_events
             self._num_events += 1
         await self._emit_events(numbered)
-
-
-def _too_many(limit: int | None) -> CallOutcome:
-    message = f"max_tool_calls allows no more than {limit} calls."
-    return CallOutcome(None, {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]})

@@ -148,13 +148,13 @@ class ResponseStore:
         name = repr(response_id[:80])
         made = _OWN_ID.fullmatch(response_id)
         if not self.max_count:
-            reason = "this server keeps no responses."
+            reason = "this server stores no responses."
         elif made is None or made[1] == self._tag:
             reason = "it was never made, was deleted, was not to be stored, or had to make room for newer ones."
         elif self.num_processes > 1:
             reason = (
                 f"another of the server's {self.num_processes} API processes made it, and each keeps its own; ask "
-                "over the connection that it came from, or have the owner run one API process."
+                "over the connection that it came from, or have the operator run one API process."
             )
         else:
             reason = "it was made before the server was started, and responses are kept in memory."

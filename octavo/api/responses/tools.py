@@ -189,7 +189,7 @@ class Toolset:
         else:
             raise InvalidRequestError(
                 f"{where}: this server has no tool of type {short(kind)}; there are 'function', 'custom', 'namespace', "
-                "'mcp' and the built-in tools that the server's owner adds with --builtin-tool.",
+                "'mcp' and the built-in tools that the server's operator adds with --builtin-tool.",
                 "tools",
             )
 
@@ -243,7 +243,7 @@ class Toolset:
                 pass
             case kind if f"{base_type(kind)}_call" not in self.builtins:
                 raise InvalidRequestError(
-                    f"tool_choice is of type {short(kind)}, of which there is no tool.", "tool_choice"
+                    f"tool_choice is of type {short(kind)}, but there is no such tool.", "tool_choice"
                 )
 
     def _names_of(self, kind: str) -> set[str]:
@@ -348,13 +348,13 @@ class Toolset:
         try:
             parsed = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError, ValueError):
-            return _failure("The arguments are no JSON object.")
+            return failed_call("The arguments are no JSON object.")
         try:
             if kind.kind == "builtin":
                 return await self._call_builtin(kind.item_type, parsed)
             source = next((s for s in self.sources if s.requested.server_label == kind.server_label), None)
             if source is None or kind.name not in source.tools:
-                return _failure(f"There is no tool {kind.name!r} to call.")
+                return failed_call(f"There is no tool {kind.name!r} to call.")
             connection = await source.connect()
             return CallOutcome(await connection.call(kind.name, parsed))
         except McpError as error:
@@ -367,7 +367,7 @@ class Toolset:
         except Exception as error:
             if not isinstance(error, OctavoError):
                 logger.exception("A built-in tool failed")
-            return _failure(str(error) if isinstance(error, OctavoError) else "The tool failed.")
+            return failed_call(str(error) if isinstance(error, OctavoError) else "The tool failed.")
         return CallOutcome(result.text, None, result.fields)
 
     async def close(self) -> None:
@@ -396,6 +396,7 @@ def _as_tool(name: str, tool: McpToolInfo | BuiltinTool) -> Tool:
     return Tool(name, tool.parameters, tool.description)
 
 
-def _failure(message: str) -> CallOutcome:
+def failed_call(message: str) -> CallOutcome:
+    """The outcome of a call that failed here."""
     content = [{"type": "text", "text": message}]
     return CallOutcome(None, {"type": "mcp_tool_execution_error", "content": content})

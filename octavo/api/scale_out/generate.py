@@ -16,7 +16,7 @@ from octavo.api.answer_size import check_prompt_entries
 from octavo.api.frontend import Frontend, engine_id
 from octavo.api.json_body import in_thread_if_large
 from octavo.api.logprobs import ChatLogprobs, chat_logprobs, finite, finite_prompt_logprobs
-from octavo.api.middleware import KEY_INDEX, clean_request_id
+from octavo.api.middleware import clean_request_id, owner_of
 from octavo.api.pieces import ListWriter, encode_event
 from octavo.api.request_body import AbortRequest, reject_unsupported
 from octavo.api.routed_experts import num_entries as num_expert_entries
@@ -68,7 +68,7 @@ def generate_router(frontend: Frontend) -> APIRouter:
         source = answer.start()
 
         async def work(send: Send) -> None:
-            with running.entered(_owner(request), name, answer.engine_id):
+            with running.entered(owner_of(request.scope), name, answer.engine_id):
                 if body.stream:
                     await frontend.send_events(send, answer.events(source))
                 else:
@@ -83,23 +83,18 @@ def generate_router(frontend: Frontend) -> APIRouter:
         answer = await in_thread_if_large(request, partial(DerenderedAnswer, frontend, body, params, name, model))
 
         async def work(send: Send) -> None:
-            with running.entered(_owner(request), name, answer.turn.engine_id):
+            with running.entered(owner_of(request.scope), name, answer.turn.engine_id):
                 await send_json(send, await answer.whole())
 
         return WatchedResponse(work, frontend.drain)
 
     @router.post("/inference/v1/abort_requests", summary="End answers of /inference/v1/generate with what there is.")
     async def abort_requests(body: AbortRequest, request: Request) -> Response:
-        for engine_request in running.found(_owner(request), body.request_ids):
+        for engine_request in running.found(owner_of(request.scope), body.request_ids):
             await frontend.engine.abort(engine_request)
         return Response()
 
     return router
-
-
-def _owner(request: Request) -> str:
-    """Whose request it is: those who bear one key cannot end those of another."""
-    return str(request.scope.get(KEY_INDEX, ""))
 
 
 class RunningRequests:

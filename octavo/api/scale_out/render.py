@@ -5,7 +5,7 @@ Answers are made by the routes' own code, on an engine that replays the given to
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ from octavo.api.chat.rendered import rendered_request, rendered_turn
 from octavo.api.frontend import Frontend, answer_id
 from octavo.api.json_body import in_thread_if_large
 from octavo.api.middleware import clean_request_id
-from octavo.api.openai.chat import ChatAnswer
+from octavo.api.openai.chat import ChatAnswer, start_chat
 from octavo.api.openai.completions import CompletionAnswer, token_ids_of
 from octavo.api.openai.protocol import ChatCompletionRequest, CompletionRequest
 from octavo.api.openai.sampling import completion_params, completion_prompts, engine_prompts, refuse_unsupported
@@ -39,22 +39,18 @@ def render_router(frontend: Frontend) -> APIRouter:
 
     @router.post("/v1/chat/completions/render", summary="The tokens of a conversation.")
     async def render_chat(body: ChatCompletionRequest, request: Request) -> Response:
-        model = frontend.check_model(body.model)
-        refuse_unsupported(body)
-        name = answer_id("chatcmpl", request, body.request_id)
-        answer = await in_thread_if_large(request, partial(ChatAnswer, frontend, body, name, model))
-        turn = await answer.start(partial(in_thread_if_large, request))
-        rendered = rendered_turn(
-            turn, name, model, body, body.stream_options, include_reasoning=bool(body.include_reasoning)
+        answer, turn = await start_chat(frontend, body, request)
+        has_reasoning = bool(body.include_reasoning)
+        return json_answer(
+            rendered_turn(turn, answer.name, answer.model, body, body.stream_options, include_reasoning=has_reasoning)
         )
-        return json_answer(ENCODER.encode(rendered))
 
     @router.post("/v1/messages/render", summary="The tokens of a conversation in Anthropic's protocol.")
     async def render_message(body: MessagesRequest, request: Request) -> Response:
         model = frontend.check_model(body.model)
         name = answer_id("msg", request, None)
         _, turn = await start_message(frontend, body, name, request)
-        return json_answer(ENCODER.encode(rendered_turn(turn, name, model, body)))
+        return json_answer(rendered_turn(turn, name, model, body))
 
     @router.post("/v1/completions/render", summary="The tokens of one or several prompts.")
     async def render_completion(body: CompletionRequest, request: Request) -> Response:

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from octavo.api.engine import ServingEngine
-from octavo.api.request_body import Int64, TokenIds
+from octavo.api.request_body import Int64, RequestPart, TokenIds
 from octavo.api.usage import RequestMetrics
 from octavo.errors import InvalidRequestError
 from octavo.inputs.prompts import parse_prompt
@@ -45,13 +45,7 @@ def at_most_max_responses(name: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class ReplayModel(BaseModel):
-    """Base of another server's output: unknown fields are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-class GivenLogprob(ReplayModel):
+class GivenLogprob(RequestPart):
     """One candidate at one position."""
 
     token_id: Int64
@@ -62,16 +56,16 @@ class GivenLogprob(ReplayModel):
 class GivenPosition(GivenLogprob):
     """The chosen token at one position, with candidates."""
 
-    top_logprobs: list[GivenLogprob] = []
+    top_logprobs: list[GivenLogprob] = Field(default_factory=list)
 
 
-class GivenLogprobs(ReplayModel):
+class GivenLogprobs(RequestPart):
     """One entry per token."""
 
     content: Annotated[list[GivenPosition], Field(fail_fast=True)] | None = None
 
 
-class GivenChoice(ReplayModel):
+class GivenChoice(RequestPart):
     """One completion as tokens."""
 
     index: Annotated[int, Field(ge=0, lt=MAX_RESPONSES)]
@@ -81,7 +75,7 @@ class GivenChoice(ReplayModel):
     logprobs: GivenLogprobs | None = None
 
 
-class GivenPromptLogprob(ReplayModel):
+class GivenPromptLogprob(RequestPart):
     """One candidate at one position of a prompt."""
 
     logprob: float
@@ -99,7 +93,7 @@ def _metrics(value: object) -> RequestMetrics | None:
 _TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 
 
-class GivenResponse(ReplayModel):
+class GivenResponse(RequestPart):
     """An answer of ``/inference/v1/generate``."""
 
     choices: Annotated[list[GivenChoice], Field(min_length=1, fail_fast=True), at_most_max_responses("choices")]

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.config.settings import ModelImpl
+from octavo.config.values import ModelImpl
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import MAX_LAYERS, ConfigValues
 from octavo.hub.decoder_config import checkpoint_dtype, token_ids

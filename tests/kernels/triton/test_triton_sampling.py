@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from draw_cases import KINDS, POISON, PROMPT_LEN, Table, expected, logits_of
+from draw_cases import KINDS, POISON, PROMPT_LEN, Table, check_unsound_rows, expected, logits_of
 
 from octavo.kernels.triton.sampling import SamplingLayout, SamplingWorkspace, sample
-from octavo.records import NAN_TOKEN, SamplingParams
+from octavo.records import SamplingParams
 
 
 def draw(
@@ -110,16 +110,7 @@ def test_greedy_takes_the_lowest_of_equals(device: torch.device) -> None:
 
 
 def test_unsound_rows_fail_alone(device: torch.device) -> None:
-    for params in (SamplingParams(temperature=0), SamplingParams(), SamplingParams(top_p=0.5, top_k=3)):
-        logits = logits_of(6, 700, 3)
-        logits[0, 650] = torch.nan
-        logits[2, 3] = torch.inf
-        logits[3] = -torch.inf
-        logits[4, 1:] = -torch.inf
-        all_params = [params] * len(logits)
-        tokens = draw(device, logits, all_params).tolist()
-        assert tokens == expected(logits, all_params).tolist()
-        assert [tokens[row] for row in (0, 2, 3, 4)] == [NAN_TOKEN, NAN_TOKEN, NAN_TOKEN, 0]
+    check_unsound_rows(lambda logits, params: draw(device, logits, params).tolist())
 
 
 def test_extreme_temperatures(device: torch.device) -> None:
