@@ -231,6 +231,8 @@ struct BlockFormat {
             Lanes scales[kPanels], least[kPanels];
             OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
                 groups[p] = panels[p] + kSpec.group_place(g);
+                if constexpr (kRows <= kWideRows)  // the time of more rows is that of arithmetic
+                    for (int i = 0; i < kSpec.group_bytes(); i += 64) read_ahead(groups[p] + i);
                 scales_of(panels[p], groups[p], g, scales[p], least[p]);
                 groups[p] += kSpec.scale_bytes();
             }
